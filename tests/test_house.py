@@ -23,6 +23,12 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graphlib.TopologicalSorter(order).prepare()  # raises CycleError, which names the circle
 
 
+def test_nothing_of_the_package_imports_the_programs_that_write_its_files() -> None:
+    pattern = re.compile(r"^\s*(from|import) tools\b", re.MULTILINE)
+    assert pattern.search("    from tools import fits")
+    assert [str(path) for path in (ROOT / "zobench").rglob("*.py") if pattern.search(path.read_text())] == []
+
+
 @pytest.mark.parametrize("planted", ["", "from zobench.cli import console"])
 def test_rooms_use_only_those_below_them_and_a_planted_upward_import_is_found(planted: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "zobench", tmp_path / "zobench", ignore=shutil.ignore_patterns("__pycache__"))

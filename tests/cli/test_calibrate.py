@@ -12,8 +12,8 @@ import pytest
 
 from zobench.measure import calibrate as measured
 from zobench.measure.operators import operator_rates
-from zobench.predict import Rates, hardware, here
-from zobench.predict.hardware import own
+from zobench.predict import Rates, hardware, local
+from zobench.predict.hardware import measured as measured_file
 from zobench.result import Outcome, Result
 from zobench.store import Store
 
@@ -55,14 +55,14 @@ def test_a_gpus_file_keeps_its_data_sheet_and_has_what_it_reaches(rates: dict[st
     import datetime
 
     sheet, path = hardware.load("a100-40gb-pcie"), tmp_path / "own.toml"
-    path.write_text(own.of_gpu(sheet, rates, datetime.date(2026, 11, 22)))
+    path.write_text(measured_file.of_gpu(sheet, rates, datetime.date(2026, 11, 22)))
     mine = hardware.load(str(path))
     assert (mine.fp16, mine.memory, mine.sms) == pytest.approx((sheet.fp16, sheet.memory, sheet.sms), rel=1e-4)
     assert mine.products("fp16") == pytest.approx(60e12, rel=1e-4)
     assert mine.pcie * mine.link_both == pytest.approx(7.5e9, rel=1e-4)
     assert mine.origins["fp16_products"].source == "measured"
     with pytest.raises(ValueError, match=r"`fp32_products` must be a share .* but 1\.85 of T4's were measured"):
-        own.of_gpu(hardware.load("t4"), rates, datetime.date(2026, 11, 22))
+        measured_file.of_gpu(hardware.load("t4"), rates, datetime.date(2026, 11, 22))
 
 
 def test_rates_of_a_busy_machine_are_refused(rates: dict[str, Any], zobench: Any, here: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -
     def error(result: Result) -> float:
         assert result.step_seconds
         rates = Rates.of(result.environment["calibration"])
-        return abs(here.predict(result.spec, rates).step_seconds / result.step_seconds - 1)
+        return abs(local.predict(result.spec, rates).step_seconds / result.step_seconds - 1)
 
     stored = Store(Path(__file__).parents[2] / "results" / "published").load()
     plain = {"dtype": "fp32", "autocast": "none", "task": "none", "checkpoint": "none", "gpus": 1, "device": "cpu"}

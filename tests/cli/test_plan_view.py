@@ -83,9 +83,9 @@ def test_when_pending_updates_are_written_is_told_of_cells_that_run() -> None:
 
 def test_of_an_axis_every_value_is_shown_and_a_cell_that_has_only_what_all_have_is_called_this_one() -> None:
     specs = [RunSpec(model="opt-tiny", seed=seed).resolve("cpu") for seed in (0, 1)]
-    assert list(plan_view.apart(specs)[1].values()) == ["seed=0", "seed=1"]
+    assert list(plan_view.distinct(specs)[1].values()) == ["seed=0", "seed=1"]
     switched = [RunSpec(model="opt-tiny", compile=compile).resolve("cpu") for compile in (False, True)]
-    shared, names = plan_view.apart(switched)
+    shared, names = plan_view.distinct(switched)
     assert list(names.values()) == ["this one", "compile"]
     assert " ".join(shared) == switched[0].label
 

@@ -41,7 +41,7 @@ def step(self):
             time.sleep(60)  # it is over before
 
 training.Training._step = step
-observe.BUSY_CORES = -1.0  # another process is too much, if it counts
+observe.DISTURBING_CORES = -1.0  # another process is too much, if it counts
 main(sys.argv[2:])
 """
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")

@@ -16,7 +16,7 @@ from zobench import models, recipes
 from zobench.engine import schedule
 from zobench.engine.schedule import Op
 from zobench.finetune.virtual import VirtualRun, virtual_step
-from zobench.predict import Rates, gpu, hardware, here
+from zobench.predict import Rates, gpu, hardware, local
 from zobench.predict.clock import Clock
 from zobench.recipes import campaign
 from zobench.runspec import RunSpec
@@ -188,10 +188,10 @@ def test_in_the_short_ablation_a_step_without_overlap_is_longer_by_what_the_engi
     parts = campaign.load(recipes.find("campaigns", "small-cpu")).parts
     cells = next(part for part in parts if part.name == "ablation-short").load("cpu").cells
     ratios = []
-    for seconds in (lambda spec: here.predict(spec, rates).step_seconds, lambda spec: virtual(spec, rates)):
+    for seconds in (lambda spec: local.predict(spec, rates).step_seconds, lambda spec: virtual(spec, rates)):
         plain, serial = map(seconds, (cells[1], next(cell for cell in cells if not cell.overlap)))
         ratios.append(serial / plain)
-    moved = sum(here.predict(cells[1], rates).parts[way] for way in ("upload", "offload"))
+    moved = sum(local.predict(cells[1], rates).parts[way] for way in ("upload", "offload"))
     assert serial - plain == pytest.approx(moved, rel=0.01)
     assert ratios[0] == pytest.approx(ratios[1], rel=0.01)
     assert ratios[0] > 1.2, "transfers weigh"
@@ -199,5 +199,5 @@ def test_in_the_short_ablation_a_step_without_overlap_is_longer_by_what_the_engi
 
 def virtual(spec: RunSpec, rates: Rates) -> float:
     """Seconds of a settled step of the engine on this machine's rates."""
-    with VirtualRun(spec, here.device(spec, rates), rates.disk_both) as run:
+    with VirtualRun(spec, local.device(spec, rates), rates.disk_both) as run:
         return run.settled().prediction.step_seconds

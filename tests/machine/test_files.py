@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zobench.machine.files import replace, told, writing
+from zobench.machine.files import error_text, replace, writing
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -34,7 +34,7 @@ def test_a_disk_that_takes_no_more_is_told_with_the_file_and_a_remedy(tmp_path: 
     path = tmp_path / "state.json"
     with pytest.raises(OSError, match=r"state\.json") as error, writing(path):
         raise OSError(code, os.strerror(code), f"{path}.1f2e3d4c.tmp")
-    assert told(error.value).startswith(f"{path} must be writable, but got '{os.strerror(code)}'; ")
+    assert error_text(error.value).startswith(f"{path} must be writable, but got '{os.strerror(code)}'; ")
 
 
 def test_what_rust_says_of_a_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_what_rust_says_of_a_disk_is_an_error_of_the_system(tmp_path: Path) -> N
     for write in (lambda: save_file({"a": torch.zeros(2)}, path), lambda: words.save(str(path))):
         with pytest.raises(FileNotFoundError) as error, writing(path):
             write()
-        assert told(error.value) == f"[Errno 2] No such file or directory: '{path}'"
+        assert error_text(error.value) == f"[Errno 2] No such file or directory: '{path}'"
     with pytest.raises(KeyError), writing(path):  # no fault of a disk stays what it is
         raise KeyError("a")
 

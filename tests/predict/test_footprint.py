@@ -172,7 +172,7 @@ def test_a_given_memory_reaches_the_cells_whose_planner_can_choose() -> None:
 @pytest.mark.parametrize("engine", ["resident", "offload"])
 def test_weights_that_are_not_written_back_need_room_for_a_replay(engine: str) -> None:
     once, never = (memory(cell(engine=engine, writeback_every=every)) for every in (1, "inf"))
-    replayed = BLOCK * 2 if engine == "resident" else footprint.HEAD_TILE_BYTES  # what is streamed: in its slot
+    replayed = BLOCK * 2 if engine == "resident" else footprint.HEAD_BYTES  # what is streamed: in its slot
     assert never[0] - once[0] == replayed
 
 
@@ -184,7 +184,7 @@ def test_queries_keep_more_hidden_states_and_small_units_all_activations() -> No
 
 def test_counter_noise_makes_the_logits_of_a_tile_of_the_vocabulary_at_a_time() -> None:
     long = {noise: footprint.activations(cell("Qwen3-8B", noise=noise, seq_len=2048)) for noise in ("torch", "counter")}
-    rows = footprint.HEAD_TILE_BYTES // (4096 * 2)
+    rows = footprint.HEAD_BYTES // (4096 * 2)
     whole = 2 * 4 * 151936 * 55  # as many whole rows of logits as fit 32 MiB, and their softmax
     assert long["torch"] - long["counter"] == whole - 3 * 2048 * rows * 4
 

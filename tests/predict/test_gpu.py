@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from tests.support.rates import CALIBRATION
+from tools import fits as written_fits
 from zobench import models
 from zobench.engine.lanes import VirtualLanes
 from zobench.engine.pipeline import Pipeline
-from zobench.predict import choices, fits, footprint, gpu, hardware, here, interval, seconds
-from zobench.predict.choices import Place
+from zobench.predict import choices, fits, footprint, gpu, hardware, interval, local, seconds
+from zobench.predict.choices import TargetMachine
 from zobench.predict.seconds import Rates
 from zobench.runspec import RunSpec
 
@@ -94,9 +95,9 @@ def test_new_pages_of_a_cpu_take_their_first_touch_and_leave_the_lanes_overlappe
     spec = models.checked(RunSpec.from_dict(fields), "cpu")
     rates = dataclasses.replace(Rates.of(CALIBRATION), touch=1e6)
     blocks = 4 * models.of(spec).all_blocks
-    assert here.predict(spec, rates).step_seconds == pytest.approx(blocks / 1e6, rel=0.1)
+    assert local.predict(spec, rates).step_seconds == pytest.approx(blocks / 1e6, rel=0.1)
     kept = dataclasses.replace(spec, reusable_memory=True)
-    assert here.predict(kept, rates).step_seconds < 0.1 * blocks / 1e6
+    assert local.predict(kept, rates).step_seconds < 0.1 * blocks / 1e6
 
 
 @pytest.mark.parametrize("lanes", [LANES, {**LANES, "upload": 3.5}, {**LANES, "compute": 0.1, "head": 60.0}])
@@ -166,7 +167,7 @@ PLACES = [("OPT-175B", "rtx-4090", 512e9, 0.0), ("OPT-66B", "rtx-4090", 64e9, 5e
 
 @pytest.mark.parametrize(("model", "name", "host", "disk"), PLACES)
 def test_the_best_settings_fit_and_none_that_fit_are_faster(model, name, host, disk):
-    place = Place(gpu=hardware.load(name), host=host, disk=disk)
+    place = TargetMachine(gpu=hardware.load(name), host=host, disk=disk)
     best, *others = choices.choices({"model": model, "dtype": "fp16"}, place)
     assert not best.lacks
     assert best.prediction.device_bytes <= place.gpu.memory * footprint.MARGIN
@@ -180,7 +181,7 @@ def test_the_best_settings_fit_and_none_that_fit_are_faster(model, name, host, d
 
 
 def test_a_model_that_fits_nowhere_says_what_lacks():
-    place = Place(gpu=hardware.load("rtx-4090"), host=64e9)
+    place = TargetMachine(gpu=hardware.load("rtx-4090"), host=64e9)
     ways = choices.choices({"model": "OPT-66B", "dtype": "fp16"}, place)
     assert [one.shortage for one in ways] == sorted(one.shortage for one in ways)
     assert (ways[0].spec.engine, ways[0].lacks) == ("offload", "host memory")
@@ -188,7 +189,7 @@ def test_a_model_that_fits_nowhere_says_what_lacks():
 
 
 def test_what_the_user_names_is_not_chosen_otherwise():
-    place = Place(gpu=hardware.load("a100-80gb-sxm"), host=256e9)
+    place = TargetMachine(gpu=hardware.load("a100-80gb-sxm"), host=256e9)
     ways = choices.choices({"model": "OPT-30B", "dtype": "bf16", "engine": "offload", "writeback_every": 16}, place)
     assert {(one.spec.dtype, one.spec.engine, one.spec.writeback_every) for one in ways} == {("bf16", "offload", 16)}
     with pytest.raises(ValueError, match="`writeback_every=16` needs noise=counter, but got noise=torch"):
@@ -198,11 +199,12 @@ def test_what_the_user_names_is_not_chosen_otherwise():
 @pytest.mark.parametrize("host", fits.HOSTS)
 def test_the_page_of_what_fits_where_holds_what_is_predicted(host):
     """One column whole: the other columns are other files of the same kind."""
-    page = fits.PAGE.read_text(encoding="utf-8").partition(f"### {host} GB of host memory")[2].partition("###")[0]
+    whole = written_fits.PAGE.read_text(encoding="utf-8")
+    page = whole.partition(f"### {host} GB of host memory")[2].partition("###")[0]
     rows = [
         [text.strip() for text in line.strip("| ").split("|")] for line in page.splitlines() if line.startswith("|")
     ]
     column = fits.GPUS.index("rtx-4090") + 1
-    assert fits.PAGE.read_text(encoding="utf-8").endswith(fits.BEGIN + fits.page(fits.stored()))
+    assert whole.endswith(written_fits.BEGIN + written_fits.page(fits.stored()))
     written = {row[0]: row[column] for row in rows[2:]}
-    assert written == {model: fits.fit(model, "rtx-4090", host).text for model in fits.MODELS}
+    assert written == {model: written_fits.fit(model, "rtx-4090", host).text for model in fits.MODELS}

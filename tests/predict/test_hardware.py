@@ -87,7 +87,7 @@ def test_an_unknown_gpu_is_one_line_that_names_the_nearest():
 
 def test_reading_a_gpu_and_predicting_a_papers_cell_loads_no_torch_and_no_nvml():
     code = (
-        "import sys; from zobench.predict import hardware; from zobench.predict.published import validation\n"
+        "import sys; from zobench.predict import hardware; from tools import validation\n"
         "hardware.load('h200'); validation.throughput_errors('A100-80GB')\n"
         "print([name for name in ('torch', 'pynvml', 'scipy', 'numpy', 'transformers') if name in sys.modules])"
     )

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.rates import CALIBRATION, RATES
 from zobench import predict
-from zobench.predict import Rates, choices, footprint, gpu, hardware, here, interval
+from zobench.predict import Rates, choices, footprint, gpu, hardware, interval, local
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -38,7 +38,7 @@ def cell(device: str = "cpu", **changes: Any) -> RunSpec:
 
 def training_seconds(spec: RunSpec, rates: Rates, steps: int) -> float:
     """A step in the mean of a long run, with that interval as a user would ask for it."""
-    return here.predict(spec.replace(writeback_every=steps, steps=interval.LONG_RUN), rates).step_seconds
+    return local.predict(spec.replace(writeback_every=steps, steps=interval.LONG_RUN), rates).step_seconds
 
 
 @pytest.mark.parametrize("rates", [RATES, SLOW_DISK, SLOW_NOISE])
@@ -94,7 +94,7 @@ def test_a_plan_for_a_gpu_counts_with_the_interval_that_is_chosen_there() -> Non
     card = hardware.load("h100-sxm")
     chosen = {}
     for tier, disk in (("pinned", 0.0), ("disk", 2e9)):
-        place = choices.Place(gpu=card, host=512e9, disk=disk)
+        place = choices.TargetMachine(gpu=card, host=512e9, disk=disk)
         spec = cell("cuda:0", **values, tier=tier, steps=interval.LONG_RUN)
         seconds = {
             steps: gpu.predict(spec.replace(writeback_every=steps), card, disk or 1.0).step_seconds

@@ -21,7 +21,7 @@ from zobench.predict import (
     floor_seconds,
     floor_share,
     footprint,
-    here,
+    local,
     passes,
     sizes,
     step_seconds,
@@ -418,7 +418,7 @@ def test_an_operators_rate_lengthens_a_step_of_its_dtype_by_its_own_part() -> No
 
     def known(**changed: float) -> Any:
         own = {**rates, "bf16": {**rates["bf16"], **changed}}
-        return here.predict(spec, Rates.of(CALIBRATION | {"operators_per_second": own}))
+        return local.predict(spec, Rates.of(CALIBRATION | {"operators_per_second": own}))
 
     whole = known()
     for name, part in {"attention": "attention", "losses": "passes", "normals": "noise"}.items():
@@ -427,4 +427,4 @@ def test_an_operators_rate_lengthens_a_step_of_its_dtype_by_its_own_part() -> No
         assert slow.step_seconds - whole.step_seconds == pytest.approx(slow.parts[part] - whole.parts[part])
     assert known(fused=1.0).parts == whole.parts  # no counter noise here
     other = {**rates, "fp32": dict.fromkeys(plain, 1.0)}
-    assert here.predict(spec, Rates.of(CALIBRATION | {"operators_per_second": other})).parts == whole.parts
+    assert local.predict(spec, Rates.of(CALIBRATION | {"operators_per_second": other})).parts == whole.parts

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tools import constants, validation
+from tools.validation import Spread
 from zobench import RunSpec, models
 from zobench.engine import schedule
-from zobench.predict import gpu, hardware, here
+from zobench.predict import gpu, hardware, local
 from zobench.predict.allocator import LARGE_ROUND, MIDDLE_SEGMENT, SMALL_SEGMENT, Allocator
 from zobench.predict.clock import Clock
-from zobench.predict.published import evidence, fit, validation
+from zobench.predict.published import evidence
 from zobench.predict.published.cell import Cell, Program
 from zobench.predict.published.memory import device_bytes
-from zobench.predict.published.validation import Spread
 from zobench.predict.seconds import ran, rates_of
 from zobench.store import Store
 
@@ -89,7 +90,7 @@ def test_mezo_is_slower_in_the_later_results_as_its_machine_is():
         (result,) = [one for one in stored if (one.environment["machine"], one.spec.hash) == (machine, digest)]
         rates = rates_of(result)
         assert rates is not None
-        found[machine] = steps, here.predict(ran(result), rates).step_seconds
+        found[machine] = steps, local.predict(ran(result), rates).step_seconds
     measured, predicted = (late / early for early, late in zip(*found.values(), strict=True))
     assert measured == pytest.approx(1.44, abs=0.02)
     assert predicted == pytest.approx(measured, rel=0.06)
@@ -102,7 +103,8 @@ def test_every_dash_of_the_papers_is_predicted_out_of_memory_and_no_other_cell()
 
 
 def test_no_held_out_value_is_a_fitted_one():
-    fitted = {(row["model"], row["method"], row["dtype"], row["value"]) for _, _, row in fit.measured(*evidence.FITTED)}
+    rows = [row for _, _, row in constants.measured(*evidence.FITTED)]
+    fitted = {(row["model"], row["method"], row["dtype"], row["value"]) for row in rows}
     for error in validation.throughput_errors("A100-80GB"):
         row = error.row
         plain = not (row["autocast"] or row["wire_dtype"] or row["switch"])
@@ -111,16 +113,15 @@ def test_no_held_out_value_is_a_fitted_one():
 
 
 def test_every_contradiction_names_values_that_are_there():
-    errors = [*validation.throughput_errors("A100-80GB"), *validation.throughput_errors("H20-96GB")]
+    known = [*validation.throughput_errors("A100-80GB"), *validation.throughput_errors("H20-96GB")]
     for one in evidence.CONTRADICTIONS:
-        assert any(one.holds(error.row) for error in errors), one
+        assert any(one.holds(error.row) for error in known), one
 
 
 def test_the_fit_gives_the_committed_constants_again():
-    pytest.importorskip("scipy")
     committed = hardware.load("a100-80gb-sxm")
-    again = fit.changed(committed, fit.fit())
-    for key in fit.PRIOR:
+    again = constants.changed(committed, constants.fit())
+    for key in constants.PRIOR:
         name = key.removesuffix("_us").removesuffix("_gbs")
         assert getattr(again, name) == pytest.approx(getattr(committed, name), rel=1e-3), key
 
@@ -131,8 +132,8 @@ def test_an_allocation_takes_what_table_3_of_zo2_says():
         (2048 / slow - 2048 / fast) / (layers * 16)
         for slow, fast, layers in ((735, 1109, 24), (422, 573, 32), (184, 225, 32), (103, 105, 40))
     ]
-    assert fit.malloc() == pytest.approx(1e6 * statistics.median(by_hand))
-    assert hardware.load("a100-80gb-sxm").malloc == pytest.approx(1e-6 * fit.malloc(), rel=1e-4)
+    assert constants.malloc() == pytest.approx(1e6 * statistics.median(by_hand))
+    assert hardware.load("a100-80gb-sxm").malloc == pytest.approx(1e-6 * constants.malloc(), rel=1e-4)
 
 
 def test_a_replay_that_forgets_what_an_update_allocates_is_found(monkeypatch, memory):
@@ -210,7 +211,9 @@ def test_a_faster_link_hides_transfers_that_bound_a_step():
     from zobench.predict.published.seconds import step_seconds
 
     (cell,) = (
-        one for one, _, row in fit.measured("zo2", "table1") if (row["model"], row["dtype"]) == ("OPT-66B", "fp16")
+        one
+        for one, _, row in constants.measured("zo2", "table1")
+        if (row["model"], row["dtype"]) == ("OPT-66B", "fp16")
     )
     gpu = hardware.load("a100-80gb-sxm")
     fast, slow = step_seconds(cell, gpu.behind(4, 16)), step_seconds(cell, gpu.behind(4, 4))

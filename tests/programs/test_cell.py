@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from tests.support.small_task import data_dir, weights_path  # noqa: F401  fixtures
 from zobench import models
 from zobench.data.tokens import stream
-from zobench.engine import Engine, blocks, head
+from zobench.engine import Engine
 from zobench.execute.process import run_in_process
 from zobench.finetune.assemble import empty_model, engine_config, tuner
 from zobench.finetune.cautions import cautions, lost
@@ -43,10 +43,6 @@ def test_every_option_reaches_the_engine() -> None:
     assert (config.placement, config.tier, config.device, config.shared_blocks) == ("offload", "disk", "cpu", None)
     assert engine_config(cell(compile=True)).compile
     assert engine_config(cell(weights="shared")).shared_blocks == footprint.SHARED_BLOCKS
-
-
-def test_predictions_and_the_engine_mean_the_same_sizes() -> None:
-    assert (footprint.TILE_BYTES, footprint.HEAD_TILE_BYTES) == (blocks.TILE_BYTES, head.HEAD_BYTES)
 
 
 def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None:

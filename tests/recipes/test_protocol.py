@@ -12,7 +12,7 @@ import pytest
 from tests.support.contest import PROTOCOL, contest, result, tuned, write
 from tests.support.rates import RATES
 from zobench import models
-from zobench.predict import budget, here
+from zobench.predict import budget, local
 from zobench.recipes import matrix
 from zobench.result import Outcome
 from zobench.runspec import RunSpec
@@ -57,7 +57,7 @@ def test_budgets_in_seconds_and_in_weights_moved(tmp_path: Path) -> None:
     path = write(tmp_path, PROTOCOL.replace("forwards = 140", "seconds = 1.5"))
     cells = matrix.load(path, "cpu", price=lambda unit, spec: budget.price(unit, spec, lambda: RATES)).cells
     for spec in cells:
-        step = here.predict(spec, RATES).step_seconds
+        step = local.predict(spec, RATES).step_seconds
         assert spec.steps * step <= 1.5 - 5 * 4 * step / budget.forwards(spec) < (spec.steps + 1) * step
     with pytest.raises(ValueError, match=r"^mine\.toml: a budget in seconds needs this machine's rates, but none are "):
         contest(path)

@@ -355,8 +355,9 @@ def tasks(folder: Path) -> Feed:
 
 def calibrations(folder: Path) -> Feed:
     """Rates of a machine, stored or in a result, and what is predicted from them."""
+    from tools import cpu_cells
     from zobench import predict
-    from zobench.execute import held, rates
+    from zobench.execute import rates
 
     trees = [CALIBRATION]
     texts = [json_text(CALIBRATION)]
@@ -369,8 +370,8 @@ def calibrations(folder: Path) -> Feed:
         kept = rates._usable(text)
         if kept is not None:
             predict.estimate(spec, predict.Rates.of(kept))
-        (folder / held.RATES).write_bytes(data)
-        held.kept(folder)
+        (folder / cpu_cells.RATES).write_bytes(data)
+        cpu_cells.kept(folder)
         return kept is not None
 
     return feed

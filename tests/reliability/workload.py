@@ -74,7 +74,7 @@ def draw(random_: random.Random, board: Board, phases: Sequence[str], seconds: f
 
 def refused(error: OSError | ValueError) -> int:
     """Says an error as a command does, in one line; the exit code."""
-    print(f"{type(error).__name__}: {files.told(error) if isinstance(error, OSError) else error}")
+    print(f"{type(error).__name__}: {files.error_text(error) if isinstance(error, OSError) else error}")
     return 1
 
 

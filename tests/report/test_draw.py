@@ -14,7 +14,7 @@ from tests.support.rates import CALIBRATION, RATES
 from tests.support.tables import MIB, PAPER, result
 from zobench import recipes
 from zobench.predict import gpu, step_seconds
-from zobench.predict.published.validation import papers_gpus
+from zobench.predict.published.errors import papers_gpus
 from zobench.programs.cell import run
 from zobench.recipes import matrix
 from zobench.report import artifacts

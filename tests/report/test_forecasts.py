@@ -63,13 +63,13 @@ def test_no_sheet_of_costs_has_an_empty_cell(filled: list[Filled]) -> None:
 def test_what_is_zobenchs_own_under_a_papers_heading_says_so(filled: list[Filled]) -> None:
     theirs = [(item.table.paper, cell.forecast) for item in filled for cell in cells(item)
               if cell.forecast and cell.column.reference is not None]  # fmt: skip
-    own = [(paper, known) for paper, known in theirs if known.own]
+    own = [(paper, known) for paper, known in theirs if known.of_engine]
     assert {paper for paper, _ in own} == {"zo-bench"}
-    assert all({forecasts.OWN, forecasts.SHARED_OUT} & set(known.notes) for _, known in own)
+    assert all({forecasts.BY_ENGINE, forecasts.SHARED_OUT} & set(known.notes) for _, known in own)
     other = [cell.forecast for item in filled for cell in cells(item)
              if cell.forecast and cell.column.reference is None]  # fmt: skip
     assert other
-    assert all(known.own for known in other)
+    assert all(known.of_engine for known in other)
 
 
 def test_nine_of_ten_values_that_nothing_contradicts_are_within_their_range(filled: list[Filled]) -> None:

@@ -247,7 +247,7 @@ def folder_distances(again, own):
         again().save_pretrained(first)
         values = {"model": first, "seq_len": 7, "batch_size": 2, "warmup": 0, "weights": "pretrained", "dtype": "fp32"}
         try:
-            choices.choices(values, choices.Place(gpu=hardware.load("rtx-4090"), host=64 << 30, disk=0))
+            choices.choices(values, choices.TargetMachine(gpu=hardware.load("rtx-4090"), host=64 << 30, disk=0))
             for engine in ("resident", "offload"):
                 spec = matrix.single({**values, "engine": engine, "tier": "pageable", "steps": 1}, "cpu")
                 result = cell.run(spec)

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         code = _fail(2, str(error))
     except OSError as error:
-        code = _fail(1, files.told(error))
+        code = _fail(1, files.error_text(error))
     except ImportError as error:
         if "pip install" not in str(error):  # ours name the remedy; any other is a fault
             raise

@@ -58,9 +58,9 @@ def _described(device: str, gpu: str | None, name: str, rates: dict[str, Any]) -
     from zobench.machine.memory import total_host_bytes
     from zobench.measure.threads import available_cores
     from zobench.predict import hardware
-    from zobench.predict.hardware import own
+    from zobench.predict.hardware import measured
 
     today = datetime.date.today()
     if gpu is not None and not device.startswith("cpu"):
-        return own.of_gpu(hardware.load(gpu), rates, today)
-    return own.of_cpu(name, rates, available_cores(), total_host_bytes() or 0, today)
+        return measured.of_gpu(hardware.load(gpu), rates, today)
+    return measured.of_cpu(name, rates, available_cores(), total_host_bytes() or 0, today)

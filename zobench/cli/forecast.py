@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from zobench.cli.common import Changes, Json, Model, Name, Stored, app, changed,
 from zobench.cli.usage import FORESEE
 
 if TYPE_CHECKING:
+    from zobench.predict.choices import TargetMachine
     from zobench.predict.gpu import Prediction
     from zobench.predict.hardware import Gpu
     from zobench.result import Result
@@ -48,6 +49,9 @@ def plan(
     host: Annotated[str, typer.Option(metavar="SIZE", help="The host's memory.")] = "64GB",
     seq_len: Annotated[str | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
     disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: Changes = None,
+    methods: Annotated[
+        bool, typer.Option("--methods", help="Compare ZO, SGD and Adam, of all weights and of LoRA, each at its best.")
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a step of the best settings for ui.perfetto.dev.")
     ] = None,
@@ -56,7 +60,7 @@ def plan(
     """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
     from zobench.cli import console, forecast_view
     from zobench.predict import choices
-    from zobench.predict.choices import Place
+    from zobench.predict.choices import TargetMachine
 
     check_json(output)
     values = {"dtype": "fp16"} | changed(named(changes, model=model, name=name, seq_len=seq_len))
@@ -65,46 +69,68 @@ def plan(
         check_file("--trace", trace)
         if gpu == "all":
             raise ValueError("`--trace` needs one GPU, but got --gpu all; name one of `zobench list gpus`")
+    if methods and (gpu == "all" or trace is not None or {"method", "scheme"} & values.keys()):
+        raise ValueError(
+            "`--methods` needs one GPU and no --trace, and names method and scheme itself; add --gpu NAME and leave "
+            "out --trace, --set method=... and --set scheme=..."
+        )
     sizes = {"host": _positive("--host", host), "disk": 0 if disk is None else _positive("--disk", disk)}
-    found = []
+    if methods:
+        _compare(values, TargetMachine(gpu=_gpus(gpu, link, anchor)[0], **sizes), output)
+        return
+    rows = []
     with console.error_console().status("reading the model") as line:
-        for one in _gpus(gpu, link, anchor):
-            place = Place(gpu=one, **sizes)
-            ways = choices.choices(values, place)
-            found.append((place, ways[0], choices.alternatives(ways[0], place), ways[1:]))
-            line.update(f"predicted for {one.name}")
+        for card in _gpus(gpu, link, anchor):
+            target = TargetMachine(gpu=card, **sizes)
+            ranked = choices.choices(values, target)
+            rows.append((target, ranked[0], choices.alternatives(ranked[0], target), ranked[1:]))
+            line.update(f"predicted for {card.name}")
     if trace is not None:
-        _trace(trace, found[0][1].prediction, sizes["disk"])
+        _trace(trace, rows[0][1].prediction, sizes["disk"])
     if output is not None:
-        told = [forecast_view.plan_dict(place, best, others) for place, best, others, _ in found]
-        _write(output, told if gpu == "all" else told[0])
+        plans = [forecast_view.plan_dict(target, best, others) for target, best, others, _ in rows]
+        _write(output, plans if gpu == "all" else plans[0])
     if output == "-":
         return
     screen = console.answer_console()
-    if len(found) == 1:
-        forecast_view.show_one(screen, *found[0])
+    if len(rows) == 1:
+        forecast_view.show_one(screen, *rows[0])
     else:
-        found.sort(key=lambda row: (bool(row[1].lacks), row[1].prediction.step_seconds))
-        forecast_view.show_all(screen, [(place, best) for place, best, _, _ in found])
+        rows.sort(key=lambda row: (bool(row[1].lacks), row[1].prediction.step_seconds))
+        forecast_view.show_all(screen, [(target, best) for target, best, _, _ in rows])
 
 
-def _trace(path: Path, known: Prediction, disk: float) -> None:
-    """Writes a step of what is ``known``, as the real engine takes it on a virtual clock. Raises ``ValueError`` where
+def _compare(values: Mapping[str, Any], target: TargetMachine, output: str | None) -> None:
+    """Shows, or writes, the best settings of each way to tune the model of ``values`` at ``target``."""
+    from zobench.cli import console, forecast_view
+    from zobench.predict import choices
+
+    with console.error_console().status("predicting"):
+        rows = [(name, choices.choices({**values, **fields}, target)[0]) for name, fields in choices.METHODS_COMPARED]
+    if output is not None:
+        _write(output, [{"tuned": name, **forecast_view.plan_dict(target, best, ())} for name, best in rows])
+    if output != "-":
+        forecast_view.show_methods(console.answer_console(), target, rows)
+
+
+def _trace(path: Path, prediction: Prediction, disk: float) -> None:
+    """Writes a step of what is predicted, as the real engine takes it on a virtual clock. Raises ``ValueError`` where
     nothing is streamed: a timeline is of transfers."""
     from zobench.finetune.virtual import virtual_step
     from zobench.store.trace import events
 
-    found = virtual_step(known.spec, known.gpu, disk)
-    if not found.timeline:
+    step = virtual_step(prediction.spec, prediction.gpu, disk)
+    if not step.timeline:
         raise ValueError(
-            f"`--trace` needs streamed blocks, but the best is {known.spec.label}; add --set engine=offload "
+            f"`--trace` needs streamed blocks, but the best is {prediction.spec.label}; add --set engine=offload "
             "--set resident_blocks=0"
         )
     about = {
-        "source": "predicted", "gpu": known.gpu.name, "cell": known.spec.label, "spec": known.spec.to_dict(),
-        "step_seconds": found.prediction.step_seconds, "stall_seconds": found.stall, "bound": found.prediction.bound,
+        "source": "predicted", "gpu": prediction.gpu.name, "cell": prediction.spec.label,
+        "spec": prediction.spec.to_dict(), "step_seconds": step.prediction.step_seconds, "stall_seconds": step.stall,
+        "bound": step.prediction.bound,
     }  # fmt: skip
-    _write(str(path), events(f"{known.spec.label} on {known.gpu.name}, predicted", found.timeline, about))
+    _write(str(path), events(f"{prediction.spec.label} on {prediction.gpu.name}, predicted", step.timeline, about))
 
 
 def _result(path: Path) -> Result:
@@ -134,13 +160,13 @@ def _gpus(name: str, link: str | None, anchors: Sequence[Path] | None = None) ->
 
     if anchors and name == "all":
         raise ValueError("`--anchor` must be of one GPU, but got --gpu all; name the one that it ran on")
-    gpus = [hardware.load(one) for one in (hardware.names() if name == "all" else [name])]
+    gpus = [hardware.load(card) for card in (hardware.names() if name == "all" else [name])]
     if link is None:
-        return [_fitted(one, anchors) for one in gpus]
+        return [_fitted(card, anchors) for card in gpus]
     generation, _, lanes = link.partition("x")
     if generation not in map(str, hardware.LANE_BYTES) or lanes not in ("1", "2", "4", "8", "16"):
         raise ValueError(f"`--link` must be a generation and a number of lanes, but got {link!r}; write 4x16")
-    return [_fitted(one.behind(int(generation), int(lanes)), anchors) for one in gpus]
+    return [_fitted(card.behind(int(generation), int(lanes)), anchors) for card in gpus]
 
 
 def _fitted(gpu: Gpu, anchors: Sequence[Path] | None) -> Gpu:
@@ -151,14 +177,14 @@ def _fitted(gpu: Gpu, anchors: Sequence[Path] | None) -> Gpu:
     from zobench.predict.anchor import anchor
 
     results = [_result(path) for path in anchors]
-    found = anchor(gpu, results)
-    pairs = zip(results, found.errors, strict=True)
-    missed = ", ".join(f"{one.spec.label} {100 * error:+.1f} %" for one, error in pairs)
-    told = f"{gpu.name} fitted to {missed} (predicted against measured)"
-    if found.gpu.errors != "anchored":
-        told += "; not met well enough for a narrower range"
-    console.error_console().print(told, style="dim", markup=False, soft_wrap=True)
-    return found.gpu
+    anchored = anchor(gpu, results)
+    pairs = zip(results, anchored.errors, strict=True)
+    missed = ", ".join(f"{run.spec.label} {100 * error:+.1f} %" for run, error in pairs)
+    text = f"{gpu.name} fitted to {missed} (predicted against measured)"
+    if anchored.gpu.errors != "anchored":
+        text += "; not met well enough for a narrower range"
+    console.error_console().print(text, style="dim", markup=False, soft_wrap=True)
+    return anchored.gpu
 
 
 def _write(output: str, body: Any) -> None:
@@ -191,7 +217,7 @@ def predict(
     check_json(output)
     check_results(results)
     speed = 0 if disk is None else _positive("--disk", disk)
-    (place,) = _gpus(gpu, link, anchor) if gpu != "all" else _refuse_all()
+    (card,) = _gpus(gpu, link, anchor) if gpu != "all" else _refuse_all()
     matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", changed(changes))
     cells = tuple(
         cell for cell in cells if cell.checkpoint == "none" and cell.task == "none"
@@ -201,11 +227,11 @@ def predict(
     needing = [cell for cell in cells if cell.tier in ("disk", "checkpoint")] if not speed else []
     if needing:
         raise ValueError(f"`--disk` must be given for {len(needing)} cells with a tier on a disk; add --disk 5GB")
-    known = [predicted(cell, place, speed) for cell in cells]
+    predictions = [predicted(cell, card, speed) for cell in cells]
     if output is not None:
-        _write(output, [{**forecast_view.prediction_dict(one), "fits": one.fits} for one in known])
+        _write(output, [{**forecast_view.prediction_dict(each), "fits": each.fits} for each in predictions])
     if output != "-":
-        print(forecast_view.tables(matrix.tables, known, place, results, form), end="")
+        print(forecast_view.tables(matrix.tables, predictions, card, results, form), end="")
 
 
 def _refuse_all() -> list[Gpu]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from zobench.cli.console import columns
-from zobench.cli.plan_view import apart
+from zobench.cli.plan_view import distinct
 from zobench.execute.plan import duration
 from zobench.store import printable
 
@@ -41,7 +41,7 @@ def show_plan(
     screen: Console, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[str]
 ) -> None:
     """One line per cell, done or to submit; then what the jobs ask for."""
-    shared, names = apart(specs)
+    shared, names = distinct(specs)
     screen.print(Text(f"{title}; all cells: {' '.join(shared)}" if shared else title, style="bold"))
     table = columns("cell", "plan")
     for spec in specs:
@@ -56,7 +56,7 @@ def show_plan(
 
 def show(screen: Console, submission: Submission, states: Sequence[CellState]) -> None:
     """One sweep: how many cells are in which state, then one line per cell."""
-    shared, names = apart([state.spec for state in states])
+    shared, names = distinct([state.spec for state in states])
     when = datetime.datetime.fromtimestamp(submission.submitted).strftime("%Y-%m-%d %H:%M")
     screen.print(Text(f"{submission.name} {submission.id}: {counts(states)}", style="bold"), soft_wrap=True)
     told = f"{submission.executor}, {submission.place or 'default partition'}, since {when}"

@@ -27,24 +27,24 @@ def show_short_plan(
     run, over = within(steps, budget)
     kept = [step for step in steps if step.action == "keep"]
     unfit = [step for step in steps if step.action == "skip"]
-    shared, names = apart([step.spec for step in steps])
+    shared, names = distinct([step.spec for step in steps])
     count = f"{len(steps)} cells" if len(steps) > 1 else "1 cell"
     alike = f", all {' '.join(shared)}" if shared else ""
     console.print(Text(f"{title}: {count}{alike}", style="bold"), soft_wrap=True)
     limit = "" if budget is None else f" of {duration(budget)}"
-    ahead = ["predicted below"] * foretold
+    below = ["predicted below"] * foretold
     lines = [
         ("run", run, f"{duration(sum(map(seconds, run)))}{limit} (predicted)"),
         ("done before", kept, ""),
         ("over the budget", over, f"{duration(min(map(seconds, over), default=0))} and more; they end early, or wait"),
-        ("not here", unfit, "; ".join([*dict.fromkeys(_there_is(step.reason) for step in unfit), *ahead])),
+        ("not here", unfit, "; ".join([*dict.fromkeys(_there_is(step.reason) for step in unfit), *below])),
     ]  # fmt: skip
-    for kind, cells, told in lines:
+    for kind, cells, note in lines:
         if cells:
-            told_apart = [names[step.spec.hash] for step in cells]
+            labelled = [names[step.spec.hash] for step in cells]
             more = f" and {len(cells) - NAMED} more" if len(cells) > NAMED else ""
-            text = Text.assemble((f"  {kind:<16}", "dim"), f"{len(cells):>3}  {', '.join(told_apart[:NAMED])}{more}")
-            console.print(text.append(f"  {told}" if told else "", style="dim"), soft_wrap=True)
+            text = Text.assemble((f"  {kind:<16}", "dim"), f"{len(cells):>3}  {', '.join(labelled[:NAMED])}{more}")
+            console.print(text.append(f"  {note}" if note else "", style="dim"), soft_wrap=True)
     _show_intervals(console, run, names)
 
 
@@ -66,15 +66,15 @@ def seconds(step: Step) -> float:
 
 def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float | None) -> None:
     """One line per cell: what it needs, how long it should take, and whether it runs, is kept or is skipped and why."""
-    shared, names = apart([step.spec for step in steps])
+    shared, names = distinct([step.spec for step in steps])
     heading = f"{title}; all cells: {' '.join(shared)}" if shared else title
     console.print(Text(heading, style="bold"))
     run, over = within(steps, budget)
     styles = [{"run": "", "keep": "green", "skip": "dim"}["skip" if step in over else step.action] for step in steps]
     guesses = [step.estimate for step in steps]
     needs = (
-        alike([0 if one is None else one.device_bytes for one in guesses]),
-        alike([0 if one is None else one.disk_bytes for one in guesses]),
+        alike([0 if guess is None else guess.device_bytes for guess in guesses]),
+        alike([0 if guess is None else guess.disk_bytes for guess in guesses]),
         [_time(step) for step in steps],
     )
     sizes = [
@@ -89,10 +89,10 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
         console.print(Text(f"not enough here: {'; '.join(lacking)}", style="dim"))
     _show_intervals(console, run, names)
     limit = "" if budget is None else f" within the budget of {duration(budget)}"
-    told = f"about {duration(sum(map(seconds, run)))} (predicted)"
+    text = f"about {duration(sum(map(seconds, run)))} (predicted)"
     if any(step.estimate is not None and math.isnan(step.estimate.seconds) for step in run):
-        told = UNPRICED
-    console.print(Text(f"{len(run)} of {len(steps)} cells to run{limit}: {told}", style="bold"))
+        text = UNPRICED
+    console.print(Text(f"{len(run)} of {len(steps)} cells to run{limit}: {text}", style="bold"))
 
 
 def _planned(step: Step) -> str:
@@ -106,8 +106,8 @@ def _show_intervals(console: Console, steps: Sequence[Step], names: Mapping[str,
     """When the cells to run write pending updates, where this machine's rates choose that, and why."""
     for step in steps:
         if step.estimate is not None and step.estimate.consolidation is not None:
-            told = f"  {names[step.spec.hash]}: {step.estimate.consolidation.reason}"
-            console.print(Text(told, style="dim"), soft_wrap=True)
+            text = f"  {names[step.spec.hash]}: {step.estimate.consolidation.reason}"
+            console.print(Text(text, style="dim"), soft_wrap=True)
 
 
 def _there_is(reason: str) -> str:
@@ -124,15 +124,15 @@ def _time(step: Step) -> str:
 
 def alike(sizes: Sequence[int]) -> list[str]:
     """The ``sizes`` in bytes with one unit for all, nothing for 0: ``0.03 GB`` beside ``5.25 GB``."""
-    known = [size for size in sizes if size]
-    if not known or not min(known) < 0.1e9 <= max(known):
+    positive = [size for size in sizes if size]
+    if not positive or not min(positive) < 0.1e9 <= max(positive):
         return [gigabytes(size) if size else "" for size in sizes]
     return [f"{size / 1e9:.2f} GB" if size else "" for size in sizes]
 
 
-def apart(specs: Sequence[RunSpec]) -> tuple[list[str], dict[str, str]]:
+def distinct(specs: Sequence[RunSpec]) -> tuple[list[str], dict[str, str]]:
     """The words that the labels of all ``specs`` have in common, and by its hash what each has besides."""
     words = [label.split() for label in labels(specs)]
     shared = [word for word in words[0] if all(word in other for other in words)] if len(specs) > 1 else []
-    own = (" ".join(word for word in row if word not in shared) or "this one" for row in words)
-    return shared, {spec.hash: name for spec, name in zip(specs, own, strict=True)}
+    rest = (" ".join(word for word in row if word not in shared) or "this one" for row in words)
+    return shared, {spec.hash: name for spec, name in zip(specs, rest, strict=True)}

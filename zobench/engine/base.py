@@ -30,6 +30,10 @@ class Point:
             raise ValueError(f"a point without a seed must have scale 0, but got scale={self.scale}; give it a seed")
 
 
+TILE_BYTES = 64 << 20
+"""Bytes of a row tile of a linear layer (granularity=tile)."""
+HEAD_BYTES = 16 << 20
+"""Bytes of the vocabulary rows of the head that are perturbed at once (counter noise)."""
 BASE = Point()
 """The unperturbed weights."""
 

@@ -15,15 +15,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from zobench.engine.base import BASE, Entry, Point
+from zobench.engine.base import BASE, TILE_BYTES, Entry, Point
 from zobench.engine.perturb import is_decayed
 from zobench.engine.rules import UpdateRule, initial
 from zobench.models.weights import Weights
 
 ALIGNMENT = 64
 PAGE = 4096
-TILE_BYTES = 64 << 20
-"""Bytes of a row tile of a linear layer (granularity=tile)."""
 
 
 class Memory(Protocol):

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zobench.engine.base import HEAD_BYTES as HEAD_BYTES
 from zobench.engine.blocks import Field, Unit
 from zobench.engine.logits import Note, finished
 from zobench.engine.loss import log_probabilities, mean_loss, rows_per_chunk
 
-HEAD_BYTES = 16 << 20
-"""Bytes of the vocabulary rows of the head that are perturbed at once (counter noise)."""
 BIAS_BYTES = 64 << 10
 """The share of :data:`HEAD_BYTES` that the same rows of the head's bias have."""
 

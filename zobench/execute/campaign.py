@@ -9,7 +9,7 @@ from zobench import predict
 from zobench.execute.plan import HOST_RESERVE, Limits, Plan, Step, decide, is_settled
 from zobench.predict.gpu import predict as predict_on
 from zobench.predict.hardware import Gpu
-from zobench.predict.whole import whole_seconds
+from zobench.predict.local import cell_seconds
 from zobench.recipes.campaign import PartOn
 from zobench.result import Outcome, Result
 from zobench.result.repeats import folded, number_of
@@ -142,11 +142,10 @@ class Ahead:
 def ahead(on: PartOn, gpu: Gpu, host_bytes: int = HOST_BYTES) -> Ahead:
     """A part whose cells are resolved for a CUDA device, on one ``gpu`` in a host with ``host_bytes`` of memory."""
 
-    def fits_there(spec: RunSpec) -> bool:
-        known = predict_on(spec, gpu)
-        return spec.gpus == 1 and known.fits and known.host_bytes <= host_bytes - HOST_RESERVE
-
-    fits = {spec: fits_there(spec) for spec in on.cells}
-    good = tuple(spec for spec in on.cells if fits[spec])
-    seconds = on.part.repeats * sum(whole_seconds(spec, gpu) for spec in good)
-    return Ahead(cells=good, unfit=tuple(spec.label for spec in on.cells if not fits[spec]), seconds=seconds)
+    predicted = {spec: predict_on(spec, gpu) for spec in on.cells}
+    good = {
+        spec: known for spec, known in predicted.items()
+        if spec.gpus == 1 and known.fits and known.host_bytes <= host_bytes - HOST_RESERVE
+    }  # fmt: skip
+    seconds = on.part.repeats * sum(cell_seconds(spec, known) for spec, known in good.items())
+    return Ahead(cells=tuple(good), unfit=tuple(spec.label for spec in on.cells if spec not in good), seconds=seconds)

@@ -6,7 +6,7 @@ import os
 import time
 
 from zobench.execute.plan import gpu_uuids
-from zobench.measure.observe import BUSY_CORES
+from zobench.measure.observe import DISTURBING_CORES
 from zobench.measure.readers import DeviceReader
 from zobench.measure.threads import Neighbours
 
@@ -23,7 +23,7 @@ def disturbance(device: str, seconds: float = SECONDS) -> str:
     neighbours = Neighbours()
     time.sleep(seconds)
     cores = neighbours.cores()
-    return "" if cores is None or cores <= BUSY_CORES else f"other processes keep {cores:.1f} cores busy"
+    return "" if cores is None or cores <= DISTURBING_CORES else f"other processes keep {cores:.1f} cores busy"
 
 
 def lasting_disturbance(device: str, seconds: float = SECONDS, tries: int = TRIES) -> str:

@@ -33,16 +33,16 @@ CYCLES_PER_SECOND = 1_700_000_000
 
 def count() -> int:
     """How many devices are visible that zobench can use."""
-    found = torch.accelerator.current_accelerator()
-    return torch.accelerator.device_count() if found is not None and found.type == FAMILY else 0
+    accelerator = torch.accelerator.current_accelerator()
+    return torch.accelerator.device_count() if accelerator is not None and accelerator.type == FAMILY else 0
 
 
 def refused() -> str:
     """``xpu (why not)`` where this machine has an accelerator that zobench does not run on, else ""."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    if found is None or found.type == FAMILY:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type == FAMILY:
         return ""
-    return f"{found.type} ({REFUSED.get(found.type, 'zobench was written for CUDA')})"
+    return f"{accelerator.type} ({REFUSED.get(accelerator.type, 'zobench was written for CUDA')})"
 
 
 def is_initialised() -> bool:
@@ -140,14 +140,14 @@ class Accelerator:
 
     def uuid(self) -> str:
         """Its UUID, as torch spells it; of a part of a GPU with the ``MIG-`` in front that torch leaves out."""
-        place = self.properties()
-        return f"MIG-{place.uuid}" if " MIG " in place.name else str(place.uuid)
+        card = self.properties()
+        return f"MIG-{card.uuid}" if " MIG " in card.name else str(card.uuid)
 
     def bus_address(self) -> str | None:
         """Its place on the PCI bus as /sys spells it, ``0000:c1:00.0``; None where torch does not tell."""
-        place = self.properties()
+        card = self.properties()
         try:
-            return f"{place.pci_domain_id:04x}:{place.pci_bus_id:02x}:{place.pci_device_id:02x}.0"
+            return f"{card.pci_domain_id:04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
         except AttributeError:
             return None
 

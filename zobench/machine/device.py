@@ -15,8 +15,8 @@ def choose_device(wanted: str) -> tuple[str, str]:
     visible = f"{count or 'no'} CUDA device{'s are' if count > 1 else ' is'} visible"
     if wanted == "auto":
         other = accelerator.refused()
-        beside = f", and {other} is not used" if other else ""
-        return ("cuda:0" if count else "cpu"), f"device: {'cuda:0' if count else 'cpu'}, because {visible}{beside}"
+        unused = f", and {other} is not used" if other else ""
+        return ("cuda:0" if count else "cpu"), f"device: {'cuda:0' if count else 'cpu'}, because {visible}{unused}"
     family, _, index = wanted.partition(":")
     if family in accelerator.REFUSED:
         why = accelerator.REFUSED[family]

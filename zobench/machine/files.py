@@ -18,7 +18,7 @@ REMEDY = {
 """What helps where a disk takes no more, by its error."""
 
 
-def told(error: OSError) -> str:
+def error_text(error: OSError) -> str:
     """One line of an error: of a disk that takes no more the file, the cause and the remedy."""
     if error.filename is None or error.errno not in REMEDY:
         return str(error)
@@ -36,10 +36,10 @@ def writing(path: Path) -> Iterator[None]:
             error.filename = str(path)
         raise
     except Exception as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        if found is None:
+        code = re.search(r"\(os error (\d+)\)", str(error))
+        if code is None:
             raise
-        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
 def replace(path: Path, data: bytes) -> None:

@@ -27,12 +27,14 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     try:
-        held = FileLock(path, blocking=wait, fallback_to_soft=False).acquire()  # a soft lock would outlive a kill -9
+        acquired = FileLock(
+            path, blocking=wait, fallback_to_soft=False
+        ).acquire()  # a soft lock would outlive a kill -9
     except Timeout:
         raise BlockingIOError(f"{path} is locked by another process") from None
     except NotImplementedError:  # filelock's word for it
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(path)) from None
-    with held:
+    with acquired:
         yield
 
 

@@ -83,11 +83,11 @@ def is_in_memory(path: str | os.PathLike[str], mounts: str = "/proc/mounts") -> 
     target = os.path.realpath(path)
     best, kind = "", ""
     for line in _read(mounts).decode(errors="replace").splitlines():
-        _, place, name, *_ = line.split(" ")
-        place = place.replace("\\040", " ")
-        inside = target == place or target.startswith(place.rstrip("/") + "/")
-        if inside and len(place) >= len(best):
-            best, kind = place, name
+        _, mount, name, *_ = line.split(" ")
+        mount = mount.replace("\\040", " ")
+        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, name
     return kind in ("tmpfs", "ramfs")
 
 

@@ -24,8 +24,8 @@ def memory_over_time(seen: Samples) -> dict[str, list[float | None]]:
     """
     series = {"rss_bytes": seen.series["rss_bytes"]}
     device = (seen.series[name] for name in ("process_used_bytes", "device_used_bytes"))
-    if (told := next((values for values in device if any(value is not None for value in values)), None)) is not None:
-        series["device_bytes"] = told
+    if (first := next((values for values in device if any(value is not None for value in values)), None)) is not None:
+        series["device_bytes"] = first
     if not len(seen):
         return {}
     times = [t or 0.0 for t in seen.series["t"]]

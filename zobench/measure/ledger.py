@@ -131,12 +131,12 @@ class Ledger:
 
     def _count(self, storage: torch.UntypedStorage, label: str, relabel: bool = False) -> None:
         key, size = id(storage), storage.nbytes()
-        known = self._items.get(key)
-        if known is not None:
-            if known.nbytes == size and not relabel:
+        item = self._items.get(key)
+        if item is not None:
+            if item.nbytes == size and not relabel:
                 return
-            self._add(known.label, -known.nbytes)
-            known.nbytes, known.label = size, label
+            self._add(item.label, -item.nbytes)
+            item.nbytes, item.label = size, label
         else:
             # PyTorch keeps one Python object per storage, from its first use until the storage's own end: its id names
             # the storage. A storage's address would not do, nor its data's: the next storage gets the same, and on the

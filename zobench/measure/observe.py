@@ -12,7 +12,7 @@ from zobench.measure.sampler import Sampler
 from zobench.measure.samples import Samples, contamination
 from zobench.result.record import DISTURBED
 
-BUSY_CORES = 0.2
+DISTURBING_CORES = 0.2
 """Cores in use by others from which on a measurement on the CPU says so."""
 
 
@@ -59,7 +59,7 @@ class Observer:
 
 def crowded(cores: float | None) -> list[str]:
     """A warning if other processes kept so many ``cores`` busy that a measurement on the CPU must say so."""
-    if (cores or 0.0) <= BUSY_CORES:
+    if (cores or 0.0) <= DISTURBING_CORES:
         return []
     return [f"{DISTURBED}{cores:.1f} cores busy meanwhile; expect slower steps"]
 

@@ -86,10 +86,10 @@ def fused_rate(device: str, kind: str, budget: float) -> float:
 
     kernels.prepare(device)
     span = kernels.Span(0)
-    weights, there = (torch.zeros(_elements(device), dtype=_torch(kind), device=device) for _ in range(2))
+    weights, scratch = (torch.zeros(_elements(device), dtype=_torch(kind), device=device) for _ in range(2))
 
     def draw() -> None:
-        kernels.advance(weights, span, [], scratch=there, seed=1, scale=1e-3)
+        kernels.advance(weights, span, [], scratch=scratch, seed=1, scale=1e-3)
 
     return weights.numel() / best_seconds(device, draw, budget)
 
@@ -98,11 +98,11 @@ def kernel_seconds(device: str, budget: float) -> float:
     """Seconds that the smallest operator takes."""
     import torch
 
-    one = torch.zeros(1, device=device)
+    number = torch.zeros(1, device=device)
 
     def many() -> None:
         for _ in range(KERNELS):
-            one.add_(1)
+            number.add_(1)
 
     return best_seconds(device, many, budget) / KERNELS
 

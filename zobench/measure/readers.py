@@ -9,7 +9,7 @@ from typing import Any
 
 from zobench.machine.memory import status_bytes
 from zobench.machine.nvml import Nvml
-from zobench.measure.samples import own_pid
+from zobench.measure.samples import watched_pid
 
 
 class DeviceReader:
@@ -42,9 +42,9 @@ class DeviceReader:
         }
         processes = self.processes() or {}
         self._seen += [pid for pid in processes if pid not in self._seen]
-        own = own_pid(self.pid, self.pids_at_start, self._seen, self.context_at_start)
-        values["process_used_bytes"] = processes.get(own) if own is not None else None
-        if own in processes and processes[own] is None:
+        watched = watched_pid(self.pid, self.pids_at_start, self._seen, self.context_at_start)
+        values["process_used_bytes"] = processes.get(watched) if watched is not None else None
+        if watched in processes and processes[watched] is None:
             self.nvml.note("per-process memory", "N/A")
         return values, list(processes)
 
@@ -129,7 +129,7 @@ class HostReader:
     def _busy_seconds(self, stat: bytes) -> float | None:
         """Seconds that all cores together were busy: user, nice, system, irq, softirq; not idle or waiting."""
         fields = stat.split(b"\n", 1)[0].split()
-        return sum(int(fields[place]) for place in (1, 2, 3, 6, 7)) / self._tick if len(fields) > 7 else None
+        return sum(int(fields[column]) for column in (1, 2, 3, 6, 7)) / self._tick if len(fields) > 7 else None
 
     def _swapped(self, vmstat: bytes) -> float | None:
         counts = [vmstat.find(key) for key in (b"\npswpin ", b"\npswpout ")]

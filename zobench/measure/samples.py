@@ -76,8 +76,8 @@ class Samples:
     def energy_between(self, start: float, end: float) -> float | None:
         """Joules from ``start`` to ``end``, also between samples: the counter is taken to grow evenly from one to the
         next. None for no time, and where there are no two readings."""
-        rows = [(t, own) for t, own in zip(self.series["t"], self.series["energy_joules"], strict=True)
-                if t is not None and own is not None]  # fmt: skip
+        rows = [(t, used) for t, used in zip(self.series["t"], self.series["energy_joules"], strict=True)
+                if t is not None and used is not None]  # fmt: skip
         if len(rows) < 2 or end <= start:
             return None
         import numpy as np
@@ -109,7 +109,7 @@ class Samples:
     @property
     def mean_power_watts(self) -> float | None:
         """Mean of the power samples."""
-        values = _known(self.series["power_watts"])
+        values = _readings(self.series["power_watts"])
         return sum(values) / len(values) if values else None
 
     @property
@@ -120,7 +120,7 @@ class Samples:
     @property
     def throttle_reasons(self) -> list[str] | None:
         """Every reason seen for clocks below their maximum; an empty list if there was none."""
-        values = _known(self.series["throttle_bits"])
+        values = _readings(self.series["throttle_bits"])
         seen = 0
         for value in values:
             seen |= int(value)
@@ -134,23 +134,23 @@ class Samples:
     @property
     def other_cpu_cores(self) -> float | None:
         """Cores that the rest of the machine kept busy, on average."""
-        busy, own = _growth(self.series["machine_busy_seconds"]), _growth(self.series["cpu_seconds"])
-        times = _known(self.series["t"])
-        if busy is None or own is None or times[-1] <= times[0]:
+        busy, used = _growth(self.series["machine_busy_seconds"]), _growth(self.series["cpu_seconds"])
+        times = _readings(self.series["t"])
+        if busy is None or used is None or times[-1] <= times[0]:
             return None
-        return max(0.0, busy - own) / (times[-1] - times[0])
+        return max(0.0, busy - used) / (times[-1] - times[0])
 
     @property
     def own_cpu_cores(self) -> float | None:
         """Cores that the watched process kept busy, on average."""
-        own, times = _growth(self.series["cpu_seconds"]), _known(self.series["t"])
-        return None if own is None or times[-1] <= times[0] else own / (times[-1] - times[0])
+        used, times = _growth(self.series["cpu_seconds"]), _readings(self.series["t"])
+        return None if used is None or times[-1] <= times[0] else used / (times[-1] - times[0])
 
     @property
     def other_processes(self) -> list[int]:
         """Pids (as NVML shows them) of compute processes on the device other than the watched one."""
         seen = [pid for _, pids in self.presence for pid in pids]
-        return sorted(set(seen) - {own_pid(self.pid, self.pids_at_start, seen, self.context_at_start)})
+        return sorted(set(seen) - {watched_pid(self.pid, self.pids_at_start, seen, self.context_at_start)})
 
     def summary(self) -> dict[str, Any]:
         """Every summary by name, JSON types only."""
@@ -163,7 +163,7 @@ class Samples:
         return {name: getattr(self, name) for name in names} | rest
 
 
-def own_pid(pid: int, at_start: Collection[int], seen: Sequence[int], context_at_start: bool) -> int | None:
+def watched_pid(pid: int, at_start: Collection[int], seen: Sequence[int], context_at_start: bool) -> int | None:
     """Which of the NVML pids ``seen`` (in order) is process ``pid``.
 
     In a container NVML may show the host's pids. Then ours is the first that was not there at the start, or, if we
@@ -187,16 +187,16 @@ def contamination(samples: Samples) -> str:
     return "; ".join(reasons)
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
+def _readings(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
 def _largest(values: Iterable[float | None]) -> float | None:
-    return max(_known(values), default=None)
+    return max(_readings(values), default=None)
 
 
 def _growth(counter: Iterable[float | None]) -> float | None:
-    values = _known(counter)
+    values = _readings(counter)
     return values[-1] - values[0] if len(values) > 1 else None
 
 

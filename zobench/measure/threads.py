@@ -55,11 +55,11 @@ def settle() -> str:
     """Makes this process compute with the threads that :func:`chosen` says; returns the reason, or "" without one."""
     import torch
 
-    own = chosen()
-    if own is None:
+    threads = chosen()
+    if threads is None:
         return ""
-    torch.set_num_threads(own.count)
-    return own.reason
+    torch.set_num_threads(threads.count)
+    return threads.reason
 
 
 def chosen() -> Threads | None:
@@ -85,20 +85,20 @@ class Neighbours:
 
     def __init__(self, children: bool = False) -> None:
         self._children = children
-        self._begin, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds(children)
+        self._begin, self._busy, self._used = time.monotonic(), _busy_seconds(), _process_seconds(children)
 
     def cores(self) -> float | None:
         """Cores, on average since then; None where the system does not tell."""
         busy = _busy_seconds()
         if busy is None or self._busy is None:
             return None
-        others = busy - self._busy - (_own_seconds(self._children) - self._own)
+        others = busy - self._busy - (_process_seconds(self._children) - self._used)
         return max(0.0, others) / (time.monotonic() - self._begin)
 
 
-def _own_seconds(children: bool) -> float:
-    told = os.times()
-    return told.user + told.system + (told.children_user + told.children_system) * children
+def _process_seconds(children: bool) -> float:
+    times = os.times()
+    return times.user + times.system + (times.children_user + times.children_system) * children
 
 
 def _busy_seconds(stat: str = "/proc/stat") -> float | None:
@@ -108,7 +108,7 @@ def _busy_seconds(stat: str = "/proc/stat") -> float | None:
         rows = [line.split() for line in Path(stat).read_text().splitlines()]
     except OSError:
         return None
-    ticks = [int(row[place]) for row in rows if row and row[0] in names for place in (1, 2, 3, 6, 7)]
+    ticks = [int(row[column]) for row in rows if row and row[0] in names for column in (1, 2, 3, 6, 7)]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 

@@ -111,6 +111,21 @@ class Architecture:
         return False
 
     @property
+    def window(self) -> int:
+        """Tokens that one attends to, 0 for all before it."""
+        return int(self.extra.get("sliding_window") or 0)
+
+    @property
+    def all_linear(self) -> bool:
+        """Whether every matrix of a block is in a linear layer."""
+        return True
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """What a block computes that no count has, a sentence each: nothing."""
+        return ()
+
+    @property
     def block(self) -> int:
         """Parameters of its largest block; of a registered model all are equal."""
         return self.family.block(self)

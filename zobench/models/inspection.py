@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.models import cache, identity, source
 from zobench.models.build import blocks, build
-from zobench.models.inspected import ANY_LENGTH, POSITIONS_KEYS, Inspected
+from zobench.models.inspected import ANY_LENGTH, POSITIONS_KEYS, BlockKind, Inspected
+from zobench.models.kinds import all_linear, kinds_of, uncounted
 from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 400
 """Characters of what transformers says: it repeats a value of any length."""
-_FORM = "2"
+_FORM = "3"
 """The version of what is kept: a new one whenever :class:`Inspected` changes."""
 
 
@@ -50,11 +51,17 @@ def _inspected(config_hash: str, path: str, name: str, as_it_lies: bool) -> Insp
 
 def _parsed(text: str) -> Inspected | None:
     try:
-        stored = json.loads(text).items()
-        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored}
-        return Inspected(**values)
-    except (ValueError, TypeError, AttributeError):  # cut off, or of another form: it is made again
+        values: dict[str, Any] = json.loads(text)
+        kinds = tuple(BlockKind(**_frozen(kind)) for kind in values.pop("kinds"))
+        return Inspected(kinds=kinds, **_frozen(values))
+    except (ValueError, TypeError, KeyError):  # cut off, or of another form: it is made again
         return None
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def inspect(folder: Path) -> Inspected:
@@ -103,23 +110,18 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
         if not int(text.vocab_size):
             raise ValueError("vocab_size=0 leaves it no tokens")
         blank = Inspected(
-            name=folder.name, model_type=config.model_type, masked=masked, layers=0, heads=heads, hidden=0, inner=0,
+            name=folder.name, model_type=config.model_type, masked=masked, heads=heads, hidden=0,
             vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0,
-            attention_widths=(0, 0), block=0, all_blocks=0, largest_linear=0, resident_sizes=(), operands=0, norms=0,
-            whole_attention=False, settings_json=_settings(config),
+            attention_widths=(0, 0), kinds=(), resident_sizes=(), whole_attention=False, all_linear=False,
+            uncounted=(), settings_json=_settings(config),
         )  # fmt: skip
         model = build(blank, "bf16")
     layers = blocks(model)
-    sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in layers]
-    largest = layers[sizes.index(max(sizes))]
     hidden = _most(text, "hidden_size", _first_table(model).shape[1])
     return dataclasses.replace(
-        blank, layers=len(sizes), hidden=hidden, tied=_is_tied(model), embedding_width=_first_table(model).shape[1],
-        attention_widths=_attention_widths(text, heads, hidden), block=max(sizes), all_blocks=sum(sizes),
-        largest_linear=max(parameter.numel() for parameter in largest.parameters()),
-        inner=max((max(shape) for shape in _matrices(largest)), default=hidden),
-        operands=sum(sum(shape) for shape in _matrices(largest)), norms=_norms(largest, hidden, heads),
-        resident_sizes=_outside(model, layers),
+        blank, hidden=hidden, tied=_is_tied(model), embedding_width=_first_table(model).shape[1],
+        attention_widths=_attention_widths(text, heads, hidden), kinds=kinds_of(layers, text, heads, hidden),
+        resident_sizes=_outside(model, layers), all_linear=all_linear(layers), uncounted=uncounted(layers, text),
         max_positions=positions - _unused(model), whole_attention=model.config._attn_implementation == "eager",
     )  # fmt: skip
 
@@ -139,21 +141,6 @@ def values_of(config: PreTrainedConfig) -> dict[str, Any]:
 
     values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False), object_hook=read)
     return values
-
-
-def _matrices(block: nn.Module) -> list[tuple[int, int]]:
-    """(inputs, outputs) of every product that one token goes through: of a mixture's experts as many as it chooses is
-    not known here, so of stacked matrices one counts."""
-    return [
-        (int(parameter.shape[-1]), int(parameter.shape[-2])) for parameter in block.parameters() if parameter.dim() > 1
-    ]
-
-
-def _norms(block: nn.Module, hidden: int, heads: int) -> int:
-    """Widths of what the block's norms read for one token; one that is narrower than a token is of each head."""
-    norms = [part for part in block.modules() if "Norm" in type(part).__name__]
-    widths = [next((parameter.numel() for parameter in norm.parameters()), hidden) for norm in norms]
-    return sum(width if width >= hidden else width * heads for width in widths)
 
 
 def _attention_widths(text: Any, heads: int, hidden: int) -> tuple[int, int]:

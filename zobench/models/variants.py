@@ -12,6 +12,7 @@ from zobench.models.inspection import config_of, inspected, values_of
 from zobench.models.registry import Model, get, is_registered
 from zobench.models.source import folder, identified, is_read_where_it_lies
 from zobench.runspec import SEQ_LEN, RunSpec
+from zobench.runspec.kinds import GRANULARITIES
 
 _ALSO = ("activation_function", "hidden_act", "attention_bias", "mlp_bias", "enable_bias")
 """Keys of a configuration that decide the loss beside the values that the registry states, where a family has it."""
@@ -55,6 +56,11 @@ def check(spec: RunSpec) -> None:
             f"{architecture.max_positions} positions{extended}: use --set seq_len={most} or less{longer}"
         )
     architecture.check_tying(spec.tie_embeddings)
+    if not GRANULARITIES[spec.granularity].is_block and not architecture.all_linear:
+        raise ValueError(
+            f"`granularity=block` must hold for {architecture.name}, whose matrices are not all in linear layers, but "
+            f"got granularity={spec.granularity}; use granularity=block"
+        )
     if spec.resident_blocks > architecture.layers:
         raise ValueError(
             f"`resident_blocks <= {architecture.layers}` must hold for {architecture.name}, but got "

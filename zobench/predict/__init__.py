@@ -3,9 +3,9 @@
 from zobench.predict.equation4 import compute_seconds as compute_seconds
 from zobench.predict.equation4 import predicted_step as predicted_step
 from zobench.predict.equation4 import step_seconds as step_seconds
-from zobench.predict.here import Estimate as Estimate
-from zobench.predict.here import estimate as estimate
-from zobench.predict.here import unpriced as unpriced
+from zobench.predict.local import Estimate as Estimate
+from zobench.predict.local import estimate as estimate
+from zobench.predict.local import unpriced as unpriced
 from zobench.predict.seconds import Rates as Rates
 from zobench.predict.seconds import fastest_narrow as fastest_narrow
 from zobench.predict.seconds import floor_seconds as floor_seconds

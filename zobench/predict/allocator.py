@@ -42,8 +42,8 @@ class Allocator:
         size = max(ROUND, -(-int(nbytes) // ROUND) * ROUND)
         small = size <= SMALL
         free = self._free.setdefault((stream, small), [])
-        place = bisect.bisect_left(free, (size, -1))
-        piece = free.pop(place)[2] if place < len(free) else self._segment(size, (stream, small))
+        first = bisect.bisect_left(free, (size, -1))
+        piece = free.pop(first)[2] if first < len(free) else self._segment(size, (stream, small))
         piece.free = False
         rest = piece.size - size
         if rest >= ROUND if small else rest > SMALL:

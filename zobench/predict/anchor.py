@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from zobench.predict import gpu as engine
 from zobench.predict.hardware import Gpu
@@ -18,7 +19,9 @@ BOUNDS = {"fp32_products": (0.2, 1.0), "fp16_products": (0.2, 1.0), "kernel": (0
 """Outside of which a constant is a sign of something else, such as a busy GPU; seconds, and shares of the peak."""
 PRIOR_WEIGHT = 0.03
 """Of a constant's logarithm moving by 1 against a run's: one run alone cannot tell the two apart."""
-ROUNDS, STEP = 8, 1e-3
+
+STEP = 1e-3
+"""Of a derivative: as a share of a constant's logarithm, since a simulated step is not smooth below that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,10 @@ def anchor(gpu: Gpu, results: Sequence[Result]) -> Anchored:
     precisions = {_products(spec) for spec, _ in runs}
     if len(precisions) > 1:
         raise ValueError("`--anchor` needs runs of one precision, but got 16 bits and 32; leave those of one out")
-    names = (precisions.pop(), "kernel")
-    point = fitted = [math.log(getattr(gpu, name)) for name in names]
-    for _ in range(ROUNDS):
-        fitted = _bounded(names, _stepped(gpu, names, fitted, point, runs))
-    known = _with(gpu, names, fitted)
-    errors = tuple(math.exp(miss) - 1 for miss in _misses(known, runs))
+    fitted = _fitted(gpu, (precisions.pop(), "kernel"), runs)
+    errors = tuple(math.exp(miss) - 1 for miss in _misses(fitted, runs))
     close = max(map(abs, errors)) <= engine.errors(dataclasses.replace(gpu, errors="anchored"))["throughput"]
-    return Anchored(dataclasses.replace(known, errors="anchored") if close else known, errors)
+    return Anchored(dataclasses.replace(fitted, errors="anchored") if close else fitted, errors)
 
 
 def _run(result: Result) -> tuple[RunSpec, float]:
@@ -76,25 +75,16 @@ def _misses(gpu: Gpu, runs: Sequence[tuple[RunSpec, float]]) -> list[float]:
     return [math.log(engine.predict(spec, gpu).step_seconds / seconds) for spec, seconds in runs]
 
 
-def _bounded(names: Sequence[str], logarithms: Sequence[float]) -> list[float]:
-    edges = [map(math.log, BOUNDS[name]) for name in names]
-    return [min(max(value, low), high) for value, (low, high) in zip(logarithms, edges, strict=True)]
+def _fitted(gpu: Gpu, names: Sequence[str], runs: Sequence[tuple[RunSpec, float]]) -> Gpu:
+    """``gpu`` with the constants ``names`` of the least squares, with a weak pull to those that it has."""
+    import numpy as np
+    from scipy.optimize import least_squares
 
+    start = np.log([getattr(gpu, name) for name in names])
+    low, high = np.log([BOUNDS[name] for name in names]).T
 
-def _stepped(
-    gpu: Gpu, names: Sequence[str], here: Sequence[float], prior: Sequence[float],
-    runs: Sequence[tuple[RunSpec, float]],
-) -> list[float]:  # fmt: skip
-    """One step of Gauss and Newton from the logarithms ``here``, with a weak pull to ``prior``."""
-    misses = _misses(_with(gpu, names, here), runs)
-    slopes = []
-    for k in range(2):
-        moved = [value + STEP * (j == k) for j, value in enumerate(here)]
-        slopes.append([(after - before) / STEP for after, before in zip(_misses(_with(gpu, names, moved), runs), misses,
-                                                                       strict=True)])  # fmt: skip
-    weight = PRIOR_WEIGHT**2
-    a, b, d = (sum(map(float.__mul__, *pair)) for pair in ((slopes[0],) * 2, (slopes[0], slopes[1]), (slopes[1],) * 2))
-    right = [-sum(map(float.__mul__, slope, misses)) - weight * (here[k] - prior[k]) for k, slope in enumerate(slopes)]
-    a, d = a + weight, d + weight
-    scale = a * d - b * b
-    return [here[0] + (right[0] * d - b * right[1]) / scale, here[1] + (a * right[1] - b * right[0]) / scale]
+    def residuals(logarithms: Any) -> Any:
+        return [*_misses(_with(gpu, names, logarithms), runs), *(PRIOR_WEIGHT * (logarithms - start))]
+
+    solved = least_squares(residuals, np.clip(start, low, high), bounds=(low, high), diff_step=STEP)
+    return _with(gpu, names, solved.x)

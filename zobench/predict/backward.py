@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zobench import models
+from zobench.predict import sizes
 from zobench.predict.sizes import judged, longest, rows, trained, trained_count, trained_width, tunes_all
 from zobench.runspec import METHODS, RunSpec, scheme_of
 from zobench.runspec.kinds import AUTOCASTS, WIDTHS
@@ -100,7 +101,7 @@ def _has_table_gradient(spec: RunSpec) -> bool:
 
 def _largest(spec: RunSpec) -> int:
     """Bytes that Adam makes of one tensor at a time, twice the largest tuned one."""
-    return 2 * models.largest_resident(*models.variant(spec)) * WIDTHS[spec.dtype] if tunes_all(spec) else 0
+    return 2 * sizes.largest_tensor(spec) * WIDTHS[spec.dtype] if tunes_all(spec) else 0
 
 
 def _adapters(spec: RunSpec) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from zobench import models
-from zobench.data.tasks.file import task_of
-from zobench.predict import here, sizes
+from zobench.predict import local, sizes
 from zobench.predict.footprint import fit, streamed_layers
 from zobench.predict.seconds import Rates, passes, pending, transferred
 from zobench.runspec import METHODS, RunSpec
@@ -43,8 +42,7 @@ def moved_bytes(spec: RunSpec) -> float:
 
 def evaluation(spec: RunSpec) -> float:
     """Forwards of its batch that an evaluation on dev costs: examples of dev over those of a batch."""
-    dev = spec.shots * max(len(task_of(spec).names), 1) if spec.shots else spec.dev_size
-    return dev / spec.batch_size
+    return sizes.dev_examples(spec) / spec.batch_size
 
 
 def price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None = None) -> tuple[float, float]:
@@ -64,7 +62,7 @@ def _step_price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None) -> 
                 "a budget in seconds needs this machine's rates, but none are known here; give it in forwards or "
                 "gigabytes"
             )
-        return here.predict(spec, rates()).step_seconds
+        return local.predict(spec, rates()).step_seconds
     return PRICES[unit](spec)
 
 

@@ -1,6 +1,6 @@
 """DistZO2's equation 4 with a machine's measured rates: a step is its compute, or its transfers where they take longer.
 
-The figure of the cost model shows it beside measured steps. Plans and tables have :mod:`zobench.predict.here`, which
+The figure of the cost model shows it beside measured steps. Plans and tables have :mod:`zobench.predict.local`, which
 prices each operation.
 """
 

@@ -7,17 +7,15 @@ import os
 from zobench import models
 from zobench.engine.base import CONSOLIDATE_AFTER as CONSOLIDATE_AFTER
 from zobench.engine.base import CUDA_CONSOLIDATE_AFTER as CUDA_CONSOLIDATE_AFTER
+from zobench.engine.base import HEAD_BYTES as HEAD_BYTES
+from zobench.engine.base import TILE_BYTES as TILE_BYTES
 from zobench.parallel.mesh import divided, is_out_of_place
-from zobench.predict import backward, sizes
+from zobench.predict import backward, shapes, sizes
 from zobench.runspec import METHODS, RunSpec, scheme_of, size_text
 from zobench.runspec.kinds import ENGINES, GRANULARITIES, NOISES, TIERS, WIDTHS, WIRES
 
 SHARED_BLOCKS = 8
 """Host blocks that serve all layers with weights=shared."""
-TILE_BYTES = 64 << 20
-"""Largest unit with granularity=tile."""
-HEAD_TILE_BYTES = 16 << 20
-"""With counter noise the head is perturbed in tiles of its vocabulary of about this size."""
 STAGING_BYTES = 128 << 20
 """Most bytes through which a lane reads or writes files, in two pieces (zobench/engine/staging.py)."""
 CPU_HEAP = 64 << 20
@@ -101,10 +99,10 @@ def _saved(spec: RunSpec) -> tuple[int, int]:
     if METHODS.get(spec.method).backpropagates:
         return SNAPSHOTS * sizes.snapshot_bytes(spec), 0
     streamed, outside = streamed_layers(spec), sizes.trained(spec)[1]
-    own = sizes.trained_width(spec) + sizes.state_width(spec)
+    width = sizes.trained_width(spec) + sizes.state_width(spec)
     at_rest = (wire_width(spec) if sizes.tunes_all(spec) else sizes.adapter_width(spec)) + sizes.state_width(spec)
     stays = sizes.trained_count(spec, models.of(spec).layers - streamed)
-    kept = int(sizes.trained_count(spec, streamed) * at_rest) + (stays + outside) * own
+    kept = int(sizes.trained_count(spec, streamed) * at_rest) + (stays + outside) * width
     return SNAPSHOTS * kept, kept if spec.checkpoint == "async" else 0
 
 
@@ -155,13 +153,13 @@ def activations(spec: RunSpec) -> int:
     architecture, width = models.of(spec), WIDTHS[spec.dtype]
     longest = sizes.longest(spec)
     tokens, points = sizes.rows_at_once(spec) * longest, _points(spec)
-    inner = 2 * architecture.inner
+    inner = int(shapes.feed_forward(architecture))
     at_once = together(spec, points, tokens) if GRANULARITIES[spec.granularity].is_block else points
     states = 2 * architecture.hidden * (points + at_once) + inner * at_once
     states += 4 * architecture.hidden * at_once if spec.packed else 0  # attention's operands and output, row by row
     masked = spec.data == "ragged" or spec.task != "none"
     mask = sizes.rows_at_once(spec) * longest**2 * width if masked else 0
-    rows = HEAD_TILE_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab
+    rows = HEAD_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab
     judged = sizes.judged(spec) // spec.accumulate * (1 if METHODS.get(spec.method).structure is None else points)
     logits = min(backward.LOGITS_BYTES, judged * min(rows, architecture.vocab) * 4)
     scores = EAGER_MATRICES * sizes.rows_at_once(spec) * architecture.heads * longest**2 * width * at_once
@@ -194,9 +192,8 @@ def _of_a_population(spec: RunSpec, tokens: int, logits: int) -> int:
     """Bytes of a population's activations: ``tokens`` of all members, of which some are in a block at once."""
     architecture, width = models.of(spec), WIDTHS[spec.dtype]
     states = tokens * architecture.hidden * width
-    at_once = (
-        min(tokens, max(TOGETHER, sizes.longest(spec))) * (2 * architecture.hidden + 2 * architecture.inner) * width
-    )
+    widths = 2 * architecture.hidden + int(shapes.feed_forward(architecture))
+    at_once = min(tokens, max(TOGETHER, sizes.longest(spec))) * widths * width
     blocks = POPULATION_STATES * states + (at_once if architecture.whole_attention else 0)
     return max(blocks, 2 * (states + logits), 2 * states + at_once)
 
@@ -222,19 +219,25 @@ def fit(spec: RunSpec) -> tuple[RunSpec, str]:
     if not spec.device_memory:
         return spec, ""
     plain, room = spec.replace(device_memory=0), int(spec.device_memory * MARGIN)
-    layers, told = models.of(spec).layers, f"device_memory={size_text(spec.device_memory)}"
-    for granularity, slots in FORMS[:1] if METHODS.get(spec.method).tangents else FORMS:  # they need whole blocks
+    layers, limit = models.of(spec).layers, f"device_memory={size_text(spec.device_memory)}"
+    for granularity, slots in forms(spec):
         chosen = plain.replace(granularity=granularity, slots=slots, resident_blocks=0)
         if (need := memory(chosen)[0]) <= room:
             kept = (chosen.replace(resident_blocks=count) for count in range(layers, -1, -1))
             chosen = next(candidate for candidate in kept if memory(candidate)[0] <= room)
             form = f"{granularity}s in {slots} slots need {megabytes(need)}"
-            return chosen, f"{told}: {form}, and {chosen.resident_blocks} of {layers} blocks stay"
+            return chosen, f"{limit}: {form}, and {chosen.resident_blocks} of {layers} blocks stay"
     least = megabytes(int(need / MARGIN))
     raise ValueError(
-        f"`device_memory >= {least}` must hold for {spec.model} in {slots} slots of {granularity}s, but got {told}; "
+        f"`device_memory >= {least}` must hold for {spec.model} in {slots} slots of {granularity}s, but got {limit}; "
         "give it more memory or shorter batches (need predicted)"
     )
+
+
+def forms(spec: RunSpec) -> tuple[tuple[str, int], ...]:
+    """Those of :data:`FORMS` that ``spec`` can have: tangents need whole blocks, and so does a model whose matrices are
+    not all in linear layers, such as stacks of experts."""
+    return FORMS[:1] if METHODS.get(spec.method).tangents or not models.of(spec).all_linear else FORMS
 
 
 def limited(spec: RunSpec, nbytes: int) -> RunSpec:
@@ -264,17 +267,17 @@ def _scratch(spec: RunSpec) -> int:
     if NOISES[spec.noise].in_place:
         largest = _largest_trained(spec) if on_cuda else 0
         together = spec.queries if definition.rule else 1  # a rule needs all of a step's directions at once
-        heap += _beside(spec) if is_out_of_place(spec) else 0
+        heap += _copy_bytes(spec) if is_out_of_place(spec) else 0
         noise = largest * (together * kind.normals * sizes.trained_width(spec) + 4 * definition.copies)
         noise += _stored(spec)
         return noise + heap + (models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype] if packed else 0)
     if kind.structure is not None:
         return _factors(spec) + heap + (_bare_bytes(spec, WIDTHS[spec.dtype]) if packed else 0)
     pieces = min(_PIECE, _largest_trained(spec)) * 4 * definition.piece_copies if on_cuda else 0
-    own = _bare_bytes(spec, WIDTHS[spec.dtype]) if sizes.tunes_all(spec) else 0
-    unit = max(own, HEAD_TILE_BYTES)
+    bare = _bare_bytes(spec, WIDTHS[spec.dtype]) if sizes.tunes_all(spec) else 0
+    unit = max(bare, HEAD_BYTES)
     stays = not ENGINES[spec.engine].is_streamed or spec.resident_blocks > 0
-    again = unit if packed or stays else HEAD_TILE_BYTES  # where pending updates are replayed that are not to stay
+    again = unit if packed or stays else HEAD_BYTES  # where pending updates are replayed that are not to stay
     return unit + (again if packed or spec.writeback_every != 1 else 0) + pieces + heap
 
 
@@ -287,7 +290,7 @@ def _stored(spec: RunSpec) -> int:
     return directions * kind.normals * (sizes.trained_count(spec) + sizes.trained(spec)[1]) * sizes.trained_width(spec)
 
 
-def _beside(spec: RunSpec) -> int:
+def _copy_bytes(spec: RunSpec) -> int:
     """Bytes of the largest unit that is tuned, which W + c z is written into: a block, or the head's table."""
     if not sizes.tunes_all(spec):
         return max(sizes.trained(spec)) * sizes.trained_width(spec)
@@ -308,12 +311,12 @@ def _factors(spec: RunSpec) -> int:
     assert structure is not None, f"{spec.method} has directions of full rank"
     if structure.is_apart:
         return 2 * FACTOR_WIDTH * spec.queries * sizes.largest_factors(spec)
-    own, shared = sizes.factors(spec)
+    separate, shared = sizes.factors(spec)
     at_points = (_points(spec) + 1) * sizes.largest_factors(spec)
     tables = sorted(models.resident_sizes(*models.variant(spec))) if sizes.tunes_all(spec) else [0]
-    looked_up = tables[-1]
-    made = 2 * max((size for size in tables if size < looked_up), default=0) * WIDTHS[spec.dtype]
-    return FACTOR_WIDTH * ((1 + structure.states) * own + shared + at_points) + made
+    words = tables[-1]
+    made = 2 * max((size for size in tables if size < words), default=0) * WIDTHS[spec.dtype]
+    return FACTOR_WIDTH * ((1 + structure.states) * separate + shared + at_points) + made
 
 
 _PIECE = 1 << 24
@@ -322,7 +325,7 @@ _PIECE = 1 << 24
 
 def _largest_trained(spec: RunSpec) -> int:
     """Elements of the largest tuned tensor."""
-    return models.largest_resident(*models.variant(spec)) if sizes.tunes_all(spec) else max(sizes.adapter(spec))
+    return sizes.largest_tensor(spec) if sizes.tunes_all(spec) else max(sizes.adapter(spec))
 
 
 def _tangents(spec: RunSpec) -> int:

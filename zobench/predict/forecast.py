@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from zobench.predict.hardware import Gpu
 
 
+def bounds(value: float, share: float, slower: float = 0.0) -> tuple[float, float]:
+    """What a predicted ``value`` would be within in nine of ten cases; ``share``: the error that nine of ten held-out
+    values stay within; ``slower``: by how much more a step may take, of a rate."""
+    return value / (1 + share + slower), value / (1 - share)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
     """A predicted ``value`` in the base unit, None for out of memory, on ``gpu``. ``share``: the error that nine of ten
-    held-out values stay within. ``own``: of zobench's engine, not of the paper's program. ``notes``: what a reader must
-    know of it."""
+    held-out values stay within. ``of_engine``: of zobench's engine, not of the paper's program. ``notes``: what a
+    reader must know of it."""
 
     value: float | None
     share: float
     gpu: Gpu
-    own: bool
+    of_engine: bool
     notes: tuple[str, ...] = ()
 
     @property
@@ -24,4 +30,4 @@ class Forecast:
         """What the value would be within in nine of ten cases; None for out of memory."""
         if self.value is None:
             return None
-        return self.value / (1 + self.share), self.value / (1 - self.share)
+        return bounds(self.value, self.share)

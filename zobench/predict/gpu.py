@@ -20,8 +20,9 @@ from zobench.parallel.mesh import is_out_of_place
 from zobench.predict import backward, footprint, links, low_rank, seconds, shapes, sizes
 from zobench.predict.allocator import Allocator
 from zobench.predict.clock import Clock
+from zobench.predict.forecast import bounds
 from zobench.predict.hardware import Gpu
-from zobench.predict.low_rank import Thin
+from zobench.predict.low_rank import LowRankCosts
 from zobench.predict.roofline import Roofline
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIDTHS
@@ -44,13 +45,18 @@ WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
 the whole vocabulary, and of a maximum, a difference, exponentials and their sum, piece by piece."""
 
 
+LOOP_KERNELS = 8
+"""Kernels for each token of a recurrence where no fused kernel has it: a guess from transformers' loops."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
     """Of ``spec`` on ``gpu``: seconds of a step, bytes at the peak of one device and of its host and disk.
 
     ``parts``: seconds of a step by what takes them: products, attention, passes over activations, noise (with the
     passes over weights), kernels' launches, upload, offload; those of the link may lie beside the others. ``share`` and
-    ``memory_share``: the errors that nine of ten held-out values stay within, as shares.
+    ``memory_share``: the errors that nine of ten held-out values stay within, as shares. ``slower``: by how much longer
+    a step may take beside that, as a share, for what the sentences of ``notes`` say is not counted.
     """
 
     spec: RunSpec
@@ -62,6 +68,8 @@ class Prediction:
     parts: Mapping[str, float]
     share: float
     memory_share: float
+    slower: float = 0.0
+    notes: tuple[str, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:
@@ -71,7 +79,7 @@ class Prediction:
     @property
     def range(self) -> tuple[float, float]:
         """Tokens per second that nine of ten such predictions would be within."""
-        return self.tokens_per_second / (1 + self.share), self.tokens_per_second / (1 - self.share)
+        return bounds(self.tokens_per_second, self.share, self.slower)
 
     @property
     def bound(self) -> str:
@@ -102,8 +110,10 @@ def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     parts = {name: every[name] + outside[name] for name in every} | costs.moving()
     device, host, kept = footprint.memory(spec)
     shares = errors(gpu)
+    step = costs.step(sum(every.values()), sum(outside.values()))
     return Prediction(
-        spec=spec, gpu=gpu, step_seconds=costs.step(sum(every.values()), sum(outside.values())), host_bytes=host,
+        spec=spec, gpu=gpu, step_seconds=step, host_bytes=host, slower=costs.uncounted() / step,
+        notes=models.of(spec).uncounted,
         device_bytes=_reserved(spec, device) + int(gpu.driver), disk_bytes=kept, parts=parts,
         share=shares["throughput"] + costs.share, memory_share=shares["memory"],
     )  # fmt: skip
@@ -155,7 +165,7 @@ class Costs:
     @property
     def share(self) -> float:
         """What the prediction may be off by beside the error that all have."""
-        return 0.0 if self._thin is None else low_rank.SHARE
+        return 0.0 if self._low_rank is None else low_rank.SHARE
 
     @property
     def _price(self) -> Roofline:
@@ -177,42 +187,59 @@ class Costs:
 
     def blocks(self) -> dict[str, float]:
         """Of all blocks, by what takes them."""
-        layers, forwards, block = models.of(self.spec).layers, seconds.passes(self.spec), self._block
+        kinds = [(self._of_block(block), count) for block, count in shapes.blocks(models.of(self.spec))]
+        return {name: sum(parts[name] * count for parts, count in kinds) for name in kinds[0][0]}
+
+    def _of_block(self, block: shapes.Block) -> dict[str, float]:
+        """Of one block, likewise."""
+        layers, forwards = models.of(self.spec).layers, seconds.passes(self.spec)
         tensors = len(block.tensors) if sizes.tunes_all(self.spec) else 4
         units = 1 if self._is_whole else self._pieces + block.norms
         noise, kernels = self._noise(sizes.trained_count(self.spec) / layers, tensors, units)
         if footprint.wire_width(self.spec) != WIDTHS[self.spec.dtype]:  # unpacked, and packed where it is kept
             width = footprint.wire_width(self.spec) + WIDTHS[self.spec.dtype]
             noise += self._price.passes(block.parameters * width * (1 + self.kept), 0)
-        own = {name: value * forwards for name, value in self._forward(block).items()} | {"noise": noise}
-        if self._thin is not None:
-            update, issued = self._thin.update(block)
-            own["products"] += update
+        parts = {name: value * forwards for name, value in self._forward(block).items()} | {"noise": noise}
+        if self._low_rank is not None:
+            update, issued = self._low_rank.update(block)
+            parts["products"] += update
             kernels += issued
-        own["kernels"] = (kernels + self._launches(block, forwards)) * self.gpu.kernel
-        return {name: value * layers for name, value in own.items()}
+        parts["kernels"] = (kernels + self._launches(block, forwards)) * self.gpu.kernel
+        return parts
+
+    def uncounted(self) -> float:
+        """Seconds that a step may take beside those counted: of a recurrence that goes token by token through torch's
+        own operators, their launches; of what chooses the pairs of attention, as much as attention over all of them."""
+        spec, model = self.spec, models.of(self.spec)
+        if not model.uncounted:
+            return 0.0
+        without = sum(count for block, count in shapes.blocks(model) if not any(block.attention))
+        launches = LOOP_KERNELS * sizes.usual(spec) * (without or model.layers) * self.gpu.kernel
+        pairs = max(block.pairs(sizes.usual(spec)) for block, _ in shapes.blocks(model)) * model.layers
+        operations = 2 * sizes.rows(spec) * pairs
+        return seconds.passes(spec) * max(launches, operations / self.gpu.attention(self._precision))
 
     def outside(self) -> dict[str, float]:
         """Of embedding and head, likewise."""
         spec, model, forwards = self.spec, models.of(self.spec), seconds.passes(self.spec)
         judged, width = min(sizes.judged(spec), self._tokens), WIDTHS[spec.dtype]
-        shared = 1.0 if self._thin is None else forwards  # points whose logits are made at once, in smaller pieces
+        shared = 1.0 if self._low_rank is None else forwards  # points whose logits are made at once, in smaller pieces
         per_logit, in_piece, pieces = self._loss(judged * shared)
         rows, columns = (
             (judged / pieces, model.vocab) if NOISES[spec.noise].in_place else (judged, model.vocab // pieces)
         )
         product = pieces * self._price.product(rows * shared, model.embedding_width, columns, self._precision) / shared
-        thin = 0.0
-        if self._thin is not None:
-            product += pieces * self._thin.product(rows, model.embedding_width, columns, shared)
-            thin = pieces * self._thin.product_kernels(forwards, 1)
+        added = 0.0
+        if self._low_rank is not None:
+            product += pieces * self._low_rank.product(rows, model.embedding_width, columns, shared)
+            added = pieces * self._low_rank.product_kernels(forwards, 1)
         nbytes = judged * model.vocab * (per_logit + (width + 4 if width < 4 else 0))
         noise, kernels = self._noise(sizes.trained(spec)[1], 4, 3)
         return {
             "products": product * forwards, "attention": 0.0,
             "passes": (self._price.losses(nbytes) + self._price.passes(self._tokens * model.hidden * 10 * width, 0))
             * forwards,
-            "noise": noise, "kernels": (kernels + thin + (in_piece * pieces + 12) * forwards) * self.gpu.kernel,
+            "noise": noise, "kernels": (kernels + added + (in_piece * pieces + 12) * forwards) * self.gpu.kernel,
         }  # fmt: skip
 
     def _loss(self, judged: float) -> tuple[int, int, int]:
@@ -221,7 +248,7 @@ class Costs:
         model, width = models.of(self.spec), WIDTHS[self.spec.dtype]
         if NOISES[self.spec.noise].in_place:
             return (*WHOLE_LOSS, -(-int(judged) // backward.chunk_tokens(model.vocab)))
-        head, logits = footprint.HEAD_TILE_BYTES // (model.embedding_width * width), backward.LOGITS_BYTES
+        head, logits = footprint.HEAD_BYTES // (model.embedding_width * width), backward.LOGITS_BYTES
         return (*RUNNING_LOSS, -(-model.vocab // max(1, min(head, logits // (4 * int(judged))))))
 
     def moving(self) -> dict[str, float]:
@@ -237,11 +264,7 @@ class Costs:
     def transfers(self, *, both: bool) -> dict[str, float]:
         """Seconds of moving all streamed blocks once, each way; ``both``: with the link in use both ways."""
         spec, gpu, ranks = self.spec, self.gpu, self.spec.gpus // self.spec.nodes
-        streamed = footprint.streamed_layers(spec)
-        weights = models.blocks_parameter_count(models.of(spec), streamed) * footprint.wire_width(spec)
-        own = sizes.state_width(spec) + sizes.adapter_width(spec)
-        added = sizes.trained_count(spec, streamed) * own
-        up, down = float(weights + added), float(added + (weights if sizes.tunes_all(spec) else 0))
+        up, down = seconds.traversal_bytes(spec)
         if TIERS[spec.tier].is_file:
             return {"upload": up * ranks / self.disk, "offload": down * ranks / self.disk}
         rate = gpu.pcie * (gpu.link_both if both else gpu.link_one) if TIERS[spec.tier].is_pinned else gpu.pageable / 2
@@ -330,31 +353,40 @@ class Costs:
         spec, model, price, tokens = self.spec, models.of(self.spec), self._price, self._tokens
         shared = self._together
         products = sum(price.product(tokens * shared, *sides, self._precision) / shared for sides in block.linears)
-        if self._thin is not None:
-            products += sum(self._thin.product(tokens, *sides, shared) for sides in block.linears)
+        products += sum(self._routed(stack, tokens * shared) / shared for stack in block.experts)
+        if self._low_rank is not None:
+            products += sum(self._low_rank.product(tokens, *sides, shared) for sides in block.linears)
         cast = AUTOCASTS[spec.autocast].is_cast
         width = 4 if cast else WIDTHS[spec.dtype]
         nbytes = tokens * (block.elementwise(width).per_token + 2 * block.gathered(self._is_whole) * width)
         pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
-        attention = 2 * pairs * model.attention_widths[0] / self.gpu.attention(self._precision)
-        if sizes.has_whole_attention(spec):
+        operations = 2 * sizes.rows(spec) * block.pairs(sizes.usual(spec))
+        attention = operations / self.gpu.attention(self._precision)
+        if sizes.has_whole_attention(spec) and any(block.attention):
             attention = 2 * attention + price.passes(pairs * model.heads * 6 * width, 0)
         return {
             "products": products, "attention": attention,
             "passes": price.passes(nbytes + (6 * block.parameters if cast else 0), 0),
         }  # fmt: skip
 
+    def _routed(self, stack: shapes.Experts, tokens: float) -> float:
+        """Of the products of a stack of experts: each that is hit multiplies its share of the tokens' copies, and its
+        weights are read."""
+        hit = stack.hit(tokens)
+        rows = tokens * stack.chosen / hit
+        return self._price.product(rows, stack.inputs, stack.outputs, self._precision, hit)
+
     @property
-    def _thin(self) -> Thin | None:
+    def _low_rank(self) -> LowRankCosts | None:
         """Of the directions that a forward adds to its products, where they are of low rank."""
         structure = METHODS.get(self.spec.method).structure if sizes.tunes_all(self.spec) else None
-        return None if structure is None else Thin(self.spec, structure, self._price, self._precision)
+        return None if structure is None else LowRankCosts(self.spec, structure, self._price, self._precision)
 
     @property
     def _together(self) -> float:
         """Points that share a product with W."""
         forwards = seconds.passes(self.spec)
-        if self._thin is None:
+        if self._low_rank is None:
             return 1
         return footprint.together(self.spec, int(forwards), int(self._tokens)) if self._is_whole else forwards
 
@@ -362,14 +394,14 @@ class Costs:
         """Kernels of all ``forwards`` of one block: of units smaller than a block each point takes its products and
         norms, whose results are put together, and all points together the rest."""
         passes, casts = block.elementwise(WIDTHS[self.spec.dtype]), AUTOCASTS[self.spec.autocast].is_cast
-        own, linears = passes.norms + (len(block.tensors) if casts else 0), len(block.linears)
-        if self._thin is not None:
+        single, linears = passes.norms + (len(block.tensors) if casts else 0), len(block.linears) + len(block.experts)
+        if self._low_rank is not None:
             calls = forwards / self._together
-            added = self._thin.kernels(block, forwards, calls)
-            return forwards * own + calls * (linears + passes.others + 1) + added + 1
+            added = self._low_rank.kernels(block, forwards, calls)
+            return forwards * single + calls * (linears + passes.others + 1) + added + 1
         if self._is_whole:
-            return forwards * (own + linears + passes.others + 1) + 1
-        return forwards * (own + 2 * linears) + block.norms + passes.others + 1
+            return forwards * (single + linears + passes.others + 1) + 1
+        return forwards * (single + 2 * linears) + block.norms + passes.others + 1
 
     def _noise(self, elements: float, tensors: int, units: int) -> tuple[float, float]:
         """Seconds of drawing z for ``elements`` tuned weights and of passing over them, and the number of kernels:

@@ -35,9 +35,9 @@ def sliced_seconds(nbytes: float, ranks: int, links: Links) -> float:
     Equation 3: M / (n B_PCIe) + (n - 1) M / (n B_NVLink). Without a known way between peers that is the host's link,
     which is never faster than whole transfers, as the paper says of machines without NVLink.
     """
-    own, others = nbytes / ranks, nbytes * (ranks - 1) / ranks
+    slice_, others = nbytes / ranks, nbytes * (ranks - 1) / ranks
     between = links.share(ranks) if links.peers is None else links.peers
-    return own / links.share(ranks) + others / between
+    return slice_ / links.share(ranks) + others / between
 
 
 def offload_seconds(nbytes: float, ranks: int, links: Links) -> float:

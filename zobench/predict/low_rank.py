@@ -23,7 +23,7 @@ a GPU's library issues is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Thin:
+class LowRankCosts:
     """Costs of ``spec``, whose directions have this ``structure``, by ``price``, with products of ``precision``."""
 
     spec: RunSpec
@@ -40,10 +40,10 @@ class Thin:
         """Seconds of what a point adds to one product of ``rows`` tokens: its share of x B, which ``together`` points
         may have in common, its product with L = A F, or with F, and A F itself where it is made."""
         rank, price = min(self.rank, inner, columns), self.price
-        own = price.product(columns, rank, rank, "fp32") if self.structure.has_core else 0.0
+        core = price.product(columns, rank, rank, "fp32") if self.structure.has_core else 0.0
         shared = together if self.structure.shares_inner else 1.0
-        thin = price.product(rows * shared, inner, rank, self.precision) / shared
-        return own + thin + price.product(rows, rank, columns, self.precision) + self._sum(rows, columns)
+        first = price.product(rows * shared, inner, rank, self.precision) / shared
+        return core + first + price.product(rows, rank, columns, self.precision) + self._sum(rows, columns)
 
     def _sum(self, rows: float, columns: int) -> float:
         """Of reading what the last of them is added to."""
@@ -64,8 +64,8 @@ class Thin:
         """Of one product with W, which is made ``calls`` times for ``forwards`` points: x B, and what is added to it at
         each point; a factor is cast to 16 bits first."""
         narrow = WIDTHS[self.spec.dtype] < 4
-        own, inner = 1 + narrow + self.structure.has_core, 1 + narrow
-        return forwards * own + (calls if self.structure.shares_inner else forwards) * inner
+        outer, inner = 1 + narrow + self.structure.has_core, 1 + narrow
+        return forwards * outer + (calls if self.structure.shares_inner else forwards) * inner
 
     def update(self, block: Block) -> tuple[float, float]:
         """(seconds of the products, kernels) that make the estimates of a block's tensors their updates, with its share

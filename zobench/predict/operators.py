@@ -80,7 +80,7 @@ class Priced(TorchDispatchMode):
         if result is NotImplemented:
             result, name = func(*args, **kwargs), str(func.overloadpacket).rpartition(".")[2]
             given, made = list(_tensors((args, kwargs))), list(_tensors(result))
-            if name not in FREE and any(one.is_meta for one in (*given, *made)):
+            if name not in FREE and any(tensor.is_meta for tensor in (*given, *made)):
                 self._operator(name, given, made)
         return result
 
@@ -97,7 +97,7 @@ class Priced(TorchDispatchMode):
         elif name in ON_WEIGHTS and given[0].dim() == 1:
             self.seconds["noise"] += self._price.passes(sum(map(_bytes, given)) + (name != "add") * _bytes(given[0]), 0)
         else:
-            new = [one for one in made if all(one is not other for other in given)]
+            new = [tensor for tensor in made if all(tensor is not other for other in given)]
             nbytes = 2 * sum(map(_bytes, new)) if name in GATHERS else self._moved(name, given, new)
             self.seconds["passes"] += self._price.losses(nbytes) if self._judges else self._price.passes(nbytes, 0)
 
@@ -115,14 +115,15 @@ class Priced(TorchDispatchMode):
 
     def _moved(self, name: str, given: list[Tensor], new: list[Tensor]) -> int:
         """Bytes of activations that an operator reads and writes; any other operand that is smaller is broadcast."""
-        largest = max((one.numel() for one in new), default=0)
+        largest = max((tensor.numel() for tensor in new), default=0)
         whole = 1 if name in ("cat", "mean") else largest
-        return sum(_bytes(one) for one in (*given, *new) if one.numel() >= max(whole, ROW * self._tokens))
+        least = max(whole, ROW * self._tokens)
+        return sum(_bytes(tensor) for tensor in (*given, *new) if tensor.numel() >= least)
 
-    def _pass(self, one: kernels.Pass) -> None:
+    def _pass(self, issued: kernels.Pass) -> None:
         """A pass of the counter kernels."""
-        drawn = one.drawn * one.elements / self._gpu.normals_per_second(one.width, counter=True)
-        self.seconds["noise"] += max(drawn, self._price.passes(one.elements * one.width * one.moved, 0))
+        drawn = issued.drawn * issued.elements / self._gpu.normals_per_second(issued.width, counter=True)
+        self.seconds["noise"] += max(drawn, self._price.passes(issued.elements * issued.width * issued.moved, 0))
         self.seconds["kernels"] += self._kernel
 
 

@@ -56,8 +56,8 @@ class Rates:
         Raises ``KeyError`` or ``TypeError`` for rates of another version, which lack something, or that are none.
         """
         noise, flops = calibration["noise_elements_per_second"], calibration["matmul_flops_per_second"]
-        operators, own = calibration.get("operators_per_second") or {}, [calibration[name] for name in _RATES]
-        _check(own[0], *filter(None, own), *_of(noise, "torch", "counter", "fused"), *_of(flops, *_DTYPES))
+        operators, rates = calibration.get("operators_per_second") or {}, [calibration[name] for name in _RATES]
+        _check(rates[0], *filter(None, rates), *_of(noise, "torch", "counter", "fused"), *_of(flops, *_DTYPES))
         _check(*(rate for kind in _DTYPES if operators for rate in _of(operators[kind], *_OPERATORS)))
         copy = calibration["copy_bytes_per_second"] / 2  # that rate counts bytes read and bytes written
         up, down = calibration["link_up_bytes_per_second"] or copy, calibration["link_down_bytes_per_second"] or copy
@@ -87,8 +87,8 @@ _DTYPES = ("fp32", "fp16", "bf16")
 _OPERATORS = ("attention", "passes", "losses", "normals", "fused")
 
 
-def _of(known: Mapping[str, Any], *names: str) -> list[Any]:
-    return [known[name] for name in names]
+def _of(rates: Mapping[str, Any], *names: str) -> list[Any]:
+    return [rates[name] for name in names]
 
 
 def _check(*rates: Any) -> None:
@@ -105,10 +105,11 @@ def transfer_seconds(spec: RunSpec, rates: Rates) -> float:
 
 def fastest_narrow(rates: Rates) -> tuple[str | None, str]:
     """(the 16-bit type in which this machine multiplies fastest, None if it is faster in fp32; a line that says why)"""
-    told = ", ".join(f"{name} {rates.flops[name] / 1e9:.0f}" for name in ("fp32", "fp16", "bf16"))
+    measured = ", ".join(f"{name} {rates.flops[name] / 1e9:.0f}" for name in ("fp32", "fp16", "bf16"))
     best = max(("fp16", "bf16"), key=lambda name: rates.flops[name])
     chosen = best if rates.flops[best] >= rates.flops["fp32"] else None
-    return chosen, f"16 bits: {chosen or 'not measured, fp32 is faster'}; products of this machine in GFLOP/s: {told}"
+    why = f"16 bits: {chosen or 'not measured, fp32 is faster'}; products of this machine in GFLOP/s: {measured}"
+    return chosen, why
 
 
 def floor_seconds(spec: RunSpec, rates: Rates) -> float:
@@ -140,11 +141,11 @@ def link_rate(result: Result, part: str) -> float | None:
     (``upload_seconds``) or from (``offload_seconds``) every rank: what DistZO2's table 2 shows. Each parameter counts
     once, however many ranks it goes to (:func:`zobench.measure.links.alone` says why).
     """
-    known = [seconds for seconds in result.parts.get(part, []) if seconds and seconds > 0]
-    if not known or not models.is_known(result.spec):
+    measured = [seconds for seconds in result.parts.get(part, []) if seconds and seconds > 0]
+    if not measured or not models.is_known(result.spec):
         return None
     spec = fit(result.spec)[0]
-    return models.blocks_parameter_count(models.of(spec), streamed_layers(spec)) / statistics.median(known)
+    return models.blocks_parameter_count(models.of(spec), streamed_layers(spec)) / statistics.median(measured)
 
 
 def by_its_rates(result: Result, seconds: Callable[[RunSpec, Rates], float]) -> float | None:
@@ -204,10 +205,10 @@ def looks(spec: RunSpec) -> float:
 def operations(spec: RunSpec) -> float:
     """Floating-point operations of a rank's products with weights in a step: 2 per weight and token in each forward.
 
-    The weights are the blocks' matrices and the head's table; tokens and positions are looked up."""
+    The weights are the blocks' matrices, of a mixture's those of the experts that a token goes through, and the head's
+    table; tokens and positions are looked up."""
     model = models.of(spec)
-    vectors = model.layers * sum(shapes.block(model).vectors)
-    weights = models.blocks_parameter_count(model) - vectors + model.vocab * model.embedding_width
+    weights = shapes.active(model) + model.vocab * model.embedding_width
     return 2 * weights * _tokens(spec) * passes(spec)
 
 
@@ -215,7 +216,8 @@ def attention_operations(spec: RunSpec) -> float:
     """Floating-point operations of a rank's attention in a step: 2 per pair of tokens and number of a query, for scores
     and for sums, of which causal attention needs half."""
     model = models.of(spec)
-    return 2 * model.layers * _tokens(spec) * sizes.usual(spec) * model.attention_widths[0] * passes(spec)
+    pairs = sum(block.pairs(sizes.usual(spec)) * count for block, count in shapes.blocks(model))
+    return 2 * pairs * sizes.rows(spec) * passes(spec)
 
 
 def _tokens(spec: RunSpec) -> int:
@@ -229,22 +231,23 @@ def low_rank_operations(spec: RunSpec) -> float:
     structure = METHODS.get(spec.method).structure
     if structure is None or not sizes.tunes_all(spec):
         return 0.0
-    rank, thin, update = structure.rank(spec), 0, 0
+    rank, products, update = structure.rank(spec), 0, 0
     for (rows, columns), count in sizes.matrices(spec):
-        thin += count * 2 * rank * (rows + columns)
+        products += count * 2 * rank * (rows + columns)
         update += count * sum(2 * math.prod(shape) for shape in structure.update(rows, columns, rank))
-    return thin * _tokens(spec) * passes(spec) + update
+    return products * _tokens(spec) * passes(spec) + update
 
 
 def forward_seconds(spec: RunSpec, rates: Rates) -> float:
     """Seconds of a rank's forwards of a step, each part at the rate that it reached alone: products, attention, and the
     losses, whose logits are read and written once in float32."""
     precision = spec.dtype if spec.autocast == "none" else spec.autocast
-    own, width = rates.operators[precision], WIDTHS[precision]
+    operators, width = rates.operators[precision], WIDTHS[precision]
     logits = min(sizes.judged(spec), _tokens(spec)) * models.of(spec).vocab * looks(spec)
     nbytes = logits * (2 * 4 + (width + 4 if width < 4 else 0))
     products = (operations(spec) + low_rank_operations(spec)) / rates.flops[precision]
-    return (products + attention_operations(spec) / own["attention"] + nbytes / own["losses"]) * sharers(spec)
+    attention = attention_operations(spec) / operators["attention"]
+    return (products + attention + nbytes / operators["losses"]) * sharers(spec)
 
 
 def draws(spec: RunSpec) -> int:
@@ -305,16 +308,20 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
     return uploaded / up, written / down
 
 
-def transferred(spec: RunSpec) -> tuple[float, float]:
-    """Bytes of a step's uploads, and of its share of the write-backs, of a spec that streams.
+def traversal_bytes(spec: RunSpec) -> tuple[float, float]:
+    """Bytes that one way through the model takes to the device, and that it brings back where it writes.
 
     Frozen weights are not written back; adapters and state travel beside the weights."""
     layers = streamed_layers(spec)
     weights = models.blocks_parameter_count(models.of(spec), layers) * wire_width(spec)
-    tuned = sizes.adapter_width(spec) + sizes.state_width(spec)
-    added = sizes.trained_count(spec, layers) * tuned
-    written = added + (weights if sizes.tunes_all(spec) else 0)
-    return sizes.uploads(spec) * (weights + added), written / kept_steps(spec)
+    added = sizes.trained_count(spec, layers) * (sizes.adapter_width(spec) + sizes.state_width(spec))
+    return float(weights + added), float(added + (weights if sizes.tunes_all(spec) else 0))
+
+
+def transferred(spec: RunSpec) -> tuple[float, float]:
+    """Bytes of a step's uploads, and of its share of the write-backs, of a spec that streams."""
+    up, down = traversal_bytes(spec)
+    return sizes.uploads(spec) * up, down / kept_steps(spec)
 
 
 def kept_steps(spec: RunSpec) -> float:

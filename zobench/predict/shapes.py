@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from dataclasses import dataclass
 
 from zobench.models import Model
+from zobench.models.families import Architecture
+from zobench.models.inspected import BlockKind, Inspected
 
-_REST = 0.05
-"""Share of a block's parameters beyond which what is left over is another product, as of experts."""
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A stack of ``count`` matrices of a mixture of experts, of which a token goes through ``chosen``."""
+
+    count: int
+    chosen: float
+    inputs: int
+    outputs: int
+
+    def hit(self, tokens: float) -> float:
+        """How many of them any of ``tokens`` goes through, if the router prefers none: E (1 - (1 - k / E)^n)."""
+        return self.count * (1 - math.pow(1 - self.chosen / self.count, tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """``linears``: (inputs, outputs) of every weight matrix; ``vectors``: elements of every bias and norm; ``norms``:
-    how many norms those are of; ``gated``: whether its feed-forward multiplies two branches, as families do that have
-    rotary positions and norms in float32."""
+    """What one forward computes and holds in one transformer block.
+
+    ``linears``: (inputs, outputs) of every weight matrix that every token goes through; ``vectors``: elements of every
+    other tensor, biases, norms and whole stacks of ``experts``; ``norms``: how many norms it has; ``gated``: whether
+    its feed-forward multiplies two branches, as families do that have rotary positions and norms in float32. Numbers of
+    one token: ``hidden``; ``normed``, what its norms read; ``inner``, what the last matrices of the feed-forward read,
+    of all experts that a token goes through; ``queries`` and ``keys`` in all heads; ``attention``, the widths of
+    queries and values as they are multiplied, zeros without attention. ``window``: tokens that a query attends to, 0
+    for all.
+    """
 
     linears: tuple[tuple[int, int], ...]
     vectors: tuple[int, ...]
     norms: int
     gated: bool
+    hidden: int
+    normed: int
+    inner: float
+    queries: int
+    keys: int
+    attention: tuple[int, int]
+    window: int
+    experts: tuple[Experts, ...] = ()
 
     @property
     def tensors(self) -> tuple[int, ...]:
@@ -32,27 +62,47 @@ class Block:
         """Elements of all of them."""
         return sum(self.tensors)
 
+    @property
+    def active(self) -> float:
+        """Elements of the matrices that a token is multiplied by."""
+        routed = sum(stack.chosen * stack.inputs * stack.outputs for stack in self.experts)
+        return sum(inputs * outputs for inputs, outputs in self.linears) + routed
+
+    @property
+    def routed(self) -> float:
+        """Experts that a token goes through, 0 without any."""
+        return max((stack.chosen for stack in self.experts), default=0.0)
+
+    def pairs(self, tokens: float) -> float:
+        """Multiplications of attention over a row of ``tokens``: of half of all pairs, which are causal; of all where
+        a window is shorter than the row, because transformers then gives torch a mask of all pairs."""
+        masked = 0 < self.window <= tokens
+        return tokens**2 * sum(self.attention) / (1 if masked else 2)
+
     def elementwise(self, width: int) -> Elementwise:
-        """What one forward does beside products and attention, with activations of ``width`` bytes."""
-        hidden, inner = self.linears[0][0], self.linears[4][1]
+        """What one forward does beside products and attention, with activations of ``width`` bytes. A token is copied
+        to each of its experts, and what these make is weighted and added up, in some dozen kernels."""
+        hidden, inner = self.hidden, self.inner
         residuals = 2 * 3 * hidden * width
         if not self.gated:  # norms, two copies and the scale of the queries, the feed-forward's activation
             norms, others = 2 * 2 * hidden * width, (3 * 2 * hidden + 2 * inner) * width
             return Elementwise(norms + others + residuals, self.norms, 2 + 1 + 1 + 2)
-        queries, keys = self.linears[0][1], self.linears[1][1]
+        queries, keys = self.queries, self.keys
         is_cast = width < 4
-        normed = 2 * hidden + (queries + keys if self.norms > 2 else 0)
-        norms = normed * (8 + 4 + 8 + 2 * width + 2 * (width + 4) * is_cast)
+        norms = self.normed * (8 + 4 + 8 + 2 * width + 2 * (width + 4) * is_cast)
         rotary = 10 * (queries + keys) * width  # two products with a cosine or sine, a negation, a join, a sum
-        branches = 5 * inner * width
-        kernels = self.norms * (6 + 2 * is_cast), 2 * 5 + 2 + 2
+        branches = (5 * inner + 6 * self.routed * hidden) * width
+        kernels = self.norms * (6 + 2 * is_cast), 2 * 5 + 2 + 2 + (ROUTING if self.experts else 0)
         return Elementwise(norms + rotary + branches + residuals, *kernels)
 
     def gathered(self, is_whole: bool) -> int:
         """Numbers per token that each point makes and that are put together with the other points': of a whole block
         its output, else what each product and norm makes, so that all between them takes all points at once."""
-        hidden = self.linears[0][0]
-        return hidden if is_whole else sum(outputs for _, outputs in self.linears) + 2 * hidden
+        return self.hidden if is_whole else sum(outputs for _, outputs in self.linears) + 2 * self.hidden
+
+
+ROUTING = 16
+"""Kernels of a router: shares, the largest of them, an order by experts, its counts, the tokens in that order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +116,81 @@ class Elementwise:
 
 @functools.cache
 def block(model: Model) -> Block:
-    """The largest block of ``model``: plain (biases, two products of the feed-forward) or gated (no biases, three), as
-    its number of parameters says; what neither explains is one more product, or two more norms."""
-    known = min(_plain(model), _gated(model), key=lambda one: abs(one.parameters - model.block))
-    rest, linears, vectors = model.block - known.parameters, known.linears, known.vectors
-    if rest > _REST * model.block:
-        linears = (*linears, (model.hidden, rest // model.hidden))
-    elif rest > 0:
+    """The largest block of ``model``."""
+    return _counted(model, model.largest) if isinstance(model, Inspected) else _registered(model)
+
+
+@functools.cache
+def blocks(model: Model) -> tuple[tuple[Block, int], ...]:
+    """Every kind of block of ``model``, and how many there are."""
+    if isinstance(model, Inspected):
+        return tuple((_counted(model, kind), kind.count) for kind in model.kinds)
+    return ((block(model), model.layers),)
+
+
+def active(model: Model) -> float:
+    """Elements of all blocks' matrices that a token is multiplied by."""
+    return sum(kind.active * count for kind, count in blocks(model))
+
+
+@functools.cache
+def feed_forward(model: Model) -> float:
+    """Numbers of one token that a block's feed-forward holds at once: twice its inner width; of a mixture, all experts'
+    inputs with what the two branches make of them, or at its end the inputs, the outputs and these weighted."""
+    most = [2.0 * model.inner]
+    for kind, _ in blocks(model):
+        up = sum(stack.chosen * stack.outputs for stack in kind.experts if stack.outputs != kind.hidden)
+        down = sum(stack.chosen * stack.inputs for stack in kind.experts if stack.outputs == kind.hidden)
+        copies = kind.routed * kind.hidden
+        most.append(max(copies + up + 2 * down, 3 * copies + down) if kind.experts else 0.0)
+    return max(most)
+
+
+def _registered(model: Architecture) -> Block:
+    """Plain (biases, two products of the feed-forward) or gated (no biases, three), as its number of parameters says;
+    what neither explains is two more norms."""
+    plain, gated = _plain(model), _gated(model)
+    nearest = min(plain, gated, key=lambda kind: abs(kind.parameters - model.block))
+    rest, vectors = model.block - nearest.parameters, nearest.vectors
+    if rest > 0:
         vectors = (*vectors, rest // 2, rest - rest // 2)
-    return Block(linears, vectors, max(known.norms, len(vectors) if known.gated else 0), known.gated)
+    norms = max(nearest.norms, len(vectors) if nearest.gated else 0)
+    heads = nearest.queries + nearest.keys if norms > 2 else 0
+    return dataclasses.replace(nearest, vectors=vectors, norms=norms, normed=nearest.normed + heads)
 
 
-def _plain(model: Model) -> Block:
+def _counted(model: Inspected, kind: BlockKind) -> Block:
+    """As its modules were counted."""
+    queries, keys = model.attention_widths
+    stacks = tuple(Experts(*stack) for stack in kind.experts)
+    biases = sum(size in {outputs for _, outputs in kind.matrices} for size in kind.others) - len(kind.norms)
+    ends = [inputs for inputs, outputs in kind.matrices if outputs == model.hidden != inputs]
+    inner = sum(ends) - (kind.attention[1] if kind.attention[1] in ends else 0)
+    return Block(
+        linears=kind.matrices, vectors=(*(s.count * s.inputs * s.outputs for s in stacks), *kind.others),
+        norms=len(kind.norms), gated=bool(stacks) or biases < len(kind.matrices) / 2, hidden=model.hidden,
+        normed=sum(kind.norms),
+        inner=inner + sum(stack.chosen * stack.inputs for stack in stacks if stack.outputs == model.hidden),
+        queries=queries, keys=keys, attention=kind.attention, window=kind.window, experts=stacks,
+    )  # fmt: skip
+
+
+def _plain(model: Architecture) -> Block:
     hidden, inner = model.hidden, model.inner
     linears = (*[(hidden, hidden)] * 4, (hidden, inner), (inner, hidden))
-    return Block(linears, (*(outputs for _, outputs in linears), *[hidden] * 4), 2, False)
+    return _of(model, linears, (*(outputs for _, outputs in linears), *[hidden] * 4), gated=False)
 
 
-def _gated(model: Model) -> Block:
+def _gated(model: Architecture) -> Block:
     hidden, inner = model.hidden, model.inner
     queries, keys = model.attention_widths
     linears = ((hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden), *[(hidden, inner)] * 2)
-    return Block((*linears, (inner, hidden)), (hidden, hidden), 2, True)
+    return _of(model, (*linears, (inner, hidden)), (hidden, hidden), gated=True)
+
+
+def _of(model: Architecture, linears: tuple[tuple[int, int], ...], vectors: tuple[int, ...], *, gated: bool) -> Block:
+    queries, keys = model.attention_widths
+    return Block(
+        linears=linears, vectors=vectors, norms=2, gated=gated, hidden=model.hidden, normed=2 * model.hidden,
+        inner=model.inner, queries=queries, keys=keys, attention=(queries, queries), window=model.window,
+    )  # fmt: skip

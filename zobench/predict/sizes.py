@@ -52,6 +52,11 @@ def trained(spec: RunSpec) -> tuple[int, int]:
     return models.block_parameter_count(models.of(spec)), models.resident_parameter_count(*models.variant(spec))
 
 
+def largest_tensor(spec: RunSpec) -> int:
+    """Elements of the largest tensor of the model: a table outside the blocks, or a stack of experts in one."""
+    return max(models.largest_resident(*models.variant(spec)), models.largest_linear(models.of(spec)))
+
+
 def trained_count(spec: RunSpec, layers: int | None = None) -> int:
     """Parameters that are tuned in all blocks, or in ``layers`` of them."""
     count = models.of(spec).layers if layers is None else layers
@@ -67,9 +72,9 @@ def factors(spec: RunSpec) -> tuple[int, int]:
     if not tunes_all(spec):
         inside, outside = adapter(spec)
         return architecture.layers * inside + outside, architecture.layers * inside + outside
-    own = sum(count * structure.per_direction(*sides, rank) for sides, count in matrices(spec))
+    separate = sum(count * structure.per_direction(*sides, rank) for sides, count in matrices(spec))
     shared = sum(count * structure.shared(*sides, rank) for sides, count in matrices(spec))
-    return own + architecture.layers * sum(shapes.block(architecture).vectors), shared
+    return separate + architecture.layers * sum(shapes.block(architecture).vectors), shared
 
 
 def largest_factors(spec: RunSpec) -> int:
@@ -78,9 +83,9 @@ def largest_factors(spec: RunSpec) -> int:
     assert structure is not None, f"{spec.method} has directions of full rank"
     if not tunes_all(spec):
         return max(adapter(spec))
-    sides = [(count, structure.per_direction(*own, structure.rank(spec))) for own, count in matrices(spec)]
-    block = sum(count // layers * own for count, own in sides if count >= layers)
-    return max(block, *(own for _, own in sides))
+    factors = [(count, structure.per_direction(*sides, structure.rank(spec))) for sides, count in matrices(spec)]
+    block = sum(count // layers * size for count, size in factors if count >= layers)
+    return max(block, *(size for _, size in factors))
 
 
 def matrices(spec: RunSpec) -> list[tuple[tuple[int, int], int]]:
@@ -132,15 +137,15 @@ def has_whole_attention(spec: RunSpec) -> bool:
 def snapshot_bytes(spec: RunSpec) -> int:
     """Bytes of all that is tuned and of the method's state, that of backpropagation's optimizer included."""
     structure = METHODS.get(spec.method).structure
-    beside = 4 * structure.states * factors(spec)[0] if structure is not None and structure.states else 0
-    return (trained_count(spec) + trained(spec)[1]) * (trained_width(spec) + optimizer_width(spec)) + beside
+    momentum = 4 * structure.states * factors(spec)[0] if structure is not None and structure.states else 0
+    return (trained_count(spec) + trained(spec)[1]) * (trained_width(spec) + optimizer_width(spec)) + momentum
 
 
 def added(spec: RunSpec) -> tuple[int, int]:
     """Bytes of adapters and state beside the model's weights, in the largest block and outside the blocks."""
-    own, state = adapter_width(spec), state_width(spec)
+    adapters, state = adapter_width(spec), state_width(spec)
     inside, outside = trained(spec)
-    return inside * (own + state), outside * (own + state)
+    return inside * (adapters + state), outside * (adapters + state)
 
 
 def rows(spec: RunSpec) -> int:
@@ -171,6 +176,11 @@ def usual(spec: RunSpec) -> int:
 def computed(spec: RunSpec) -> int:
     """Of these, the tokens whose products are computed: packed rows have no padding, and common beginnings once."""
     return max(1, round(usual(spec) * task_of(spec).packed_share)) if spec.packed else usual(spec)
+
+
+def dev_examples(spec: RunSpec) -> int:
+    """Examples of a task's dev set: ``shots`` of each class, where they are given."""
+    return spec.shots * max(len(task_of(spec).names), 1) if spec.shots else spec.dev_size
 
 
 def judged(spec: RunSpec) -> int:

@@ -1,4 +1,4 @@
-"""Timelines of steps that nobody ran, from the file that ``python -m zobench.finetune.checkpointed`` writes: the real
+"""Timelines of steps that nobody ran, from the file that ``python -m tools.timelines`` writes: the real
 engine and savers on a virtual clock. The report draws them where nothing was recorded. No torch."""
 
 from __future__ import annotations

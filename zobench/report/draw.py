@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from zobench.report.ahead import joined, places, whose
 from zobench.report.cells import TableCell, flat, not_run
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, measured_on, ratio, relative
+from zobench.report.forecast_text import joined, places, whose
 from zobench.report.plot import Plot, nothing
 from zobench.report.sheet import WARNING, ranges
 from zobench.report.table import Metric

@@ -98,7 +98,7 @@ def _measured(cell: TableCell, machine: str) -> dict[str, Any]:
 
 def _predicted(forecast: Forecast) -> dict[str, Any]:
     low, high = forecast.interval or (None, None)
-    program = "zobench's engine" if forecast.own else "the paper's program"
+    program = "zobench's engine" if forecast.of_engine else "the paper's program"
     return {
         "source": "predicted", "hardware": forecast.gpu.name, "value": forecast.value, "low": low, "high": high,
         "status": "oom" if forecast.value is None else "ok",

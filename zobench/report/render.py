@@ -74,7 +74,7 @@ def grids(
     for result in of_machine(results, machine):
         by_machine.setdefault(place_of(result), []).append(result)
     filled = [
-        (name, forecasts.here(table, fill(table, by_machine[name], reference), by_machine[name]))
+        (name, forecasts.on_this_machine(table, fill(table, by_machine[name], reference), by_machine[name]))
         for name in sorted(by_machine)
     ]
     shown: list[tuple[str | None, Grid]] = [(name, grid) for name, grid in filled if measured(grid)]

@@ -133,9 +133,9 @@ class Gpu:
 
     def behind(self, generation: int, lanes: int) -> Gpu:
         """It in a slot of ``lanes`` lanes of PCIe ``generation``: the slower of card and host counts."""
-        ways = min((self.pcie, self.pcie_generation, self.pcie_lanes),
+        slots = min((self.pcie, self.pcie_generation, self.pcie_lanes),
                    (LANE_BYTES[generation] * lanes, float(generation), float(lanes)))  # fmt: skip
-        return dataclasses.replace(self, pcie_generation=ways[1], pcie_lanes=ways[2])
+        return dataclasses.replace(self, pcie_generation=slots[1], pcie_lanes=slots[2])
 
 
 def malloc() -> float:
@@ -168,8 +168,8 @@ def _path(name: str) -> Path:
         if not (path := Path(name)).is_file():
             raise ValueError(f"`--gpu` must be a GPU or a file, but there is no {name}; known: {', '.join(names())}")
         return path
-    known = _by_name()
-    if (match := known.get(name.strip().lower().replace(" ", "-"))) is None:
+    by_name = _by_name()
+    if (match := by_name.get(name.strip().lower().replace(" ", "-"))) is None:
         raise ValueError(f"unknown GPU {name!r}; {suggestion(name.lower(), names())}")
     return match
 
@@ -187,11 +187,11 @@ def _read(path: Path, anchored: bool) -> Gpu:
         values, origins = _facts(body.get("facts"), anchored)
         if missing := [key for key in PEAKS if key not in values]:
             raise ValueError(f"`{missing[0]}` must be given, but is not; add it to [[facts]]")
-        shared, theirs = _constants()
-        values, origins = {**shared, **values}, {**theirs, **origins}
+        shared, shared_origins = _constants()
+        values, origins = {**shared, **values}, {**shared_origins, **origins}
         if values["pcie_generation"] not in LANE_BYTES:
-            known = ", ".join(map(str, LANE_BYTES))
-            raise ValueError(f"`pcie_generation` must be one of {known}, but got {values['pcie_generation']:g}")
+            generations = ", ".join(map(str, LANE_BYTES))
+            raise ValueError(f"`pcie_generation` must be one of {generations}, but got {values['pcie_generation']:g}")
         also = tuple(body.get("also", ()))
         caution = _text(body, "caution") if "caution" in body else ""
         return Gpu(

@@ -73,7 +73,7 @@ CONTRADICTIONS = (
 
 def contradiction(row: Row) -> str:
     """Why the value of ``row`` cannot be right, or "" if nothing is known against it."""
-    return next((one.reason for one in CONTRADICTIONS if one.holds(row)), "")
+    return next((entry.reason for entry in CONTRADICTIONS if entry.holds(row)), "")
 
 
 def rows(metric: str, unit: str, status: Collection[str] = ("ok",)) -> Iterator[Row]:
@@ -122,8 +122,8 @@ def repeats(row: Row) -> bool:
 
 def gave_group(row: Row) -> bool:
     """Whether the memory of ``row`` is what :data:`zobench.predict.published.cell.GROUP_BYTES` is fitted on."""
-    place = row["paper"], row["artifact"], row["metric"], row["model"], row["setting"]
-    return place == ("distzo2", "table1", "gpu_memory", "OPT-13B", "pertp")
+    cell = row["paper"], row["artifact"], row["metric"], row["model"], row["setting"]
+    return cell == ("distzo2", "table1", "gpu_memory", "OPT-13B", "pertp")
 
 
 def is_anchor(row: Row) -> bool:
@@ -134,8 +134,8 @@ def is_anchor(row: Row) -> bool:
 
 @functools.cache
 def _fitted_values() -> dict[tuple[str, str, str], set[str]]:
-    found: dict[tuple[str, str, str], set[str]] = {}
+    values: dict[tuple[str, str, str], set[str]] = {}
     for row in rows("throughput", "tokens/s"):
         if (row["paper"], row["artifact"]) == FITTED:
-            found.setdefault((row["model"], row["method"], row["dtype"]), set()).add(row["value"])
-    return found
+            values.setdefault((row["model"], row["method"], row["dtype"]), set()).add(row["value"])
+    return values

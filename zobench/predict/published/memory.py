@@ -235,7 +235,7 @@ class _Zo2(_Trace):
         return states
 
     def _compute(self, states: list[Piece], pending: bool) -> list[Piece]:
-        out = self._dual(self.block.tensors, [functools.partial(self.layer, own) for own in states], pending)
+        out = self._dual(self.block.tensors, [functools.partial(self.layer, state) for state in states], pending)
         self.free(*states)
         return out
 

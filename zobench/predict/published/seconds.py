@@ -98,11 +98,12 @@ class Costs:
         cell, price, model = self.cell, self._roofline, self.cell.model
         sizes = dataclasses.replace(cell, seq=max(cell.seq, LEARNED_POSITIONS)).outside
         rows, logit = cell.rows * cell.seq, 4 if cell.program.float32_loss else WIDTHS[cell.precision]
-        one = price.product(rows, model.hidden, model.vocab, cell.precision)
-        one += price.passes(rows * model.vocab * 6 * logit, 8) + price.passes(rows * model.hidden * 10 * cell.width, 10)
+        forward = price.product(rows, model.hidden, model.vocab, cell.precision)
+        forward += price.passes(rows * model.vocab * 6 * logit, 8)
+        forward += price.passes(rows * model.hidden * 10 * cell.width, 10)
         if cell.autocast:
-            one += price.passes(rows * model.vocab * 8, 2) + price.passes(model.vocab * model.hidden * 6, 1)
-        return self._moves(sizes, draws=cell.forwards + 1, updates=1) + cell.forwards * one
+            forward += price.passes(rows * model.vocab * 8, 2) + price.passes(model.vocab * model.hidden * 6, 1)
+        return self._moves(sizes, draws=cell.forwards + 1, updates=1) + cell.forwards * forward
 
     def transfers(self) -> tuple[float, float]:
         """One block's upload and offload. Copies that are not pinned share one path through host memory; several ranks

@@ -27,6 +27,10 @@ SIMILAR = 1000.0
 """Steps whose predicted lengths differ by more than this factor say nothing about each other."""
 START_SECONDS = 6.0
 """A fresh process: interpreter, torch, transformers, building the model."""
+CUDA_START_SECONDS = 15.0
+"""Guessed: likewise with a CUDA context and kernels that were compiled before."""
+PINNED_FILL_RATE = 0.75e9
+"""Guessed: as :data:`FILL_RATE`, of memory that is registered for a GPU too."""
 
 
 LINK = 4, 16
@@ -60,29 +64,43 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration; of
     other cells those that nothing disturbed, where there are any."""
     device, host, disk = memory(spec)
-    found = interval.chosen(spec, lambda one: predict(one, rates).step_seconds)
-    known = predict(interval.as_run(spec, found), rates)
-    seconds, source = known.step_seconds, "calibration"
+    consolidation = interval.chosen(spec, lambda spec: predict(spec, rates).step_seconds)
+    prediction = predict(interval.as_run(spec, consolidation), rates)
+    seconds, source = prediction.step_seconds, "calibration"
     ok = [result for result in earlier if result.outcome is Outcome.OK and result.step_seconds]
     same = [result for result in ok if _comparable(result.spec) == _comparable(spec)]
     if same:
         seconds, source = same[-1].step_seconds or 0.0, "an earlier run of this cell"
-    elif corrections := _corrections(ok, spec, known, rates):
+    elif corrections := _corrections(ok, spec, prediction, rates):
         seconds *= statistics.median(corrections)
         runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
         source = f"calibration, corrected by {runs}"
     moved = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
     down = rates.bytes_down[spec.tier if ENGINES[spec.engine].is_streamed else "pageable"]
     setup = START_SECONDS + (moved / min(FILL_RATE, down) if TIERS[spec.tier].is_filled else 0)
-    steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
-    looking = _evaluating_seconds(known) * seconds / known.step_seconds
+    steps = steps_of(spec)
+    looking = _evaluating_seconds(prediction) * seconds / prediction.step_seconds
     whole = setup + steps * seconds + _saving_seconds(spec, rates) + looking
     spared = (spec.steps - 1) * seconds
     return Estimate(
         device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds, seconds=whole,
         least_seconds=whole - (spared if spec.task == "none" and spec.gpus == 1 else 0), source=source,
-        consolidation=found,
+        consolidation=consolidation,
     )  # fmt: skip
+
+
+def cell_seconds(spec: RunSpec, prediction: Prediction) -> float:
+    """What a cell with this ``prediction`` takes on a GPU that is not there, from its process's start to its end,
+    without evaluations and checkpoints."""
+    filled = prediction.host_bytes
+    if not ENGINES[spec.engine].is_streamed:
+        filled = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
+    return CUDA_START_SECONDS + filled / PINNED_FILL_RATE + steps_of(spec) * prediction.step_seconds
+
+
+def steps_of(spec: RunSpec) -> int:
+    """Steps that a cell takes, warm-up and those of its parts included."""
+    return spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
 
 
 def unpriced(spec: RunSpec) -> Estimate:
@@ -98,10 +116,10 @@ def predict(spec: RunSpec, rates: Rates) -> Prediction:
     """What a step of ``spec`` (resolved for this machine) takes here, by the machine's rates alone."""
     written = kept_steps(spec) < math.inf and TIERS[spec.tier].is_filled
     disk = rates.disk_both if written else rates.bytes_up["disk"]
-    known = gpu.predict(spec, device(spec, rates), disk)
+    prediction = gpu.predict(spec, device(spec, rates), disk)
     bytes_device, bytes_host, bytes_disk = memory(spec)
     return dataclasses.replace(
-        known, device_bytes=bytes_device, host_bytes=bytes_host, disk_bytes=bytes_disk, share=SHARE
+        prediction, device_bytes=bytes_device, host_bytes=bytes_host, disk_bytes=bytes_disk, share=SHARE
     )
 
 
@@ -111,16 +129,18 @@ def device(spec: RunSpec, rates: Rates) -> Gpu:
     Its memory is not known here, so nothing is too large for it.
     """
     precision, ranks = (spec.dtype if spec.autocast == "none" else spec.autocast), sharers(spec)
-    own, tuned = rates.operators[spec.dtype], rates.operators["fp32" if sizes.trained_width(spec) == 4 else spec.dtype]
-    flops, attention = rates.flops[precision], rates.operators.get(precision, own)["attention"]
+    operators = rates.operators[spec.dtype]
+    tuned = rates.operators["fp32" if sizes.trained_width(spec) == 4 else spec.dtype]
+    flops, attention = rates.flops[precision], rates.operators.get(precision, operators)["attention"]
     link = LANE_BYTES[LINK[0]] * LINK[1]
     up, down = (way["pinned"] if rates.host is None else min(way["pinned"], rates.host / spec.gpus * spec.nodes)
                 for way in (rates.bytes_up, rates.bytes_down))  # fmt: skip
     return Gpu(
         name="this machine", also=(), errors="other", caution="", origins={}, sms=1.0, clock=1.0, memory=math.inf,
         **dict.fromkeys(("fp32", "tf32", "fp16", "bf16"), flops / ranks), fp32_products=1.0, fp16_products=1.0,
-        fused_attention=attention / flops, fp32_attention=attention / flops, idle_tiles=0.0, hbm=own["passes"] / ranks,
-        passes=1.0, losses=_share(own["losses"], own["passes"]), normals=tuned["normals"],
+        fused_attention=attention / flops, fp32_attention=attention / flops, idle_tiles=0.0,
+        hbm=operators["passes"] / ranks, passes=1.0, normals=tuned["normals"],
+        losses=_share(operators["losses"], operators["passes"]),
         counter_normals=tuned["fused"] / ranks, narrow_normals=1.0, kernel=rates.kernel, driver=0.0,
         malloc=hardware.malloc() if spec.device.startswith("cuda") else 0.0, touch=1 / rates.touch,
         pcie_generation=LINK[0], pcie_lanes=LINK[1], link_one=up / link, link_both=min(up, down) / link,
@@ -132,19 +152,18 @@ def _share(rate: float, whole: float) -> float:
     return 1.0 if math.isinf(rate) else rate / whole
 
 
-def _evaluating_seconds(known: Prediction) -> float:
+def _evaluating_seconds(prediction: Prediction) -> float:
     """Seconds of a task's evaluations: on dev before the first step, at the intervals asked for and at the end; on test
     once. A forward for each candidate of each example, or for each token of a free answer; of all that a step does,
     products, attention, passes and kernels alone."""
-    spec = known.spec
+    spec = prediction.spec
     if spec.task == "none":
         return 0.0
     task = task_of(spec)
     rows = max(len(task.names), USUAL_CANDIDATES) if not task.goal.new_tokens else task.goal.new_tokens
-    dev = spec.shots * max(len(task.names), 1) if spec.shots else spec.dev_size
     looks = 1 + math.ceil(spec.steps / (spec.eval_every or spec.steps))
-    examples = dev * looks + spec.test_size
-    forward = sum(known.parts[name] for name in ("products", "attention", "passes", "kernels")) / passes(spec)
+    examples = sizes.dev_examples(spec) * looks + spec.test_size
+    forward = sum(prediction.parts[name] for name in ("products", "attention", "passes", "kernels")) / passes(spec)
     return examples * rows * forward / sizes.rows(spec)
 
 
@@ -154,26 +173,27 @@ def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
     if spec.checkpoint == "none":
         return 0.0
     count = (spec.warmup + spec.steps) // spec.checkpoint_every
-    one = sizes.snapshot_bytes(spec) / rates.bytes_down["disk"]
-    return one * (count if spec.checkpoint == "sync" else min(count, 1))
+    each = sizes.snapshot_bytes(spec) / rates.bytes_down["disk"]
+    return each * (count if spec.checkpoint == "sync" else min(count, 1))
 
 
-def _corrections(ok: Sequence[Result], spec: RunSpec, known: Prediction, rates: Rates) -> list[float]:
+def _corrections(ok: Sequence[Result], spec: RunSpec, prediction: Prediction, rates: Rates) -> list[float]:
     """Of each of the runs ``ok`` that says something about ``spec``; of disturbed ones only if all of these are."""
-    found = [(factor, one.disturbances) for one in ok if (factor := _correction(one, spec, known, rates)) is not None]
-    return [factor for factor, disturbed in found if not disturbed] or [factor for factor, _ in found]
+    factors = [(_correction(run, spec, prediction, rates), run.disturbances) for run in ok]
+    calm = [factor for factor, disturbed in factors if factor is not None and not disturbed]
+    return calm or [factor for factor, _ in factors if factor is not None]
 
 
-def _correction(result: Result, spec: RunSpec, known: Prediction, rates: Rates) -> float | None:
+def _correction(result: Result, spec: RunSpec, prediction: Prediction, rates: Rates) -> float | None:
     """Measured over predicted step seconds of ``result``, by the rates that were measured with it, else by ``rates``;
-    None if its cell is too different from ``spec``, of which ``known`` is predicted.
+    None if its cell is too different from ``spec``, of which ``prediction`` is predicted.
 
     A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
     """
     if not models.is_known(result.spec) or _kind(result.spec) != _kind(spec):
         return None
-    there, here = predict(ran(result), rates_of(result) or rates).step_seconds, known.step_seconds
-    return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None
+    other, this = predict(ran(result), rates_of(result) or rates).step_seconds, prediction.step_seconds
+    return (result.step_seconds or 0.0) / other if this / SIMILAR < other < this * SIMILAR else None
 
 
 _PACED = named(lambda field: field.paced)

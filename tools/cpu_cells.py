@@ -1,4 +1,4 @@
-"""Predictions held against this CPU's own cells, measured on the same day: ``python -m zobench.execute.held FOLDER``.
+"""Predictions beside this CPU's own cells, measured on the same day: ``python -m tools.cpu_cells FOLDER``.
 
 Rates are measured before and after, and the cells between them in rounds, each cell once a round, so that a machine
 that slows down slows all of them. Results and rates go to FOLDER; started again, it goes on from there, and once all is
@@ -23,7 +23,7 @@ from zobench.execute.process import ask, run_in_process
 from zobench.execute.rates import CALIBRATE, better
 from zobench.machine.files import replace
 from zobench.machine.texts import json_of
-from zobench.predict import Rates, estimate, here
+from zobench.predict import Rates, estimate, local
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
@@ -111,7 +111,7 @@ def rows(results: Iterable[Result], rates: Rates) -> list[Row]:
         seconds = statistics.median(run.step_seconds or 0.0 for run in runs)
         others = [run for key, group in by_cell.items() if key.model != spec.model for run in group]
         peaks = [peak for run in runs if (peak := run.memory.get("device_peak_bytes"))]
-        known = here.predict(spec, rates)
+        known = local.predict(spec, rates)
         found.append(Row(
             spec=spec, seconds=seconds, alone=known.step_seconds / seconds - 1,
             corrected=estimate(spec, rates, others).step_seconds / seconds - 1,
@@ -146,9 +146,7 @@ def _verdict(name: str, errors: Sequence[float]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, and prints the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m zobench.execute.held", description=(__doc__ or "").partition("\n\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tools.cpu_cells", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--rounds", type=int, default=3)

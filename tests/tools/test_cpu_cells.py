@@ -1,4 +1,4 @@
-"""The script that holds predictions against a CPU's own cells: its order, its errors, and that it goes on."""
+"""The script that sets predictions beside a CPU's own cells: its order, its errors, and that it goes on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.rates import CALIBRATION, RATES
-from zobench.execute import held
+from tools import cpu_cells
 from zobench.execute.rates import better
-from zobench.predict import here
+from zobench.predict import local
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
@@ -19,15 +19,15 @@ FACTOR = {"opt-tiny": 2.0, "opt-mini": 1.5}
 
 def slow(spec: RunSpec) -> Result:
     """A machine on which each model takes so many times what the rates say, in the third round ten times that."""
-    seconds = FACTOR[spec.model] * here.predict(spec, RATES).step_seconds * (10 if spec.seed == 2 else 1)
-    peak = 2 * here.predict(spec, RATES).device_bytes
+    seconds = FACTOR[spec.model] * local.predict(spec, RATES).step_seconds * (10 if spec.seed == 2 else 1)
+    peak = 2 * local.predict(spec, RATES).device_bytes
     environment = {"machine": "cpu-2c-4f2a91"}
     samples, memory = {"step_seconds": [seconds] * spec.steps}, {"device_peak_bytes": peak}
     return Result(spec=spec, outcome=Outcome.OK, environment=environment, samples=samples, memory=memory)
 
 
 def test_cells_are_measured_in_rounds_and_a_second_start_goes_on(tmp_path: Path) -> None:
-    specs, store, ran = held.cells(["opt-tiny", "opt-mini"], 32, 2), Store(tmp_path), list[RunSpec]()
+    specs, store, ran = cpu_cells.cells(["opt-tiny", "opt-mini"], 32, 2), Store(tmp_path), list[RunSpec]()
 
     def run(spec: RunSpec) -> Result:
         ran.append(spec)
@@ -37,22 +37,22 @@ def test_cells_are_measured_in_rounds_and_a_second_start_goes_on(tmp_path: Path)
 
     assert len(specs) == len({spec.hash for spec in specs}) == 2 * 2 * 3
     with pytest.raises(KeyboardInterrupt):
-        held.measure(specs, 3, store, run, lambda text: None)
-    held.measure(specs, 3, store, run, lambda text: None)
+        cpu_cells.measure(specs, 3, store, run, lambda text: None)
+    cpu_cells.measure(specs, 3, store, run, lambda text: None)
     assert [spec.seed for spec in ran] == [0] * (12 + 1) + [1] * 12 + [2] * 12
     assert ran[4:6] == [specs[4], specs[4]]
-    held.measure(specs, 3, store, run, lambda text: None)
+    cpu_cells.measure(specs, 3, store, run, lambda text: None)
     assert len(ran) == 37
-    assert held.missing(specs, 3, store) == []
+    assert cpu_cells.missing(specs, 3, store) == []
 
-    found = held.rows(store.load(), RATES)
+    found = cpu_cells.rows(store.load(), RATES)
     assert len(found) == len(specs)
     for row in found:  # the median of the rounds; the other model's factor corrects it
         other = FACTOR["opt-mini" if row.spec.model == "opt-tiny" else "opt-tiny"]
         assert row.alone == pytest.approx(1 / FACTOR[row.spec.model] - 1)
         assert row.corrected == pytest.approx(other / FACTOR[row.spec.model] - 1)
         assert row.memory == pytest.approx(-0.5)
-    text = held.table(found)
+    text = cpu_cells.table(found)
     assert "rates: n 12, median 41.7 %, p90 50.0 %; 10 % and 25 %: not met" in text
     assert "learned: n 12, median 29.2 %, p90 33.3 %; 10 % and 25 %: not met" in text
     assert "memory: n 12, median 50.0 %" in text
@@ -61,13 +61,13 @@ def test_cells_are_measured_in_rounds_and_a_second_start_goes_on(tmp_path: Path)
 
 def test_the_table_is_made_again_from_what_the_folder_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path)
-    for spec in held.cells(["opt-tiny"], 32, 2):
+    for spec in cpu_cells.cells(["opt-tiny"], 32, 2):
         store.save(slow(spec))
-    held.keep(tmp_path, {**CALIBRATION, "other_cpu_cores": 0.25, "copy_bytes_per_second": 1e9})
-    held.keep(tmp_path, {**CALIBRATION, "other_cpu_cores": 0.0})
-    assert held.kept(tmp_path) == {**CALIBRATION, "other_cpu_cores": 0.25}  # the faster of both
-    held.main([str(tmp_path), "--models", "opt-tiny", "--rounds", "1", "--seq-len", "32", "--steps", "2"])
-    expected = held.table(held.rows(store.load(), RATES))
+    cpu_cells.keep(tmp_path, {**CALIBRATION, "other_cpu_cores": 0.25, "copy_bytes_per_second": 1e9})
+    cpu_cells.keep(tmp_path, {**CALIBRATION, "other_cpu_cores": 0.0})
+    assert cpu_cells.kept(tmp_path) == {**CALIBRATION, "other_cpu_cores": 0.25}  # the faster of both
+    cpu_cells.main([str(tmp_path), "--models", "opt-tiny", "--rounds", "1", "--seq-len", "32", "--steps", "2"])
+    expected = cpu_cells.table(cpu_cells.rows(store.load(), RATES))
     told = "other processes kept 0.2 cores busy while the rates were measured\n"
     assert capsys.readouterr().out == expected + told
 

@@ -21,7 +21,7 @@ _PREDICTED_BY = {
     (True, True): "a paper's columns by a model of its program, others by one of zobench's own engine",
 }  # fmt: skip
 """(Whether any is of a paper's program, whether any is of zobench's engine) -> words."""
-BESIDE = "/"
+SEPARATOR = "/"
 """Between what is predicted for the machine at hand and what is for the paper's GPU."""
 
 
@@ -37,14 +37,14 @@ def times(value: float | None) -> str:
     return f"(x{value:.2f})" if value >= 0.1 or value == 0 else f"(x{value:.2g})"
 
 
-def times_between(known: PairedRatio) -> str:
+def times_between(paired: PairedRatio) -> str:
     """``(x0.57, 0.55 to 0.60)``: a ratio with its interval, to as many digits as that is wide."""
-    if known.interval is None:
-        return times(known.value)
-    width = known.interval[1] - known.interval[0]
+    if paired.interval is None:
+        return times(paired.value)
+    width = paired.interval[1] - paired.interval[0]
     digits = min(4, max(2, -math.floor(math.log10(width / 2)))) if width > 0 else 4
-    low, high = (f"{end:.{digits}f}" for end in known.interval)
-    return f"(x{known.value:.{digits}f}, {low} to {high})"
+    low, high = (f"{end:.{digits}f}" for end in paired.interval)
+    return f"(x{paired.value:.{digits}f}, {low} to {high})"
 
 
 def joined(texts: Iterable[str]) -> str:
@@ -59,8 +59,8 @@ def places(cells: Iterable[TableCell]) -> str:
 
 def whose(cells: Iterable[TableCell]) -> str:
     """By what model the forecasts of ``cells`` are made; there must be one."""
-    own = {cell.forecast.own for cell in cells if cell.forecast}
-    return _PREDICTED_BY[False in own, True in own]
+    kinds = {cell.forecast.of_engine for cell in cells if cell.forecast}
+    return _PREDICTED_BY[False in kinds, True in kinds]
 
 
 def predicted(cell: TableCell, to_paper: float | None) -> CellText:
@@ -76,46 +76,47 @@ def predicted(cell: TableCell, to_paper: float | None) -> CellText:
 
 def both(cell: TableCell) -> CellText:
     """The forecast of a cell for the machine at hand, where it has one, and for the paper's GPU."""
-    theirs = predicted(cell, None)
+    for_gpu = predicted(cell, None)
     if cell.here is None:
-        return theirs
-    texts = [_number(cell, cell.here), *([theirs.text] if cell.forecast else [])]
-    return CellText(text=BESIDE.join(texts), tone="predicted", shared=theirs.shared)
+        return for_gpu
+    texts = [_number(cell, cell.here), *([for_gpu.text] if cell.forecast else [])]
+    return CellText(text=SEPARATOR.join(texts), tone="predicted", shared=for_gpu.shared)
 
 
-def _number(cell: TableCell, known: Forecast) -> str:
-    if known.value is None:
+def _number(cell: TableCell, forecast: Forecast) -> str:
+    if forecast.value is None:
         return f"~{OUT_OF_MEMORY}"
-    return f"~{rounded(known.value / cell.metric.scale, cell.metric.format)}"
+    return f"~{rounded(forecast.value / cell.metric.scale, cell.metric.format)}"
 
 
 def predictors(cells: Sequence[TableCell]) -> list[str]:
     """Whose predictions the cells have, for which GPU, and how far off they may be."""
-    known = [(cell.metric.header.partition(" (")[0], cell.forecast) for cell in cells if cell.forecast]
-    own = {one.own for _, one in known}
-    here = _of_this_machine(cells)
-    if not known:
-        return here
+    forecasts = [(cell.metric.header.partition(" (")[0], cell.forecast) for cell in cells if cell.forecast]
+    kinds = {forecast.of_engine for _, forecast in forecasts}
+    for_machine = _of_this_machine(cells)
+    if not forecasts:
+        return for_machine
     shares: dict[str, list[str]] = {}
-    for name, one in known:
-        shares.setdefault(name, []).append(f"{100 * one.share:.1f}")
+    for name, forecast in forecasts:
+        shares.setdefault(name, []).append(f"{100 * forecast.share:.1f}")
     within = ", ".join(f"{joined(texts)} % ({name})" for name, texts in shares.items())
-    told = [
-        *here,
+    lines = [
+        *for_machine,
         f"~ is predicted for the {places(cells)}: {whose(cells)}. Nine of ten such values are within {within} of the "
         "papers'.",
     ]
-    if True in own:
-        told.append("zobench's engine has never run on such a GPU, so its own errors may be larger.")
-    return told + ([OOM_AHEAD] if any(one.value is None for _, one in known) else [])
+    if True in kinds:
+        lines.append("zobench's engine has never run on such a GPU, so its own errors may be larger.")
+    return lines + ([OOM_AHEAD] if any(forecast.value is None for _, forecast in forecasts) else [])
 
 
 def _of_this_machine(cells: Sequence[TableCell]) -> list[str]:
     """What stands before the stroke, if anything does."""
-    own = [cell.here for cell in cells if cell.here]
-    if not own:
+    forecasts = [cell.here for cell in cells if cell.here]
+    if not forecasts:
         return []
     return [
-        f"~a{BESIDE}~b: a is predicted for {joined(one.gpu.name for one in own)} by its measured rates and its cells, "
-        f"nine of ten such values within {100 * max(one.share for one in own):.0f} %; b as below."
+        f"~a{SEPARATOR}~b: a is predicted for {joined(forecast.gpu.name for forecast in forecasts)} by its measured "
+        f"rates and its cells, nine of ten such values within {100 * max(forecast.share for forecast in forecasts):.0f}"
+        " %; b as below."
     ]

@@ -1,6 +1,6 @@
 """Two steps beside a checkpoint on a virtual clock: the savers' own schemes, whose copies and files take no bytes.
 
-``python -m zobench.finetune.checkpointed`` writes the file of :mod:`zobench.predict.timelines`, which the report draws
+``python -m tools.timelines`` writes the file of :mod:`zobench.predict.timelines`, which the report draws
 where nothing was recorded.
 """
 

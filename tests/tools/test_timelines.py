@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from zobench.finetune import checkpointed
-from zobench.finetune.checkpointed import timeline
+from tools import timelines as written
+from tools.timelines import timeline
 from zobench.models import checked
 from zobench.predict import hardware, timelines
 from zobench.runspec import RunSpec
@@ -32,7 +32,7 @@ def test_the_stored_timelines_are_made_by_the_engine_as_it_is() -> None:
     """One of them anew: the others come out of the same program."""
     assert len(timelines.stored()) == len(timelines.FORMS)
     number = next(k for k, form in enumerate(timelines.FORMS) if form.get("checkpoint") == "async")
-    made = checkpointed.made(timelines.FORMS[number])
+    made = written.made(timelines.FORMS[number])
     assert [event[:3] for event in made] == [event[:3] for event in timelines.stored()[number].events]
     pairs = zip(made, timelines.stored()[number].events, strict=True)
     assert all(one[3:] == pytest.approx(other[3:], abs=2e-6) for one, other in pairs)

@@ -1,27 +1,25 @@
-"""Holds the predictor against the papers' values that it was not fitted to: ``python -m
-zobench.predict.published.validation`` prints the tables of docs/predictions.md; ``--write`` puts them there, and the
-errors that predictions give as their range into ``zobench/predict/errors.toml``."""
+"""Sets the predictor beside the papers' values that it was not fitted to: ``python -m tools.validation`` prints the
+tables of docs/predictions.md; ``--write`` puts them there, and the errors that predictions give as their range into
+``zobench/predict/errors.toml``."""
 
 from __future__ import annotations
 
-import functools
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.predict import hardware
-from zobench.predict.hardware import Gpu
+from zobench.predict.gpu import ERRORS
 from zobench.predict.published import evidence
 from zobench.predict.published.cell import MIB, cell_of
+from zobench.predict.published.errors import papers_gpus, quantile
 from zobench.predict.published.evidence import Row
 from zobench.predict.published.memory import device_bytes
 from zobench.predict.published.seconds import throughput
 from zobench.recipes.reference import PAPERS
 
-ERRORS = Path(hardware.__file__).parents[1] / "errors.toml"
-PAGE = Path(hardware.__file__).parents[3] / "docs" / "predictions.md"
+PAGE = Path(__file__).parents[1] / "docs" / "predictions.md"
 BEGIN, END = "<!-- validation: begin -->\n", "<!-- validation: end -->\n"
 HELD_OUT_MEMORY = ("table6", "table7", "table8")
 """Tables of ZO2 whose memory was not looked at for the driver's share."""
@@ -63,25 +61,11 @@ class Spread:
         return cls(len(sizes), statistics.median(sizes), quantile(sizes, 0.9), sizes[-1], statistics.median(shares))
 
 
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """With linear interpolation, as NumPy does it."""
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
-
-
-def papers_gpus(*, anchored: bool) -> Mapping[str, Gpu]:
-    """The papers' GPUs by their names, in the papers' hosts: the H20, a card of PCIe 5, was in one of PCIe 4."""
-    a100, h20 = hardware.load("a100-80gb-sxm"), hardware.load("h20", anchored=anchored)
-    return {"A100-80GB": a100, "H20-96GB": h20.behind(4, 16)}
-
-
 def throughput_errors(gpu: str, *, anchored: bool = False) -> list[Error]:
     """Of all values of throughput on the papers' ``gpu`` that no fitted or anchoring one repeats."""
-    known = papers_gpus(anchored=anchored)
+    gpus = papers_gpus(anchored=anchored)
     return [
-        Error(row, throughput(cell_of(row), known[gpu]) / float(row["value"]) - 1)
+        Error(row, throughput(cell_of(row), gpus[gpu]) / float(row["value"]) - 1)
         for row in evidence.rows("throughput", "tokens/s")
         if row["gpu"] == gpu and not evidence.repeats(row) and not (anchored and evidence.is_anchor(row))
     ]
@@ -97,21 +81,6 @@ def memory_errors() -> list[Error]:
     ]
 
 
-def memory_share(row: Row) -> float | None:
-    """The error that nine of ten values of memory like that of ``row`` stay within, as a share, where they are known to
-    be larger than ZO2's: of the first version of ZO2, and of a step on several GPUs."""
-    if row["paper"] in evidence.OLD_PAPERS:
-        return _memory_share(evidence.OLD_PAPERS[0], alone=True)
-    return None if row["gpus"] == "1" else _memory_share(row["paper"], alone=False)
-
-
-@functools.cache
-def _memory_share(paper: str, *, alone: bool) -> float:
-    rows = [row for row in evidence.rows("gpu_memory", "MB") if row["paper"] == paper]
-    like = [row for row in rows if (row["gpus"] == "1") == alone and not evidence.gave_group(row)]
-    return Spread.of(Error(row, device_bytes(cell_of(row)) / MIB / float(row["value"]) - 1) for row in like).p90
-
-
 def held_out(errors: Iterable[Error]) -> list[Error]:
     """Those of memory that nothing was chosen by: ZO2's tables 6, 7 and 8."""
     return [error for error in errors if error.table[0] == "zo2" and error.table[1] in HELD_OUT_MEMORY]
@@ -125,9 +94,9 @@ def consistent(errors: Iterable[Error]) -> list[Error]:
 def out_of_memory() -> list[tuple[Row, bool]]:
     """Every cell with a value of device memory or a dash for it, and whether it is predicted to be out of memory.
     One paper's are another's word for word and count once."""
-    known = papers_gpus(anchored=False)
+    gpus = papers_gpus(anchored=False)
     return [
-        (row, device_bytes(cell_of(row)) > known[row["gpu"]].memory)
+        (row, device_bytes(cell_of(row)) > gpus[row["gpu"]].memory)
         for row in evidence.rows("gpu_memory", "MB", ("ok", "oom"))
         if row["paper"] != evidence.COPY
     ]
@@ -142,7 +111,7 @@ def ranges() -> str:
         "anchored": (throughput_errors("H20-96GB", anchored=True), alone),
         "other": (throughput_errors("H20-96GB"), alone),
     }
-    text = "# Nine of ten held-out values are within: python -m zobench.predict.published.validation --write\n"
+    text = "# Nine of ten held-out values are within: python -m tools.validation --write\n"
     for name, (seconds, nbytes) in groups.items():
         text += f"\n[{name}]\nthroughput = {Spread.of(consistent(seconds)).p90:.3f}\n"
         text += f"memory = {Spread.of(nbytes).p90:.3f}\n"

@@ -1,4 +1,4 @@
-"""Fits what a GPU reaches of its data sheet: ``python -m zobench.predict.published.fit`` (needs ``zobench[report]``).
+"""Fits what a GPU reaches of its data sheet: ``python -m tools.constants``.
 
 Eight constants from ZO2's table 1, throughput, alone, and one from its table 3, which go into
 ``zobench/predict/constants.toml``; and two of the H20 from two of its cells, into its own file. A weak prior holds what
@@ -20,8 +20,8 @@ from zobench.predict import hardware, shapes
 from zobench.predict.hardware import SHARES, Gpu
 from zobench.predict.published import evidence
 from zobench.predict.published.cell import Cell, cell_of
+from zobench.predict.published.errors import papers_gpus
 from zobench.predict.published.seconds import throughput
-from zobench.predict.published.validation import papers_gpus
 
 PRIOR = {
     "fp32_products": (0.90, 0.5, 1.0), "fp16_products": (0.78, 0.3, 1.0), "idle_tiles": (0.35, 0.01, 3.0),
