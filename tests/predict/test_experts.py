@@ -140,11 +140,12 @@ def test_a_window_shorter_than_a_row_makes_attention_compute_all_pairs() -> None
     assert dataclasses.replace(block, window=0).pairs(8192) == 8192**2 * 4096
 
 
-def test_mixtral_on_a_3090_is_bound_by_the_link_at_about_700_tokens_per_second(mixtral: Callable[..., RunSpec]) -> None:
+def test_mixtral_on_a_3090_is_bound_by_the_link(mixtral: Callable[..., RunSpec]) -> None:
     target = TargetMachine(gpu=hardware.load("rtx-3090"), host=128e9)
     best = choices.choices({"model": mixtral().model_path, "dtype": "fp16"}, target)[0]
     assert (best.lacks, best.prediction.bound) == ("", "link (upload)")
-    assert 600 < best.prediction.tokens_per_second < 800
+    low, high = best.prediction.range
+    assert 400 < low < 523 < 700 < high < 710  # by hand: 87 GB at 22 GB/s are 3.9 s, at 32 GB/s 2.8 s
 
 
 def test_no_plan_cuts_a_block_whose_matrices_are_not_in_linear_layers(mixtral: Callable[..., RunSpec]) -> None:
