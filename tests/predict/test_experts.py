@@ -31,7 +31,6 @@ EXPERTS = (
 DENSE = (
     "bart",
     "gemma3_text",
-    "gemma4_text",
     "gpt2",
     "gpt_bigcode",
     "llama",
