@@ -98,7 +98,9 @@ def test_the_copy_is_made_when_the_prediction_says_so(
     """With a journal of 8 steps instead of 256, on a real checkpoint."""
     monkeypatch.setattr(footprint, "CONSOLIDATE_AFTER", 8)
     plain = assemble.engine_config
-    monkeypatch.setattr(assemble, "engine_config", lambda spec: dataclasses.replace(plain(spec), consolidate_after=8))
+    monkeypatch.setattr(
+        assemble, "engine_config", lambda *given: dataclasses.replace(plain(*given), consolidate_after=8)
+    )
     made: list[int] = []
 
     class Watched(tiers.DiskTier):
