@@ -89,9 +89,9 @@ def _block(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     query among the keys where each sees those up to itself, else None."""
     b, heads, count, width = query.shape
     key_heads, keys = key.shape[1:3]
-    own, inner = query.reshape(b * key_heads, -1, width), key.reshape(b * key_heads, keys, width)
-    scores = query.new_empty(b * key_heads, own.shape[1], keys)
-    scores.baddbmm_(own, inner.transpose(1, 2), beta=0, alpha=scale)
+    grouped, inner = query.reshape(b * key_heads, -1, width), key.reshape(b * key_heads, keys, width)
+    scores = query.new_empty(b * key_heads, grouped.shape[1], keys)
+    scores.baddbmm_(grouped, inner.transpose(1, 2), beta=0, alpha=scale)
     each, least = scores.view(b, heads, count, keys), torch.finfo(scores.dtype).min
     if first is not None:
         behind = torch.ones(count, count, dtype=torch.bool, device=query.device).triu_(1)

@@ -326,7 +326,7 @@ class RowFactored(Factored):
         for first, logits in self._logits(head, together.flatten(0, 1), points, head.logits_bytes):
             running.add(logits, first)
         picked = running.log_probabilities().view_as(wanted)
-        return [Picked(values[: len(mine)], mine) for values, mine in zip(picked, targets, strict=True)]
+        return [Picked(values[: len(row)], row) for values, row in zip(picked, targets, strict=True)]
 
     def logits(self, head: Head, states: Tensor, points: Sequence[Point]) -> Tensor:
         """The model's logits of ``states`` (points * n, width), float32 (points * n, vocabulary)."""

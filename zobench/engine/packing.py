@@ -189,14 +189,14 @@ def _verdict(model: nn.Module, config: Any) -> str:
     if is_masked(model):
         return f"`packed` needs a causal model, but {name} sees what follows a token; {remedy}"
     try:
-        apart = _largest_difference(type(model), config)
+        difference = _largest_difference(type(model), config)
     except Exception as error:  # whatever a model's own code raises where it is called as it was not written for
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return f"`packed` needs a model that takes position_ids, but {name} does not run so ({reason}); {remedy}"
-    if apart > CLOSE:
+    if difference > CLOSE:
         return (
             f"`packed` needs a model whose attention transformers can replace, but packed logits of {name} are "
-            f"{apart:.1e} from those of its rows; {remedy}"
+            f"{difference:.1e} from those of its rows; {remedy}"
         )
     return ""
 
@@ -223,8 +223,8 @@ def _largest_difference(kind: Any, config: Any) -> float:
     for kernel in attention.KERNELS:
         each = replace(whole, kernels=((len(paths[0]), kernel),))
         together = each.drive(twin, whole.batch.input_ids, None)[0]
-        apart = [own - together[paths[number, : len(own)]] for number, own in enumerate(alone)]
-        largest = max(largest, *(float(own.abs().max()) for own in apart))
+        differences = [row - together[paths[number, : len(row)]] for number, row in enumerate(alone)]
+        largest = max(largest, *(float(rows.abs().max()) for rows in differences))
     return largest
 
 

@@ -169,8 +169,8 @@ class Pristine(Arithmetic):
         rows = {key: self.rows(unit, item, tokens, points) for key, (unit, item) in head.tensors().items()}
         biases = rows.get("bias")
         return [
-            head.differing(own, weight, None if biases is None else next(biases).squeeze(1), targets)
-            for own, weight in zip(states, rows["weight"], strict=True)
+            head.differing(state, weight, None if biases is None else next(biases).squeeze(1), targets)
+            for state, weight in zip(states, rows["weight"], strict=True)
         ]
 
     def is_due(self, unit: Unit) -> bool:

@@ -124,7 +124,7 @@ class TaskData:
             items = sorted(items, key=lambda item: item.length)
         trained = [self._trained(item).rows for item in self.splits["train"]]
         rows = POINTS * (self.spec.batch_size // self.spec.accumulate) * max(map(len, trained))
-        tokens = rows * max(len(row) for own in trained for row in own)
+        tokens = rows * max(len(row) for example in trained for row in example)
         return _groups(items, 0 if packed else rows, max(tokens, room))
 
     def batches(self, name: str) -> list[Batch]:
