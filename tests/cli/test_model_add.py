@@ -85,6 +85,15 @@ def test_one_command_makes_a_model_that_runs_know_by_its_short_name(
         path.unlink()
     code, _, err = zobench("model", "add", "small")  # again, without PyPI
     assert (code, "PyPI" in err) == (0, False)
+    (tmp_path / "small").mkdir()
+    with pytest.raises(ValueError, match=r"small is here and is PyPI's Small-1K too; write \./small, or go to another"):
+        matrix.single({"model": "small", "seq_len": 16}, "cpu")
+    (tmp_path / "small").rmdir()
+    (kept / "small.gguf").write_bytes(bytes(99))  # somebody's hand, or a disk's
+    with pytest.raises(ValueError, match=r"small\.gguf must have the SHA-256 .* changed: zobench model add small$"):
+        matrix.single({"model": "small", "seq_len": 16}, "cpu")
+    code, _, err = zobench("model", "add", "small")
+    assert (code, "it was removed: give the same command again" in err) == (2, True)
     code, _, err = zobench("model", "add", "smal")
     assert (code, err) == (2, "zobench: `NAME` must be one of small, but got 'smal'; did you mean small?\n")
 

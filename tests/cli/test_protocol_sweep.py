@@ -16,11 +16,13 @@ from zobench.cli.contest import Stages
 from zobench.execute import sweep
 from zobench.execute.plan import Plan
 from zobench.finetune import examine
+from zobench.finetune.verify import verify
 from zobench.programs.cell import run as measured
 from zobench.result import Result
 from zobench.result.examples import unpacked
 from zobench.runspec import RunSpec
 from zobench.store import Store
+from zobench.store.files import KEPT_AS
 
 PROTOCOL = """
 title = "Two methods"
@@ -62,12 +64,14 @@ class Machine:
         self.tested: list[RunSpec] = []
         self.stop = -1
 
-    def __call__(self, spec: RunSpec, **_: Any) -> Result:
+    def __call__(self, spec: RunSpec, journal: Path | None = None, **_: Any) -> Result:
         if len(self.ran) == self.stop:
             self.stop = -1
             raise KeyboardInterrupt
         self.ran.append(spec)
-        return measured(spec)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(KEPT_AS, str(journal))
+            return measured(spec)
 
 
 @pytest.fixture
@@ -90,7 +94,7 @@ def machine_of_cells(
 
 
 def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stopped(
-    here: Path, machine_of_cells: Machine, zobench: Command, machine: str
+    here: Path, machine_of_cells: Machine, zobench: Command, machine: str, data_dir: Path
 ) -> None:
     running, command = machine_of_cells, ("sweep", "mine", "--device", "cpu")
     code, out, _ = zobench(*command, "--dry-run")
@@ -140,6 +144,10 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
             unpacked(results[final.hash].evaluation).right.mean() == results[final.hash].evaluation["test"]["accuracy"]
         )
         assert all("test" not in one.evaluation for one in tuning)
+    journals = sorted((here / "results").rglob("*.journal"))
+    finals = [Store(here / "results").path(one, machine) for one in running.ran[12:] if one.method == "zo-sgd"]
+    assert journals == sorted(path.with_suffix(".journal") for path in finals)  # FO-SGD's has no gradients
+    assert all("test" in verify(path, data_dir=data_dir).result.evaluation for path in finals)
     assert "Two methods: accuracy" in out
     assert "Less ZO-SGD (points)" in out
     assert "wait" not in err
@@ -173,6 +181,8 @@ def test_a_part_of_a_campaign_is_some_methods_of_a_protocol_through_all_stages(
     assert [line.split()[:6] for line in out.splitlines()[2:4]] == [
         [name, "6", "1", "0", "of", "6"] for name in ("first", "second")
     ]  # two points with two seeds, and the best with two
+    assert out.count("opt-tiny, sst2: This protocol can show ") == 1
+    assert " at most, if every grid grows as far as its protocol lets it" in out
     running.stop = 5
     assert zobench(*command, "--part", "first")[0] == 130
     assert {spec.method for spec in running.ran} == {"zo-sgd"}
@@ -190,8 +200,8 @@ def test_a_part_of_a_campaign_is_some_methods_of_a_protocol_through_all_stages(
 def test_a_method_that_learns_nothing_keeps_no_sweep_waiting(tmp_path: Path) -> None:
     found = support.contest(support.write(tmp_path))
     header, *bad = found.tuning
-    tuned = support.tuned(found.only([header]), lambda spec: abs(spec.lr - 3e-3))
-    diverged = support.tuned(found.only(bad), lambda spec: None)
+    tuned = support.tuned(support.only(found, [header]), lambda spec: abs(spec.lr - 3e-3))
+    diverged = support.tuned(support.only(found, bad), lambda spec: None)
     shown: list[str] = []
     stages = Stages(
         contest=found, known=dict, plan=lambda specs: Plan(steps=[], rates={}),

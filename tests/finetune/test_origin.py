@@ -29,11 +29,11 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(
 ) -> None:
     torch.set_num_threads(2)
     said: list[str] = []
-    same_sums(RunSpec(model="opt-tiny"), tmp_path, said.append)
+    same_sums(RunSpec(model="opt-tiny"), tmp_path / JOURNAL, said.append)
     assert (torch.get_num_threads(), said) == (2, [])  # nothing has begun here
     with JournalFile(tmp_path / JOURNAL, {"run": "a", "base": "b", **header}):
         pass
-    same_sums(RunSpec(model="opt-tiny"), tmp_path, said.append)
+    same_sums(RunSpec(model="opt-tiny"), tmp_path / JOURNAL, said.append)
     assert torch.get_num_threads() == count
     assert said == ["threads: 3, as the run began"] * (count == 3)
 
@@ -46,11 +46,11 @@ def test_a_run_goes_on_with_the_kernels_of_attention_that_it_began_with(
     spec = RunSpec(model="opt-tiny", attention="fast")
     with JournalFile(tmp_path / JOURNAL, {"run": "a", "base": "b", "attention": [[64, "products"], [2048, "fused"]]}):
         pass
-    kernels = same_sums(spec, tmp_path, lambda text: None)
+    kernels = same_sums(spec, tmp_path / JOURNAL, lambda text: None)
     assert kernels == ((64, "products"), (2048, "fused"))
     assert engine_config(spec, kernels).attention == kernels
-    assert engine_config(spec).attention == same_sums(spec, tmp_path / "new", print) == ((2048, "fused"),)
-    assert same_sums(spec.replace(attention="model"), tmp_path, print) == ()
+    assert engine_config(spec).attention == same_sums(spec, tmp_path / "new" / JOURNAL, print) == ((2048, "fused"),)
+    assert same_sums(spec.replace(attention="model"), tmp_path / JOURNAL, print) == ()
 
 
 def test_kernels_for_a_cpu_are_refused_on_a_cuda_device() -> None:

@@ -232,6 +232,7 @@ def test_a_hub_id_is_read_from_the_hubs_cache_and_is_one_line_without_it(
 
 def test_a_folder_called_as_a_registered_model_does_not_pass_for_it(tmp_path: Path) -> None:
     assert given(written(tmp_path / "opt-125m", LLAMA)).model == "opt-125m-local"
+    assert given(written(tmp_path / "SmolLM2-135M", LLAMA)).model == "SmolLM2-135M-local"  # a package's too
 
 
 def test_a_gguf_file_is_converted_once_and_is_then_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,12 @@ an engine and a method that take a step, built tiny."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.own_model import changes_for
+from tests.support.own_model import changes_for, packages
 from zobench import models, predict, programs, recipes
 from zobench.data.tasks.file import task_of
 from zobench.data.tasks.prompts import form_of
@@ -27,7 +26,7 @@ TINY = {
 """Model type -> the model that is built instead: 64 wide, three blocks. LLaMA's code is Mistral's without a window."""
 UNBUILT = (
     "model", "model_path", "config_hash", "weights_hash", "name", "weights_path", "task", "task_file", "aligned",
-    "shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping", "program",
+    "shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping", "packed", "program",
     "device_memory", "parts", "survival", "seed", "eps", "lr", "gpus", "nodes", "parallel", "transfers", "exact",
     "checkpoint", "checkpoint_every",
 )  # fmt: skip
@@ -43,8 +42,7 @@ def shipped(folder: Path) -> Iterator[tuple[str, RunSpec]]:
                 yield f"{name} on {device}", cell
     for name in recipes.names("campaigns"):
         read = campaign.load(recipes.find("campaigns", name))
-        own = [part for part in read.parts if "SmolLM2" not in str(part.changes)]  # which another package brings
-        for part in dataclasses.replace(read, parts=tuple(own)).on(read.device, price):
+        for part in read.on(read.device, price):
             for cell in part.cells:
                 yield f"{name}, part {part.part.name}", cell
 
@@ -52,8 +50,12 @@ def shipped(folder: Path) -> Iterator[tuple[str, RunSpec]]:
 def tiny(cell: RunSpec) -> RunSpec:
     """``cell`` on the CPU, of a small model of the same class, with few tokens: what is built stays what it is."""
     kept = {key: value for key, value in cell.to_dict().items() if key not in UNBUILT}
+    if cell.config_hash:  # a package's, whose folder is tiny already
+        own = {key: cell.value(key) for key in ("model", "model_path", "config_hash")}
+    else:
+        own = {"model": "opt350-tiny" if cell.model == "OPT-350M" else TINY[models.of(cell).model_type]}
     small = {
-        "model": "opt350-tiny" if cell.model == "OPT-350M" else TINY[models.of(cell).model_type],
+        **own,
         "weights": "shared" if cell.weights == "shared" else "random", "device": "cpu",
         "tier": "pageable" if cell.tier == "pinned" else cell.tier, "seq_len": 16, "steps": 1, "warmup": 0,
         "batch_size": cell.options.get("shards", 2), "queries": cell.queries if cell.options else min(cell.queries, 2),
@@ -80,9 +82,15 @@ def refusal(cell: RunSpec, folder: Path) -> str:
     return "" if len(places) == cell.gpus else f"{cell.gpus} ranks have {len(places)} places"
 
 
+@pytest.fixture(autouse=True)
+def small_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages(tmp_path, monkeypatch)
+
+
 def test_nothing_refuses_a_shipped_cell(tmp_path: Path) -> None:
     cells = list(shipped(tmp_path))
     assert len(cells) > 2000
+    assert {"SmolLM2-135M", "Gemma-3-270M"} <= {cell.model for _, cell in cells}
     assert [(where, cell.label, why) for where, cell in cells if (why := refusal(cell, tmp_path))] == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.contest import PROTOCOL, contest, result, tuned, write
+from tests.support.contest import PROTOCOL, contest, only, result, tuned, write
 from tests.support.rates import RATES
 from zobench import models
 from zobench.predict import budget, local
@@ -112,7 +112,7 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
     found = load(tmp_path, text)
 
     def tried(header: str, loss: Any) -> tuple[list[tuple[float, float]], Any, bool]:
-        known = {one.spec.hash: one for one in tuned(found.only([header]), loss)}
+        known = {one.spec.hash: one for one in tuned(only(found, [header]), loss)}
         state = found.search(header, known)
         return [(one.lr, one.momentum) for one in state.points[4:]], state.best, bool(state.beyond)
 
@@ -132,10 +132,20 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
     assert (both[1].lr, both[1].momentum, both[2]) == (0.1, 0.75, False)
 
 
+def test_runs_that_grids_may_still_add_are_counted_until_the_best_points_are_interior(tmp_path: Path) -> None:
+    found = load(tmp_path)
+    assert len(found.addable({})) == 3 * 2 * 2  # methods, extra points, tuning seeds
+    interior = {one.spec.hash: one for one in tuned(only(found, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
+    assert {spec.queries for spec in found.addable(interior)} == {1, 4}
+    assert len(found.addable(interior)) == 2 * 2 * 2
+    edges = {one.spec.hash: one for one in tuned(found, lambda spec: -spec.lr)}
+    assert found.addable(edges) == ()  # all are used up
+
+
 def test_a_neighbour_that_ran_out_of_memory_leaves_an_edge(tmp_path: Path) -> None:
     """It was not evaluated, so nobody knows whether it is worse; it is not run without end either."""
     found = load(tmp_path)
-    known = {one.spec.hash: one for one in tuned(found.only(["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
+    known = {one.spec.hash: one for one in tuned(only(found, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
     assert found.search("ZO-SGD", known).beyond == ()
     beyond = found.search("ZO-SGD", known).points[-1]
     lost = beyond.replace(seed=10)
@@ -151,7 +161,7 @@ def test_two_axes_go_on_where_a_first_neighbour_wins_and_end_where_the_method_wo
     found = load(tmp_path, text.replace('lr = ["x1", "x3"]', 'lr = ["x0.3", "x1", "x3", "x10"]'))
 
     def tried(loss: Any) -> tuple[list[tuple[float, float]], bool]:
-        known = {one.spec.hash: one for one in tuned(found.only(["FO-SGD"]), loss)}
+        known = {one.spec.hash: one for one in tuned(only(found, ["FO-SGD"]), loss)}
         state = found.search("FO-SGD", known)
         return [(one.lr, one.sparsity) for one in state.points[4:]], bool(state.beyond)
 
@@ -167,8 +177,21 @@ def test_methods_go_on_in_rounds_of_seeds(tmp_path: Path) -> None:
     assert methods == [(i, *one) for i in (0, 1, 2) for one in (("zo-sgd", 1), ("zo-sgd", 4), ("fo-sgd", 1))]
     assert set(found.foreseen(known)) == {*found.cells, *found.added(known), *found.finals(known)}
     assert len(found.foreseen({})) == len(found.cells) + 9  # first points stand for the best
+
+
+def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> None:
+    path = write(tmp_path, PROTOCOL)
+
+    def part(header: str) -> Any:
+        own = {"methods": [header], "base": {"attention": "fast"}}
+        return matrix.load(path, "cpu", price=budget.price, part=own).contest
+
+    assert {spec.attention for spec in part("ZO-SGD").cells} == {"fast"}
+    assert len(part("ZO-SGD").protocol.contenders) == 3
+    with pytest.raises(ValueError, match="`attention=fast` needs "):  # kernels are timed without derivatives
+        part("FO-SGD")
     with pytest.raises(ValueError, match="a protocol has no method 'ZO-SDG'; did you mean ZO-SGD"):
-        found.only(["ZO-SDG"])
+        part("ZO-SDG")
 
 
 @pytest.mark.parametrize(

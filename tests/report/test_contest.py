@@ -162,6 +162,15 @@ def test_what_is_not_of_the_protocol_is_not_shown(table: ContestTable, folder: P
     ]  # fmt: skip
 
 
+def test_methods_that_cannot_pack_rows_are_held_against_those_that_do(table: ContestTable, folder: Path) -> None:
+    results = [
+        one if one.spec.method == "fo-sgd" else replace(one, spec=one.spec.replace(packed=True, attention="fast"))
+        for one in stored(folder)
+    ]
+    (ranking,) = rankings(table, results)
+    assert len(ranking.finished) == 3
+
+
 def test_points_of_another_grid_are_told(table: ContestTable, folder: Path) -> None:
     results = stored(folder)
     assert "other grids" not in render(table, results, "markdown")

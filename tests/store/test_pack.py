@@ -175,6 +175,15 @@ def test_a_name_of_ones_own_keeps_its_run_at_home_or_is_replaced(tmp_path: Path,
     assert unsendable(GOOD.spec.replace(task="annika@0123456789ab"), keep_text=True) == ""
 
 
+def test_a_model_of_pypi_keeps_its_name_and_where_it_is_from(tmp_path: Path) -> None:
+    from_pypi = {"model": "SmolLM2-135M", "model_path": "SmolLM2-135M-Instruct", "config_hash": "0123456789ab"}
+    store_of(tmp_path / "a", dataclasses.replace(GOOD, spec=GOOD.spec.replace(**from_pypi)))
+    assert pack(tmp_path / "a", file := tmp_path / "x.tar.gz").runs == 1
+    assert merge([file], tmp_path / "b").added == 1
+    (run,) = Store(tmp_path / "b").runs()
+    assert (run.spec.model, run.spec.model_path) == ("SmolLM2-135M", "SmolLM2-135M-Instruct")
+
+
 SENT: dict[str, tuple[Any, ...]] = {
     "options": ({"interval": 24}, {"shaping": "ranks"}, {}),
     "program": ("mezo 552cb1b, torch 2.1.0+cu121, transformers 4.28.1, Python 3.9.18", "zo2 552cb1b+0123abc"),

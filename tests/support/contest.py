@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,11 @@ def contest(path: Path, changes: Mapping[str, Any] | None = None) -> Contest:
     found = matrix.load(path, "cpu", changes, price=budget.price).contest
     assert found is not None
     return found
+
+
+def only(found: Contest, headers: Sequence[str]) -> Contest:
+    """The runs of these methods alone."""
+    return replace(found, tuning={header: found.tuning[header] for header in headers})
 
 
 def result(

@@ -66,7 +66,7 @@ def campaign(
         return
     run = Run(found, name, results, disk_dir, retry=parse_outcomes(retry), busy=busy, dry=plan, more=more)
     known = run.outlooks(part)
-    campaign_view.show_parts(console.answer_console(), found, known, cells=part is not None)
+    campaign_view.show_parts(console.answer_console(), found, known, run.runs, cells=part is not None)
     if not plan:
         refuse_torchrun()
         run.go(known, seconds)
@@ -104,6 +104,7 @@ class Run:
         self._retry, self._busy, self._more = retry, busy, more
         self._errors, self._store = console.error_console(), Store(results)
         self._here = Here(self._store, self._device, why, disk_dir, self._errors, dry=dry)
+        self.runs: list[Result] = []
 
     def outlooks(self, wanted: str | None) -> list[Outlook]:
         """What is left of the parts: see :func:`_chosen`."""
@@ -112,7 +113,7 @@ class Run:
         parts = _chosen(self._campaign, self._device, wanted, self._more)
         _check_turns(parts)
         room, rates = plan.limits(self._device, self._disk_dir), self._here.rates_now
-        runs = self._store.runs(self._here.machine)
+        self.runs = runs = self._store.runs(self._here.machine)
         for problem in self._store.problems:
             self._here.say(f"not read: {problem}", "yellow")
         return [campaign.outlook(on, runs, rates, room, self._retry) for on in parts]

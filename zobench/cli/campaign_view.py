@@ -59,8 +59,11 @@ def _resolved(device: str) -> str:
     return "cuda:0" if device == "cuda" else device
 
 
-def show_parts(screen: Console, found: Campaign, known: Sequence[Outlook], *, cells: bool = False) -> None:
-    """The parts of a campaign on this machine; with a row for each of their ``cells``, if that is asked for."""
+def show_parts(
+    screen: Console, found: Campaign, known: Sequence[Outlook], runs: Sequence[Result], *, cells: bool = False
+) -> None:
+    """The parts of a campaign on this machine, whose runs are ``runs``; with a row for each of their ``cells``, if that
+    is asked for, and of its protocols what they can show."""
     screen.print(Text(found.title, style="bold"))
     left = [one for one in known if not one.is_done]
     show(screen, [
@@ -76,9 +79,23 @@ def show_parts(screen: Console, found: Campaign, known: Sequence[Outlook], *, ce
     times = plan_view.UNPRICED if math.isnan(seconds) else "times are predicted for this machine"
     whole = ", ".join(filter(None, [f"{len(left)} of {len(known)} parts are left", _time(seconds)]))
     screen.print(Text(f"{whole if left else 'all parts are done'}; {times}{_hidden(found, known)}", style="dim"))
+    most = sum(one.most for one in left)
+    if most > seconds:
+        screen.print(Text(f"{_time(most)} at most, if every grid grows as far as its protocol lets it", style="dim"))
+    for line in _powers(known, runs):
+        screen.print(line, markup=False, highlight=False, soft_wrap=True)
     for one in known if cells else ():
         screen.print()
         plan_view.show_plan(screen, f"{one.on.part.name}, one round", one.steps, None)
+
+
+def _powers(known: Sequence[Outlook], runs: Sequence[Result]) -> list[str]:
+    """What the protocols of the parts can show, a line for each model and task."""
+    from zobench.report import power
+
+    contests = [one.on.contest for one in known if one.on.contest]
+    by_model = {f"{one.cells[0].model}, {one.cells[0].task_name}": one for one in contests}
+    return [f"{which}: {power.of_contest(contest, runs)}" for which, contest in by_model.items()]
 
 
 def _hidden(found: Campaign, known: Sequence[Outlook]) -> str:
@@ -105,7 +122,9 @@ def _done(one: Outlook) -> str:
 def _left(one: Outlook) -> str:
     if not one.progress.wanted:
         return "not here"
-    return "done" if one.is_done else _time(one.left)
+    if one.is_done:
+        return "done"
+    return f"{_time(one.left)} to {_time(one.most)}" if one.most > one.left else _time(one.left)
 
 
 def _reason(one: Outlook) -> str:

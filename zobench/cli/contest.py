@@ -42,14 +42,9 @@ class Stages:
 
     def power(self) -> str:
         """What the protocol can show, from the spread of seeds in this machine's runs and the published ones."""
-        from zobench import recipes
         from zobench.report import power
-        from zobench.store import Store
 
-        spec, published = self.contest.cells[0], Store(recipes.folder("published"))
-        paths = [path for path in published.paths() if path.name.startswith(spec.model)]
-        stored = [*self.known().values(), *filter(None, map(published.read, paths))]
-        return power.planned(self.contest.protocol, power.spread_of(spec, stored), self.contest.test_size)
+        return power.of_contest(self.contest, self.known().values())
 
     def follow(self, first: Summary, budget: float | None, begin: float) -> tuple[Summary, list[Step], int]:
         """Runs the later stages in what is left of the ``budget`` of seconds since ``begin`` (``time.monotonic()``).

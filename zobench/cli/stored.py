@@ -206,7 +206,7 @@ _WANTED = 0.01
 
 @app.command(rich_help_panel=TUNE)
 def verify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder: its result.json and journal.bin.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or a stored result with its journal.")],
     model: Base = "", data_dir: DataDir = None, device: Device = "auto", target: Target = "", quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Replay a fine-tuning run's journal on its base weights, evaluate, and compare with what its result says.
@@ -217,7 +217,7 @@ def verify(
     share = parse_percent("--target", target) if target else None
     if share is not None and not 0 < share < 1:
         raise ValueError(f"`--target` must be above 0% and below 100%, but got {target}; for example 85%")
-    check_folder("RUN", run)
+    check_folder("RUN", run.parent if run.suffix == ".json" else run)
     check_folder("--data-dir", data_dir)
     from zobench.cli import console
     from zobench.finetune import usual_data_dir

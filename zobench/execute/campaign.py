@@ -98,13 +98,14 @@ def _is_hopeless(stored: Result | None, retry: Collection[str]) -> bool:
 class Outlook:
     """A part as this machine meets it now. ``steps``: one for each of its cells, in the first round; ``unfit``: those
     that cannot run here. ``whole`` and ``left``: predicted seconds of all its runs, and of those that are not done; nan
-    where no rates are known."""
+    where no rates are known. ``most``: those left and all that the grids of a protocol may add to them."""
 
     on: PartOn
     steps: tuple[Step, ...]
     progress: Progress
     whole: float
     left: float
+    most: float
     unfit: tuple[Step, ...] = field(default=())
 
     @property
@@ -126,7 +127,9 @@ def outlook(
     fits = [step.spec for step in steps if step.action != "skip"]
     known = part_progress(on, runs, retry) if on.contest else progress(fits, on.rounds, runs, retry)
     whole, left = (sum(seconds[spec.hash] for spec, _ in some) for some in (known.wanted, known.left))
-    return Outlook(on=on, steps=steps, progress=known, whole=whole, left=left, unfit=unfit)
+    added = on.contest.addable(first) if on.contest else ()
+    most = left + sum(seconds[spec.hash] for spec in added)
+    return Outlook(on=on, steps=steps, progress=known, whole=whole, left=left, most=most, unfit=unfit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,6 +28,7 @@ from zobench.predict import interval
 from zobench.predict.interval import Consolidation
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.store.files import KEPT_AS
 
 POLL_SECONDS = 0.1
 PATIENCE = 20.0
@@ -66,7 +67,7 @@ def check_start(spec: RunSpec, timeout: float | None) -> None:
 def run_in_process(
     spec: RunSpec, *, timeout: float | None = None, disk_dir: Path | None = None,
     while_waiting: Callable[[], None] = lambda: None, enough: float | None = None,
-    written: Consolidation | None = None, slowdown: float = 0.0, seat: Seat | None = None,
+    written: Consolidation | None = None, slowdown: float = 0.0, seat: Seat | None = None, journal: Path | None = None,
 ) -> Result:  # fmt: skip
     """Measures ``spec`` in a process of its own; ``timeout`` in seconds. Never raises for what the cell does.
 
@@ -74,6 +75,7 @@ def run_in_process(
     others use too it computes with as many threads as cores are idle when it begins; the result says so.
     ``written``: when its pending updates are, as planned. ``slowdown``: a share by which each of its steps is
     lengthened on purpose, which its result says. ``seat``: of a cell that takes its steps in turns with others.
+    ``journal``: where that of a fine-tuning run is kept (:func:`zobench.finetune.cell`).
     ``while_waiting`` is called about ten times a second. A KeyboardInterrupt ends the cell's process and is passed on.
     A process that torchrun has started is a rank of the cell: it measures here, and gets the result of all.
     """
@@ -85,6 +87,7 @@ def run_in_process(
     try:
         told = deadline.environment(enough) | interval.environment(written)
         told |= {SLOWDOWN: f"{slowdown:.12f}"} if slowdown else {}
+        told |= {KEPT_AS: str(journal.resolve())} if journal else {}
         return _run(spec, timeout, disk_dir, while_waiting, told, seat)
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED

@@ -62,8 +62,10 @@ def sweep(
         try:
             progress.begin(step)
             result = (
-                _left_out(step, over) if over else perform(step, left, timeout, disk_dir, calibration, progress.tick)
-            )
+                _left_out(step, over) if over else perform(
+                    step, left, timeout, disk_dir, calibration, progress.tick, store.draft(step.spec)
+                )
+            )  # fmt: skip
             ran_out = budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED
             done[place] = _kept(step, result, store, finished, summary, says_nothing=ran_out)
             progress.end(step, done[place])
@@ -194,10 +196,11 @@ def _says_less(result: Result, earlier: Result | None) -> bool:
 
 def perform(
     step: Step, left: float | None, timeout: float | None, disk_dir: Path | None, calibration: Mapping[str, Any] | None,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], None] = lambda: None, journal: Path | None = None,
 ) -> Result:  # fmt: skip
-    """The result of ``step``: kept, skipped, or measured with the machine's rates. ``left``: seconds of budget left."""
-    result = _one(step, left, timeout, disk_dir, tick)
+    """The result of ``step``: kept, skipped, or measured with the machine's rates. ``left``: seconds of budget left.
+    ``journal``: where that of a fine-tuning run is kept."""
+    result = _one(step, left, timeout, disk_dir, tick, journal)
     return _with_rates(result, calibration) if step.action == "run" else result
 
 
@@ -209,8 +212,9 @@ def _with_rates(result: Result, calibration: Mapping[str, Any] | None) -> Result
 
 
 def _one(
-    step: Step, left: float | None, timeout: float | None, disk_dir: Path | None, tick: Callable[[], None]
-) -> Result:
+    step: Step, left: float | None, timeout: float | None, disk_dir: Path | None, tick: Callable[[], None],
+    journal: Path | None,
+) -> Result:  # fmt: skip
     if step.action == "keep":
         assert step.earlier is not None
         return step.earlier
@@ -220,7 +224,7 @@ def _one(
     bound = min((one for one in (last, timeout) if one is not None), default=None)
     written = None if step.estimate is None else step.estimate.consolidation
     result = run_in_process(
-        step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, enough=left, written=written
+        step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, enough=left, written=written, journal=journal
     )  # fmt: skip
     if result.outcome is Outcome.TIMEOUT and left is not None and bound == last:
         # skipped, so that the same sweep with a larger budget runs it

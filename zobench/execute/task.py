@@ -114,7 +114,7 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
     (step,) = planned.steps
     said = replace(said, action=step.action)
     jobs.tell(submission, cell, said)
-    result = perform(step, None, submission.timeout, disk_dir, planned.rates)
+    result = perform(step, None, submission.timeout, disk_dir, planned.rates, journal=store.draft(spec))
     if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
         time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
     save(step, result, store)

@@ -106,7 +106,7 @@ def examined(
 @contextmanager
 def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
     """A tuner with the weights after ``step`` steps: from their snapshot, or an earlier one and the journal."""
-    kernels = origin.same_sums(spec, folder, say)
+    kernels = origin.same_sums(spec, folder / origin.JOURNAL, say)
     alone = planned(spec.alone(), kernels)[0]
     if METHODS.get(spec.method).backpropagates:
         with tuner(alone, snapshot.path_of(folder, step), kernels=kernels) as built:

@@ -41,10 +41,9 @@ def header_of(spec: RunSpec, model: PreTrainedModel, kernels: attention.Choice) 
     }
 
 
-def same_sums(spec: RunSpec, folder: Path, say: Callable[[str], None]) -> attention.Choice:
-    """The kernels of attention that the run in ``folder`` began with, if one has begun there, else those of this
+def same_sums(spec: RunSpec, path: Path, say: Callable[[str], None]) -> attention.Choice:
+    """The kernels of attention that the run with the journal ``path`` began with, if it has begun, else those of this
     machine; and this process computes with as many threads as it did: only then are its losses the same bits."""
-    path = folder / JOURNAL
     if not path.exists() or not journal.is_begun(path.read_bytes()):
         return attention_kernels(spec)
     header = journal.read(path)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -38,6 +39,7 @@ from zobench.result.record import DOUBTFUL
 from zobench.runspec import METHODS, RunSpec, provenance
 from zobench.runspec.kinds import NOISES
 from zobench.store import reading
+from zobench.store.files import KEPT_AS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -122,9 +124,14 @@ def _begun(spec: RunSpec, folder: Path, items: Sequence[Item], data: TaskData) -
 
 
 def cell(spec: RunSpec) -> Result:
-    """Runs in a temporary folder as a cell of a sweep, with data from ``ZOBENCH_DATA_DIR`` or the hub."""
+    """Runs in a temporary folder as a cell of a sweep, with data from ``ZOBENCH_DATA_DIR`` or the hub. The journal of a
+    zeroth-order run that saw the test set goes to the file that :data:`zobench.store.files.KEPT_AS` names."""
     with ranks(spec) as world, scratch(disk_dir(), "run", world) as folder:
         result = run(spec, folder=folder, data_dir=usual_data_dir())
+        kept = os.environ.get(KEPT_AS)
+        if kept and "test" in result.evaluation and not METHODS.get(spec.method).backpropagates:
+            Path(kept).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / JOURNAL, kept)
         if world is not None:
             world.barrier()  # what the first rank has made goes when all are done
     return result
@@ -202,7 +209,7 @@ def _trained(
     callbacks: Callbacks,
 ) -> Result:  # fmt: skip
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
-    attention = origin.same_sums(spec, folder, progress.say)
+    attention = origin.same_sums(spec, folder / JOURNAL, progress.say)
     chosen, plan = planned(spec, attention)
     if "attention" in plan:
         progress.say(plan["attention"])

@@ -33,6 +33,7 @@ from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import NOISES
 from zobench.store import reading
+from zobench.store.files import JOURNAL as ENDING
 from zobench.version import __version__
 
 LOSS_TOLERANCE = 1e-3
@@ -53,18 +54,20 @@ def verify(
     folder: Path, *, model: str = "", device: str = "auto", data_dir: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Verified:  # fmt: skip
-    """Verifies the run in ``folder``, of which result.json and journal.bin are needed.
+    """Verifies the run in ``folder``, of which result.json and journal.bin are needed, or, given the file of a stored
+    result, the run whose journal is kept beside it.
 
     ``model``: where its base weights lie, if that is not where the result says. ``device``: "auto" is the run's own.
     Raises ``ValueError``, one line, for a run that has not ended, a journal that was changed, other base weights, other
     data, and for an evaluation that is not the stored one: scores must be equal to the last digit, losses up to
     :data:`LOSS_TOLERANCE`.
     """
-    result, header, items = _sound(folder)
+    place, path = (folder, folder.with_suffix(ENDING)) if folder.is_file() else (folder / RESULT, folder / JOURNAL)
+    result, header, items = _sound(place, path)
     chosen, why = choose_device(result.spec.device if device == "auto" else device)
     say(why)
     spec = _placed(result.spec, model, chosen)
-    attention = origin.same_sums(spec, folder, say)
+    attention = origin.same_sums(spec, path, say)
     step = int(result.evaluation["best"]["step"])
     words, _ = tokenizers.load(spec)
     data = task_data(spec, words, data_dir)
@@ -86,19 +89,22 @@ def verify(
     return Verified(result, seen, seconds)
 
 
-def _sound(folder: Path) -> tuple[Result, dict[str, Any], list[Item]]:
-    """What the folder's result says, and what its journal says, which must agree: the run, its steps, curve and g."""
-    path, result_path = folder / JOURNAL, folder / RESULT
+def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[Item]]:
+    """What the result in ``result_path`` says, and what the journal in ``path`` says, which must agree: the run, its
+    steps, curve and g."""
     for needed in (path, result_path):
         if not needed.is_file():
-            raise ValueError(f"`RUN` must be the folder of a run that has ended, but {needed} is not there; name it")
+            raise ValueError(
+                f"`RUN` must be the folder of a run that has ended, or a stored result with its journal, but {needed} "
+                "is not there; name another"
+            )
     try:
         result = reading.read(result_path)
     except ValueError as error:
         raise ValueError(f"{result_path} must be a result, but cannot be read ({error}); take another copy") from error
     if METHODS.get(result.spec.method).backpropagates or "best" not in result.evaluation:
         raise ValueError(
-            f"`RUN` must be of a zeroth-order method on a task, but {folder} has method={result.spec.method}, "
+            f"`RUN` must be of a zeroth-order method on a task, but {result_path} has method={result.spec.method}, "
             f"task={result.spec.task_name}: no journal tells its weights; name another"
         )
     header, items = journal.read(path)

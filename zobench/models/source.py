@@ -93,10 +93,16 @@ def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
 
 
 def place_of(given: str) -> str:
-    """What ``given`` names: the absolute path of a folder or file, a hub id, or a package's model."""
-    if (model := packaged.get(given)) is not None:
-        return model.name
+    """What ``given`` names: the absolute path of a folder or file, a hub id, or a package's model. Raises
+    ``ValueError`` for what is none of these, and for a name that a package's model and a folder here have."""
     local = Path(given).expanduser()
+    if (model := packaged.get(given)) is not None:
+        if local.exists():
+            raise ValueError(
+                f"`model` must name one model, but {given} is here and is PyPI's {model.name} too; write ./{given}, or "
+                "go to another folder"
+            )
+        return model.name
     is_path = local.exists() or given.startswith((".", "/", "~")) or given.lower().endswith(".gguf")
     if is_path or given.count("/") > 1:
         return str(local.absolute())
@@ -112,7 +118,9 @@ def _is_hub_id(path: str) -> bool:
 
 
 def _usual_name(path: str) -> str:
-    """What a model found at ``path`` is called where the user gives it no name; never a registered model's name, which
-    stands for the published weights."""
+    """What a model found at ``path`` is called where the user gives it no name; never a registered model's name or a
+    package's, which stand for the published weights."""
+    if (model := packaged.get(path)) is not None:
+        return model.name
     name = Path(path).stem if path.lower().endswith(".gguf") else Path(path).resolve().name
-    return f"{name}-local" if is_registered(name) else name
+    return f"{name}-local" if is_registered(name) or packaged.get(name) else name

@@ -78,11 +78,9 @@ def load(
         headers = chosen.pop("methods", None)
         _check_section(chosen, ("base",) if "protocol" in body else PART_KEYS, "a part of a campaign")
         body = _overlay(body, chosen)
-        contest = _contest(body, device, dict(changes or {}), price) if "protocol" in body else None
-        if headers is not None:
-            if contest is None:
-                raise ValueError("`methods` of a part choose those of a protocol, but the file has none; leave it out")
-            contest = contest.only(headers)
+        contest = _contest(body, device, dict(changes or {}), price, headers) if "protocol" in body else None
+        if headers is not None and contest is None:
+            raise ValueError("`methods` of a part choose those of a protocol, but the file has none; leave it out")
         cells: dict[str, RunSpec] = {}
         for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow):
             check_recorded(cell)
@@ -151,12 +149,14 @@ def _protocol(body: Mapping[str, Any]) -> protocols.Protocol:
     return protocols.read(body["protocol"], body.get("methods", []), flat(body.get("base", {})))
 
 
-def _contest(body: Mapping[str, Any], device: str, changes: dict[str, Any], price: Price) -> Contest:
+def _contest(
+    body: Mapping[str, Any], device: str, changes: dict[str, Any], price: Price, headers: Sequence[str] | None
+) -> Contest:
     base, changes = flat(body.get("base", {})), flat(changes)
     for key in base:
         _check_field(key)
     return protocols.contest(
-        _protocol(body), base, changes, _product, lambda values: _spec(values).resolve(device), price
+        _protocol(body), base, changes, _product, lambda values: _spec(values).resolve(device), price, headers
     )
 
 

@@ -128,13 +128,6 @@ class Contest:
         points = [spec for point in zip(*self.tuning.values(), strict=True) for spec in point]
         return tuple(point.replace(seed=seed) for seed in self.protocol.tuning_seeds for point in points)
 
-    def only(self, headers: Sequence[str]) -> Contest:
-        """The runs of these methods alone. Raises ``ValueError`` for a header that is none's."""
-        for header in headers:
-            if header not in self.tuning:
-                raise ValueError(f"a protocol has no method {header!r}; {suggestion(header, self.tuning)}")
-        return replace(self, tuning={header: self.tuning[header] for header in headers})
-
     def search(self, header: str, results: Mapping[str, Result]) -> Search:
         """The tuning of a method as far as ``results``, by their hash, tell it: its grid, then the neighbours of the
         best point until it is interior or the protocol's ``extra`` points are used up."""
@@ -178,6 +171,16 @@ class Contest:
         untuned = [points[0] for header, points in self.tuning.items() if not self.is_tuned(header, results)]
         likely = [self.final(point, seed) for seed in self.protocol.seeds for point in untuned]
         return (*self.cells, *self.added(results), *self.finals(results), *likely)
+
+    def addable(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
+        """The most runs that grids may add to those of :meth:`foreseen`: for each its method's first point, which
+        costs as much."""
+        found, most = list[RunSpec](), self.protocol.points + self.protocol.extra
+        for header in self.tuning:
+            state = self.search(header, results)
+            if state.waiting or state.beyond:
+                found += self.protocol.tuning_runs(state.points[0]) * (most - len(state.points))
+        return tuple(found)
 
     def _bought(self, header: str, spec: RunSpec) -> RunSpec:
         return _bought(self.protocol, header, spec, self.price)
@@ -286,15 +289,19 @@ def _check_contenders(protocol: Protocol) -> None:
 
 def contest(
     protocol: Protocol, base: Mapping[str, Any], changes: Mapping[str, Any], points: Callable[[Mapping[str, Any]], Any],
-    make: Callable[[Mapping[str, Any]], RunSpec], price: Price,
+    make: Callable[[Mapping[str, Any]], RunSpec], price: Price, headers: Sequence[str] | None = None,
 ) -> Contest:  # fmt: skip
-    """The protocol's runs. ``base``: what all have in common; ``changes`` are made to it. ``points``: the combinations
-    of a method's fields; ``make``: the resolved spec of some values.
+    """The protocol's runs, or those of the methods ``headers`` alone. ``base``: what all have in common; ``changes``
+    are made to it. ``points``: the combinations of a method's fields; ``make``: the resolved spec of some values.
 
     Raises ``ValueError`` for a change of what the protocol or its methods state (but for the base of a grid's
-    multiples, of which a grid of numbers takes no notice), for equal points, and for a budget
-    that buys no step.
+    multiples, of which a grid of numbers takes no notice), for equal points, for a budget that
+    buys no step, and for a header that is none's.
     """
+    by_header = {one.header: one for one in protocol.contenders}
+    for header in headers or ():
+        if header not in by_header:
+            raise ValueError(f"a protocol has no method {header!r}; {suggestion(header, by_header)}")
     for key in (*base, *changes):
         if key in _OWN:
             raise ValueError(f"`{key}` must be left to a protocol, but is given; {_OWN[key]} in [protocol] decides it")
@@ -320,7 +327,7 @@ def contest(
             _bought(protocol, one.header, make({**common, **_resolved(point, common)}), price)
             for point in points(one.fields)
         )
-        for one in protocol.contenders
+        for one in (by_header[header] for header in (by_header if headers is None else headers))
     }
     hashes = [spec.hash for specs in tuning.values() for spec in specs]
     if len(set(hashes)) < len(hashes):

@@ -250,13 +250,17 @@ def _sized(spec: RunSpec) -> RunSpec:
     return spec.replace(model="OPT-125M", model_path="", name="", config_hash="", weights_hash="")
 
 
+_ROWS = ("packed", "attention")
+"""Fields that say how a batch's rows are computed and not what of: not every method takes them."""
+
+
 def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
     """How the methods came out, for each machine and model (and all else that the methods' own fields leave open)."""
     groups: dict[tuple[Any, ...], list[Result]] = {}
     varied = {key.partition(".")[0] for contender in table.protocol.contenders for key in contender.fields}
     common = [
         name for name, field in DECLARED.items()
-        if not field.unhashed and name not in (*varied, "steps", "seed", "eval_every", "test_size", "weights_path")
+        if not field.unhashed and name not in (*varied, *_ROWS, "steps", "seed", "eval_every", "test_size", "weights_path")
     ]  # fmt: skip
     for result in results:
         if is_of(table.protocol, result.spec):

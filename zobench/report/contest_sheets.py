@@ -158,7 +158,7 @@ def _shown(table: ContestTable, ranking: Ranking) -> list[str]:
     """What the columns mean, and which differences could be shown at all."""
     remarks = [
         f"Less {table.baseline}: paired by seed, in parentheses 95 % by Student's t for the loss, the primary outcome, "
-        "and for accuracies by a bootstrap of seeds and test examples; p of the loss by Holm over all methods. A "
+        "and for accuracies by an analysis of variance by seed and example; p of the loss by Holm over all methods. A "
         "method whose best point is an end of what was tried has no claim."
     ]
     least = reached(table, ranking)

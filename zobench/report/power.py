@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zobench.recipes.protocol import Protocol
+from zobench import recipes
+from zobench.recipes.protocol import Contest, Protocol
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.stats import LEVEL
 from zobench.stats.significance import POWER, detectable
+from zobench.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +71,15 @@ def _of_differences(sets: Sequence[Sequence[Sequence[Result]]], key: str) -> flo
         squares += float((values**2).sum())
         freedom += max(len(rows) - 1, 1) * (values.shape[1] - 1)
     return math.sqrt(2 * squares / freedom)
+
+
+def of_contest(contest: Contest, results: Iterable[Result]) -> str:
+    """What the protocol of ``contest`` can show, from the spread of seeds in ``results`` and in the published runs."""
+    spec, published = contest.cells[0], Store(recipes.folder("published"))
+    paths = [path for path in published.paths() if path.name.startswith(spec.model)]
+    return planned(
+        contest.protocol, spread_of(spec, [*results, *filter(None, map(published.read, paths))]), contest.test_size
+    )
 
 
 def planned(protocol: Protocol, spread: Spread, wanted: int) -> str:

@@ -1,7 +1,7 @@
 """Whether two methods differ whose runs share seeds and test examples, and whether an accuracy exceeds a target.
 
-Losses: the t test of the differences by seed. Accuracies: McNemar's test, and a bootstrap of seeds and examples
-together. What a protocol can show is the least difference that the t test would find.
+Losses: the t test of the differences by seed. Accuracies: McNemar's test, and an analysis of variance by seed and
+example. What a protocol can show is the least difference that the t test would find.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 POWER = 0.8
 """With which the least detectable difference would be found."""
-DRAWS = 1000
-"""Of a bootstrap; its random numbers are the same each time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,23 +50,25 @@ def paired(differences: Sequence[float]) -> Difference:
 def joint(differences: NDArray[np.float64]) -> Difference:
     """The mean of ``differences`` (seeds, examples) of two methods' right answers, each -1, 0 or 1.
 
-    Its interval is Student's with the standard error of a bootstrap that draws seeds and examples, each with
-    replacement (Owen 2007, "The pigeonhole bootstrap"), times sqrt(s / (s - 1)) for s seeds (Hesterberg 2015). p is
-    exact, of the test that gives each example's sum over the seeds either sign: of one seed it is McNemar's.
+    Its interval is that of radiology's studies of several readers and cases (Dorfman, Berbaum and Metz 1992), seeds for
+    readers: Student's, with the variance of a two-way analysis of variance in which both are drawn, and with the
+    degrees of freedom of Hillis (2007). p is exact, of the test that gives each example's sum over the seeds either
+    sign: of one seed it is McNemar's.
     """
-    import numpy as np
     from scipy import stats
 
     seeds, count = differences.shape
-    rng, value = np.random.default_rng(0), float(differences.mean())
-    p = _sign_flip(differences.sum(axis=0))
-    if seeds < 2:
+    value, p = float(differences.mean()), _sign_flip(differences.sum(axis=0))
+    if seeds < 2 or count < 2:
         return Difference(value=value, low=-math.inf, high=math.inf, p=p)
-    of_seeds = rng.multinomial(seeds, np.full(seeds, 1 / seeds), DRAWS) / seeds
-    of_examples = rng.multinomial(count, np.full(count, 1 / count), DRAWS) / count
-    drawn = np.einsum("bs,sn,bn->b", of_seeds, differences, of_examples, optimize=True)
-    half = drawn.std(ddof=1) * math.sqrt(seeds / (seeds - 1)) * stats.t.ppf(1 - LEVEL / 2, seeds - 1)
-    return Difference(value=value, low=value - float(half), high=value + float(half), p=p)
+    of_seeds, of_examples = (differences.mean(axis=axis, keepdims=True) for axis in (1, 0))
+    by_seed = count * float(of_seeds.var(ddof=1))
+    by_example = seeds * float(of_examples.var(ddof=1))
+    rest = float(((differences - of_seeds - of_examples + value) ** 2).sum()) / ((seeds - 1) * (count - 1))
+    variance = by_seed + max(by_example - rest, 0.0)
+    freedom = (seeds - 1) * (variance / by_seed) ** 2 if by_seed else math.inf
+    half = math.sqrt(variance / (seeds * count)) * float(stats.t.ppf(1 - LEVEL / 2, freedom))
+    return Difference(value=value, low=value - half, high=value + half, p=p)
 
 
 def _sign_flip(each: NDArray[np.float64]) -> float:

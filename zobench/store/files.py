@@ -44,6 +44,12 @@ LOCK = ".lock"
 """File in the root that a sweep holds locked; the lock goes with its process."""
 
 
+JOURNAL = ".journal"
+"""Ending of the file beside a result that holds the journal of its run (:mod:`zobench.durable.journal`)."""
+KEPT_AS = "ZOBENCH_JOURNAL"
+"""An environment variable: the file that a cell's process writes its journal to."""
+
+
 class StoreError(OSError):
     """A result could not be written; the message is one line with the file, the cause and the remedy."""
 
@@ -99,7 +105,8 @@ class Store:
         return self.root / _machine_folder(machine) / f"{clean}.json"
 
     def save(self, result: Result) -> Path:
-        """Write ``result`` so that a crash at any moment leaves either the old file or the new one, whole.
+        """Write ``result`` so that a crash at any moment leaves either the old file or the new one, whole; and beside
+        it the journal of its run, if there is one.
 
         Raises :class:`StoreError` if the disk refuses (full, read-only, not permitted).
         """
@@ -111,6 +118,8 @@ class Store:
             replace(path, text.encode())
             if before != path:
                 before.unlink(missing_ok=True)
+            if (draft := self.draft(result.spec)).exists():
+                draft.replace(path.with_suffix(JOURNAL))
         except OSError as error:
             cause = error.strerror or str(error)
             remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
@@ -118,6 +127,10 @@ class Store:
                 error.errno, f"a result must be writable, but got {cause!r} for {path}; {remedy}"
             ) from error
         return path
+
+    def draft(self, spec: RunSpec) -> Path:
+        """Where the journal of a run of ``spec`` waits until its result is saved (:meth:`save`)."""
+        return self.root / f".{spec.hash}{JOURNAL}"
 
     def find(self, spec: RunSpec, machine: str, number: int = 0) -> Result | None:
         """The stored result of exactly this (resolved) ``spec`` in round ``number``, or None; an unreadable one counts

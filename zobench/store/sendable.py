@@ -15,6 +15,7 @@ from typing import Any
 
 from zobench.measure.environment import CPU_FLAGS, PACKAGES, describe
 from zobench.measure.samples import THROTTLE
+from zobench.models import packaged
 from zobench.result import Result
 from zobench.result.examples import KEY as EXAMPLES
 from zobench.result.examples import unpacked
@@ -98,8 +99,10 @@ def sendable(result: Result, keep_text: bool = False) -> Result:
     kept = {name: form(getattr(result, name)) for name, form in parts.items()}
     spec = without_place(result).spec.replace(task_file="")
     if not keep_text:
-        shown = spec.model if spec.model in _builtin_names()["model"] else f"model-{spec.config_hash[:8]}"
-        spec = spec.replace(name="", model_path="", model=shown)
+        is_known = spec.model in _builtin_names()["model"] or packaged.get(spec.model)
+        shown = spec.model if is_known else f"model-{spec.config_hash[:8]}"
+        place = spec.model_path if packaged.get(spec.model_path) else ""
+        spec = spec.replace(name="", model_path=place, model=shown)
     return replace(result, spec=spec, partial=result.partial is True, **kept)
 
 
