@@ -5,6 +5,7 @@ what the published runs measured of it and what is predicted. ``generated.py`` w
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from zobench.recipes.reference import Reference
     from zobench.report.summary import Filled
     from zobench.result import Result
+    from zobench.runspec import RunSpec
 
 DATA = Path(__file__).with_name("coverage.toml")
 KINDS = {"table": "tables", "figure": "plots"}
@@ -34,6 +36,7 @@ class Row:
     shows: tuple[str, ...] = ()
     runs: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
+    lacks: str = ""
     text: bool = False
     drawing: bool = False
 
@@ -66,23 +69,46 @@ def _data() -> dict[str, dict[str, list]]:
     return tomllib.loads(DATA.read_text(encoding="utf-8"))
 
 
-def counterparts(reference: Reference, results: Sequence[Result]) -> tuple[int, int, int, int]:
-    """Of the accuracies that the papers report: how many, and how many have a published run of the same task, method,
-    scheme and setting: on the paper's own model, on another pretrained model, on zobench's own tiny OPT alone."""
+WHERE = ("the paper's own model", "another pretrained model", "the tiny OPT that zobench pretrains alone", "no model")
+"""On what the counterpart of a reported accuracy was measured, the best first."""
+
+
+def counterparts(reference: Reference, specs: Iterable[RunSpec]) -> dict[str, Counter[str]]:
+    """Table -> how many of its reported accuracies have their counterpart where (:data:`WHERE`): a run among ``specs``
+    of the same task, method, scheme and setting from pretrained weights."""
     from zobench import models
     from zobench.report.terms import deviations
 
-    tuned = [result.spec for result in results if result.spec.weights == "pretrained" and result.evaluation]
-    reported = [row for row in reference.rows if row["metric"] == "accuracy"]
-    found = [0, 0, 0]
-    for row in reported:
+    tuned = [spec for spec in specs if spec.weights == "pretrained" and spec.task != "none"]
+    found: dict[str, Counter[str]] = {}
+    for row in (row for row in reference.rows if row["metric"] == "accuracy"):
         alike = [spec for spec in tuned if not set(SAME) & set(deviations(spec, row))]
-        is_own = [spec.model == row["model"] for spec in alike]
-        is_public = [bool(spec.config_hash or models.of(spec).hub_id) for spec in alike]
-        found[0] += any(is_own)
-        found[1] += any(is_public) and not any(is_own)
-        found[2] += bool(alike) and not any(is_public)
-    return len(reported), *found
+        is_own = any(spec.model == row["model"] for spec in alike)
+        is_public = any(spec.config_hash or models.of(spec).hub_id for spec in alike)
+        place = WHERE[0 if is_own else 1 if is_public else 2 if alike else 3]
+        found.setdefault(f"{row['paper']}/{row['artifact']}", Counter())[place] += 1
+    return found
+
+
+def _accuracies(reference: Reference, results: Sequence[Result], every: Sequence[Row]) -> list[str]:
+    """How many of the papers' accuracies have a counterpart where, in a line and by table; why the rest has none."""
+    from zobench.recipes.reference import PAPERS
+
+    found = counterparts(reference, [result.spec for result in results if result.evaluation])
+    rows = {row.recipe: row for row in every if row.recipe in found}
+    total = sum(found.values(), Counter())
+    told = ", ".join(f"{total[place]} on {place}" for place in WHERE)
+    lines = [
+        (f"{PAPERS[rows[name].paper]}, {rows[name].at}", *(str(counts[place]) for place in WHERE),
+         rows[name].lacks if counts[WHERE[2]] + counts[WHERE[3]] else "")
+        for name, counts in found.items()
+    ]  # fmt: skip
+    return [
+        f"**Accuracies.** Of the {total.total()} that the papers report, the same task, method, scheme and setting was "
+        f"measured: {told}. A counterpart stands beside a paper's value in a row or column of its own model; it is of "
+        "fewer steps, so that no claim about the paper's value rests on it.",
+        _table(("Table", *WHERE, "Why there is none on a pretrained model"), lines),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,11 +156,8 @@ def text(results: Sequence[Result], filled: Sequence[Filled], reference: Referen
     from zobench.recipes.reference import PAPERS
 
     items, every = shown(results, filled, reference), rows()
-    reported, own, real, tiny = counterparts(reference, results)
     parts = [
-        f"**Accuracies.** Of the {reported} that the papers report, {own} were measured on the paper's own model, and "
-        f"{real} have a run of the same task, method and scheme on another pretrained model; {tiny} more have one on "
-        "the tiny OPT that zobench pretrains alone.",
+        *_accuracies(reference, results, every),
         f"## The {sum(row.drawing for row in every)} drawings without numbers",
         _table(("Figure", "What it draws", "Explained in"), (
             (f"{PAPERS[row.paper]}, {row.at}", row.what, _page(row.page)) for row in every if row.drawing
