@@ -77,17 +77,23 @@ def counterparts(reference: Reference, specs: Iterable[RunSpec]) -> dict[str, Co
     """Table -> how many of its reported accuracies have their counterpart where (:data:`WHERE`): a run among ``specs``
     of the same task, method, scheme and setting from pretrained weights."""
     from zobench import models
-    from zobench.report.terms import deviations
 
     tuned = [spec for spec in specs if spec.weights == "pretrained" and spec.task != "none"]
     found: dict[str, Counter[str]] = {}
     for row in (row for row in reference.rows if row["metric"] == "accuracy"):
-        alike = [spec for spec in tuned if not set(SAME) & set(deviations(spec, row))]
+        alike = [spec for spec in tuned if is_alike(spec, row)]
         is_own = any(spec.model == row["model"] for spec in alike)
         is_public = any(spec.config_hash or models.of(spec).hub_id for spec in alike)
         place = WHERE[0 if is_own else 1 if is_public else 2 if alike else 3]
         found.setdefault(f"{row['paper']}/{row['artifact']}", Counter())[place] += 1
     return found
+
+
+def is_alike(spec: RunSpec, row: Mapping[str, str]) -> bool:
+    """Whether a run of ``spec`` is of the task, method, scheme and setting of a reported value, its ``row``."""
+    from zobench.report.terms import deviations
+
+    return not set(SAME) & set(deviations(spec, row))
 
 
 def _accuracies(reference: Reference, results: Sequence[Result], every: Sequence[Row]) -> list[str]:

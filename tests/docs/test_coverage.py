@@ -15,6 +15,7 @@ from zobench import recipes
 from zobench.predict.budget import price
 from zobench.recipes import campaign
 from zobench.recipes.reference import PAPERS, Reference
+from zobench.report import artifacts
 from zobench.report.artifacts import load_all
 from zobench.result import Outcome, Result
 from zobench.runspec.registry import resolve
@@ -113,6 +114,14 @@ def test_each_reported_accuracy_has_a_counterpart_on_a_real_model_or_a_sentence_
     real = [cell for on in parts for cell in on.cells if "SmolLM2" in cell.model_path]
     made = elements.counterparts(REFERENCE, real)  # once the campaign has run
     assert {place for counts in made.values() for place in counts} == {"another pretrained model"}
+    tables = {name: artifacts.load(name) for name in made}
+    unseen = [
+        row for row in REFERENCE.rows if row["metric"] == "accuracy" and not any(
+            elements.is_alike(cell, row) and artifacts.shows(tables[f"{row['paper']}/{row['artifact']}"], cell)
+            for cell in real
+        )
+    ]  # fmt: skip
+    assert unseen == []
     named = re.findall(r"papers-[a-z0-9-]+", " ".join(row.lacks for row in ROWS))
     assert set(named) == {on.part.name for on in parts if on.part.name.startswith("papers-")}
     ran = [Result(spec=cell, outcome=Outcome.OK, evaluation={"start": {}}) for cell in real]

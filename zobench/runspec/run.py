@@ -160,7 +160,7 @@ class RunSpec:
     compile: bool = declare(SwitchField(False, "torch.compile of the blocks' forward", since=FAST_ENGINE))
     packed: bool = declare(SwitchField(
         False, "with a task: rows are computed without padding, and what rows begin with in common once", since=PACKING,
-        label=VALUE, free=True, paced=True,
+        free=True, paced=True,
     ))
     attention: str = declare(WordField(
         "model", "on a CPU: the model's own attention, or for each length of rows the faster of two kernels, "
