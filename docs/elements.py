@@ -79,14 +79,14 @@ def counterparts(reference: Reference, specs: Iterable[RunSpec]) -> dict[str, Co
     from zobench import models
 
     tuned = [spec for spec in specs if spec.weights == "pretrained" and spec.task != "none"]
-    found: dict[str, Counter[str]] = {}
+    by_table: dict[str, Counter[str]] = {}
     for row in (row for row in reference.rows if row["metric"] == "accuracy"):
         alike = [spec for spec in tuned if is_alike(spec, row)]
         is_own = any(spec.model == row["model"] for spec in alike)
         is_public = any(spec.config_hash or models.of(spec).hub_id for spec in alike)
         place = WHERE[0 if is_own else 1 if is_public else 2 if alike else 3]
-        found.setdefault(f"{row['paper']}/{row['artifact']}", Counter())[place] += 1
-    return found
+        by_table.setdefault(f"{row['paper']}/{row['artifact']}", Counter())[place] += 1
+    return by_table
 
 
 def is_alike(spec: RunSpec, row: Mapping[str, str]) -> bool:
@@ -100,18 +100,18 @@ def _accuracies(reference: Reference, results: Sequence[Result], every: Sequence
     """How many of the papers' accuracies have a counterpart where, in a line and by table; why the rest has none."""
     from zobench.recipes.reference import PAPERS
 
-    found = counterparts(reference, [result.spec for result in results if result.evaluation])
-    rows = {row.recipe: row for row in every if row.recipe in found}
-    total = sum(found.values(), Counter())
-    told = ", ".join(f"{total[place]} on {place}" for place in WHERE)
+    by_table = counterparts(reference, [result.spec for result in results if result.evaluation])
+    rows = {row.recipe: row for row in every if row.recipe in by_table}
+    total = sum(by_table.values(), Counter())
+    sums = ", ".join(f"{total[place]} on {place}" for place in WHERE)
     lines = [
         (f"{PAPERS[rows[name].paper]}, {rows[name].at}", *(str(counts[place]) for place in WHERE),
          rows[name].lacks if counts[WHERE[2]] + counts[WHERE[3]] else "")
-        for name, counts in found.items()
+        for name, counts in by_table.items()
     ]  # fmt: skip
     return [
         f"**Accuracies.** Of the {total.total()} that the papers report, the same task, method, scheme and setting was "
-        f"measured: {told}. A counterpart stands beside a paper's value in a row or column of its own model; it is of "
+        f"measured: {sums}. A counterpart stands beside a paper's value in a row or column of its own model; it is of "
         "fewer steps, so that no claim about the paper's value rests on it.",
         _table(("Table", *WHERE, "Why there is none on a pretrained model"), lines),
     ]

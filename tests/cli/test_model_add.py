@@ -87,8 +87,8 @@ def test_one_command_makes_a_model_that_runs_know_by_its_short_name(
     code, _, err = zobench("model", "add", "small")  # again, without PyPI
     assert (code, "PyPI" in err) == (0, False)
     (tmp_path / "small").mkdir()
-    told = r"small is here and is PyPI's Small-1K too; write \./small, or go to another"
-    with contextlib.chdir(tmp_path), pytest.raises(ValueError, match=told):
+    message = r"small is here and is PyPI's Small-1K too; write \./small, or go to another"
+    with contextlib.chdir(tmp_path), pytest.raises(ValueError, match=message):
         matrix.single({"model": "small", "seq_len": 16}, "cpu")
     (tmp_path / "small").rmdir()
     (kept / "small.gguf").write_bytes(bytes(99))  # somebody's hand, or a disk's

@@ -147,8 +147,8 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
     finals = [Store(here / "results").path(one, machine) for one in running.ran[12:] if one.method == "zo-sgd"]
     assert journals == sorted(path.with_suffix(".journal") for path in finals)  # FO-SGD's has no gradients
     for path in finals:
-        told = zobench("verify", str(path), "--data-dir", str(data_dir))[:2]
-        assert (told[0], f"verified: {path}" in told[1]) == (0, True)
+        code, shown, _ = zobench("verify", str(path), "--data-dir", str(data_dir))
+        assert (code, f"verified: {path}" in shown) == (0, True)
     assert "Two methods: accuracy" in out
     assert "Less ZO-SGD (points)" in out
     assert "wait" not in err

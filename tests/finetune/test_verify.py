@@ -102,7 +102,7 @@ def test_what_is_not_the_run_is_refused(copied: Path, data_dir: Path, tmp_path: 
     edited(copied, lambda told: told["evaluation"]["curve"][1].__setitem__(2, 0.0))
     assert "must have the curve on dev that its result says, but has another" in refused(copied, data_dir)
     (copied / "result.json").unlink()
-    assert refused(copied, data_dir).startswith("`RUN` must be the folder of a run that has ended, but ")
+    assert refused(copied, data_dir).startswith("`RUN` must be the folder of a run that has ended, or a stored ")
 
 
 def test_a_run_that_backpropagates_has_no_such_journal(

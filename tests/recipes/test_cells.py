@@ -51,11 +51,11 @@ def tiny(cell: RunSpec) -> RunSpec:
     """``cell`` on the CPU, of a small model of the same class, with few tokens: what is built stays what it is."""
     kept = {key: value for key, value in cell.to_dict().items() if key not in UNBUILT}
     if cell.config_hash:  # a package's, whose folder is tiny already
-        own = {key: cell.value(key) for key in ("model", "model_path", "config_hash")}
+        model = {key: cell.value(key) for key in ("model", "model_path", "config_hash")}
     else:
-        own = {"model": "opt350-tiny" if cell.model == "OPT-350M" else TINY[models.of(cell).model_type]}
+        model = {"model": "opt350-tiny" if cell.model == "OPT-350M" else TINY[models.of(cell).model_type]}
     small = {
-        **own,
+        **model,
         "weights": "shared" if cell.weights == "shared" else "random", "device": "cpu",
         "tier": "pageable" if cell.tier == "pinned" else cell.tier, "seq_len": 16, "steps": 1, "warmup": 0,
         "batch_size": cell.options.get("shards", 2), "queries": cell.queries if cell.options else min(cell.queries, 2),

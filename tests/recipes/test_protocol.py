@@ -183,8 +183,8 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
     path = write(tmp_path, PROTOCOL)
 
     def part(header: str) -> Any:
-        own = {"methods": [header], "base": {"attention": "fast"}}
-        return matrix.load(path, "cpu", price=budget.price, part=own).contest
+        changes = {"methods": [header], "base": {"attention": "fast"}}
+        return matrix.load(path, "cpu", price=budget.price, part=changes).contest
 
     assert {spec.attention for spec in part("ZO-SGD").cells} == {"fast"}
     assert len(part("ZO-SGD").protocol.contenders) == 3

@@ -175,12 +175,12 @@ class Contest:
     def addable(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
         """The most runs that grids may add to those of :meth:`foreseen`: for each its method's first point, which
         costs as much."""
-        found, most = list[RunSpec](), self.protocol.points + self.protocol.extra
+        runs, most = list[RunSpec](), self.protocol.points + self.protocol.extra
         for header in self.tuning:
             state = self.search(header, results)
             if state.waiting or state.beyond:
-                found += self.protocol.tuning_runs(state.points[0]) * (most - len(state.points))
-        return tuple(found)
+                runs += self.protocol.tuning_runs(state.points[0]) * (most - len(state.points))
+        return tuple(runs)
 
     def _bought(self, header: str, spec: RunSpec) -> RunSpec:
         return _bought(self.protocol, header, spec, self.price)
