@@ -100,7 +100,7 @@ def get(name: str) -> Packaged | None:
 
 
 def file_of(model: Packaged) -> Path:
-    """The model's GGUF file in the cache. Raises ``ValueError`` if it was not added, or is not the known file any more."""
+    """The model's GGUF file in the cache. Raises ``ValueError`` if it was not added, or was changed since."""
     if not model.path.is_file():
         raise ValueError(f"{model.name} needs its weights, but they are not here; zobench model add {model.short}")
     if not model.sha256.startswith(found := identity.file_hash(model.path)):
