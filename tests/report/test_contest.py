@@ -77,7 +77,7 @@ def test_the_table_shows_paired_differences_and_what_was_chosen(table: ContestTa
     assert first["Less ZO-SGD"] == "-0.1503 (-0.1518 to -0.1489)"  # of -0.150, -0.151, -0.150: t 4.303 / sqrt(3)
     assert (first["Shown"], second["Shown"], base["Shown"]) == ("better", "better", "—")
     assert first["p (Holm)"] == "< 0.0001"
-    assert second["Less ZO-SGD (points)"].startswith("+1.0 (-0.")
+    assert second["Less ZO-SGD (points)"].startswith("+1.0 (+0.")
     assert (base["Less ZO-SGD"], base["p (McNemar)"]) == ("—", "·")
     text = render(table, results, "markdown")
     assert "compared by the mean loss on dev with seeds 9, 10; the best one runs with seeds 0, 1, 2" in text

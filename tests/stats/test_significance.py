@@ -77,12 +77,12 @@ def test_the_joint_interval_is_as_wide_as_the_mean_varies(of_seeds: float, of_ex
 
 
 def test_the_joint_interval_is_that_of_radiologys_readers_and_cases() -> None:
-    """By hand, of two seeds and three examples: sums of squares 1/6, 13/3, 1/3 with 1, 2 and 2 degrees of freedom."""
-    told = significance.joint(np.array([[1.0, 0.0, -1.0], [1.0, 1.0, -1.0]]))
-    by_seed, by_example, rest = (1 / 6) / 1, (13 / 3) / 2, (1 / 3) / 2
+    """By hand, of two seeds and three examples: sums of squares 2/3, 7/3, 1/3 with 1, 2 and 2 degrees of freedom."""
+    told = significance.joint(np.array([[1.0, 0.0, -1.0], [1.0, 1.0, 0.0]]))
+    by_seed, by_example, rest = (2 / 3) / 1, (7 / 3) / 2, (1 / 3) / 2
     variance = by_seed + by_example - rest
     half = stats.t.ppf(0.975, (variance / by_seed) ** 2) * math.sqrt(variance / 6)
-    assert (told.value, told.low, told.high) == pytest.approx((1 / 6, 1 / 6 - half, 1 / 6 + half))
+    assert (told.value, told.low, told.high) == pytest.approx((1 / 3, 1 / 3 - half, 1 / 3 + half))
 
 
 @pytest.mark.parametrize("of_seeds", [0.0, 0.15])

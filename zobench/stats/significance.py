@@ -52,7 +52,8 @@ def joint(differences: NDArray[np.float64]) -> Difference:
 
     Its interval is that of radiology's studies of several readers and cases (Dorfman, Berbaum and Metz 1992), seeds for
     readers: Student's, with the variance of a two-way analysis of variance in which both are drawn, and with the
-    degrees of freedom of Hillis (2007). p is exact, of the test that gives each example's sum over the seeds either
+    degrees of freedom of Hillis (2007). Seeds that differ less than the chance of single answers makes them differ count
+    as far apart as that, and with its degrees of freedom. p is exact, of the test that gives each example's sum over the seeds either
     sign: of one seed it is McNemar's.
     """
     from scipy import stats
@@ -65,9 +66,12 @@ def joint(differences: NDArray[np.float64]) -> Difference:
     by_seed = count * float(of_seeds.var(ddof=1))
     by_example = seeds * float(of_examples.var(ddof=1))
     rest = float(((differences - of_seeds - of_examples + value) ** 2).sum()) / ((seeds - 1) * (count - 1))
-    variance = by_seed + max(by_example - rest, 0.0)
-    freedom = (seeds - 1) * (variance / by_seed) ** 2 if by_seed else math.inf
-    half = math.sqrt(variance / (seeds * count)) * float(stats.t.ppf(1 - LEVEL / 2, freedom))
+    between, freedom = (by_seed, seeds - 1) if by_seed >= rest else (rest, (seeds - 1) * (count - 1))
+    variance = between + max(by_example - rest, 0.0)
+    if not variance:
+        return Difference(value=value, low=value, high=value, p=p)
+    quantile = float(stats.t.ppf(1 - LEVEL / 2, freedom * (variance / between) ** 2 if between else math.inf))
+    half = quantile * math.sqrt(variance / (seeds * count))
     return Difference(value=value, low=value - half, high=value + half, p=p)
 
 
