@@ -79,22 +79,22 @@ def show_parts(
     times = plan_view.UNPRICED if math.isnan(seconds) else "times are predicted for this machine"
     whole = ", ".join(filter(None, [f"{len(left)} of {len(known)} parts are left", _time(seconds)]))
     screen.print(Text(f"{whole if left else 'all parts are done'}; {times}{_hidden(found, known)}", style="dim"))
-    most = sum(one.most for one in left)
+    most = sum(outlook.most for outlook in left)
     if most > seconds:
         screen.print(Text(f"{_time(most)} at most, if every grid grows as far as its protocol lets it", style="dim"))
-    for line in _powers(known, runs):
+    for line in _powers([outlook.on for outlook in known], runs):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
     for one in known if cells else ():
         screen.print()
         plan_view.show_plan(screen, f"{one.on.part.name}, one round", one.steps, None)
 
 
-def _powers(known: Sequence[Outlook], runs: Sequence[Result]) -> list[str]:
+def _powers(parts: Sequence[PartOn], runs: Sequence[Result]) -> list[str]:
     """What the protocols of the parts can show, a line for each model and task."""
     from zobench.report import power
 
-    contests = [one.on.contest for one in known if one.on.contest]
-    by_model = {f"{one.cells[0].model}, {one.cells[0].task_name}": one for one in contests}
+    specs = {part.contest.cells[0]: part.contest for part in parts if part.contest}
+    by_model = {f"{spec.model}, {spec.task_name}": contest for spec, contest in specs.items()}
     return [f"{which}: {power.of_contest(contest, runs)}" for which, contest in by_model.items()]
 
 

@@ -86,8 +86,8 @@ def run_in_process(
         return measured(spec)
     try:
         told = deadline.environment(enough) | interval.environment(written)
-        told |= {SLOWDOWN: f"{slowdown:.12f}"} if slowdown else {}
-        told |= {KEPT_AS: str(journal.resolve())} if journal else {}
+        slowed = {SLOWDOWN: f"{slowdown:.12f}"} if slowdown else {}
+        told |= slowed | ({KEPT_AS: str(journal.resolve())} if journal else {})
         return _run(spec, timeout, disk_dir, while_waiting, told, seat)
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED

@@ -128,10 +128,10 @@ def cell(spec: RunSpec) -> Result:
     zeroth-order run that saw the test set goes to the file that :data:`zobench.store.files.KEPT_AS` names."""
     with ranks(spec) as world, scratch(disk_dir(), "run", world) as folder:
         result = run(spec, folder=folder, data_dir=usual_data_dir())
-        kept = os.environ.get(KEPT_AS)
-        if kept and "test" in result.evaluation and not METHODS.get(spec.method).backpropagates:
-            Path(kept).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / JOURNAL, kept)
+        journal_path = os.environ.get(KEPT_AS)
+        if journal_path and "test" in result.evaluation and not METHODS.get(spec.method).backpropagates:
+            Path(journal_path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / JOURNAL, journal_path)
         if world is not None:
             world.barrier()  # what the first rank has made goes when all are done
     return result

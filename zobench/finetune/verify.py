@@ -62,8 +62,10 @@ def verify(
     data, and for an evaluation that is not the stored one: scores must be equal to the last digit, losses up to
     :data:`LOSS_TOLERANCE`.
     """
-    place, path = (folder, folder.with_suffix(ENDING)) if folder.is_file() else (folder / RESULT, folder / JOURNAL)
-    result, header, items = _sound(place, path)
+    result_path, path = (
+        (folder, folder.with_suffix(ENDING)) if folder.is_file() else (folder / RESULT, folder / JOURNAL)
+    )
+    result, header, items = _sound(result_path, path)
     chosen, why = choose_device(result.spec.device if device == "auto" else device)
     say(why)
     spec = _placed(result.spec, model, chosen)

@@ -103,10 +103,10 @@ def file_of(model: Packaged) -> Path:
     """The model's GGUF file in the cache. Raises ``ValueError`` if it was not added, or was changed since."""
     if not model.path.is_file():
         raise ValueError(f"{model.name} needs its weights, but they are not here; zobench model add {model.short}")
-    if not model.sha256.startswith(found := identity.file_hash(model.path)):
+    if not model.sha256.startswith(digest := identity.file_hash(model.path)):
         raise ValueError(
-            f"{model.path} must have the SHA-256 {model.sha256[: len(found)]}..., but has {found}...; it was changed: "
-            f"zobench model add {model.short}"
+            f"{model.path} must have the SHA-256 {model.sha256[: len(digest)]}..., but has {digest}...; it was "
+            f"changed: zobench model add {model.short}"
         )
     return model.path
 

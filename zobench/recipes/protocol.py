@@ -298,7 +298,7 @@ def contest(
     multiples, of which a grid of numbers takes no notice), for equal points, for a budget that
     buys no step, and for a header that is none's.
     """
-    by_header = {one.header: one for one in protocol.contenders}
+    by_header = {contender.header: contender for contender in protocol.contenders}
     for header in headers or ():
         if header not in by_header:
             raise ValueError(f"a protocol has no method {header!r}; {suggestion(header, by_header)}")

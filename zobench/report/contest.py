@@ -260,7 +260,8 @@ def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
     varied = {key.partition(".")[0] for contender in table.protocol.contenders for key in contender.fields}
     common = [
         name for name, field in DECLARED.items()
-        if not field.unhashed and name not in (*varied, *_ROWS, "steps", "seed", "eval_every", "test_size", "weights_path")
+        if not field.unhashed
+        and name not in (*varied, *_ROWS, "steps", "seed", "eval_every", "test_size", "weights_path")
     ]  # fmt: skip
     for result in results:
         if is_of(table.protocol, result.spec):

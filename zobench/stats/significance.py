@@ -52,9 +52,9 @@ def joint(differences: NDArray[np.float64]) -> Difference:
 
     Its interval is that of radiology's studies of several readers and cases (Dorfman, Berbaum and Metz 1992), seeds for
     readers: Student's, with the variance of a two-way analysis of variance in which both are drawn, and with the
-    degrees of freedom of Hillis (2007). Seeds that differ less than the chance of single answers makes them differ count
-    as far apart as that, and with its degrees of freedom. p is exact, of the test that gives each example's sum over the seeds either
-    sign: of one seed it is McNemar's.
+    degrees of freedom of Hillis (2007). Seeds that differ less than the chance of single answers makes them differ
+    count as far apart as that, with its degrees of freedom. p is exact, of the test that gives each example's sum over
+    the seeds either sign: of one seed it is McNemar's.
     """
     from scipy import stats
 

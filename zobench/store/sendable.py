@@ -101,8 +101,8 @@ def sendable(result: Result, keep_text: bool = False) -> Result:
     if not keep_text:
         is_known = spec.model in _builtin_names()["model"] or packaged.get(spec.model)
         shown = spec.model if is_known else f"model-{spec.config_hash[:8]}"
-        place = spec.model_path if packaged.get(spec.model_path) else ""
-        spec = spec.replace(name="", model_path=place, model=shown)
+        path = spec.model_path if packaged.get(spec.model_path) else ""
+        spec = spec.replace(name="", model_path=path, model=shown)
     return replace(result, spec=spec, partial=result.partial is True, **kept)
 
 
