@@ -137,7 +137,7 @@ def shown(results: Sequence[Result], filled: Sequence[Filled], reference: Refere
     from zobench.report.facts import Facts
     from zobench.report.plot import Plot
     from zobench.report.render import grids
-    from zobench.report.summary import layers
+    from zobench.report.summary import frame
 
     ran = {result.spec.hash: result.spec for result in results if result.outcome == "ok"}
     made = {}
@@ -145,8 +145,10 @@ def shown(results: Sequence[Result], filled: Sequence[Filled], reference: Refere
     for item in filter(lambda item: item.paper, load_all()[0]):
         cells, more = frozenset(name for name, spec in ran.items() if shows(item, spec)), {}
         if item.name in tables:
-            reported, measured, predicted, _ = layers([tables[item.name]])
-            more = {"reported": reported, "measured": measured, "predicted": predicted}
+            values = frame([tables[item.name]])
+            layers = values.loc[values["own"], "layer"].value_counts()
+            measured, predicted = (int(layers.get(layer, 0)) for layer in ("Measured", "Predicted only"))
+            more = {"reported": int(layers.sum()), "measured": measured, "predicted": predicted}
         elif isinstance(item, Plot) and item.table is not None and filled:
             found = [
                 cell for row in grids(item.table, results, None, reference)[0][1] for group in row for cell in group
