@@ -3,10 +3,12 @@ points share the one with W."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -102,10 +104,11 @@ class LowRankUnit:
 
     def rows(self, number: int, point: Point, weights: Tensor, rows: Tensor | slice) -> Tensor:
         """A matrix's ``rows``, which are ``weights`` in W, at a point; computed in float32."""
-        moved = weights.float() * self.kept_of(number)
-        for term in self.terms(number, point):
-            basis, factor = self.basis(number, term), self.factor(number, term)
-            moved.addmm_(basis.outer(factor, rows), basis.inner(factor))
+        moved, kind = weights.float() * self.kept_of(number), weights.device.type
+        with contextlib.nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
+            for term in self.terms(number, point):
+                basis, factor = self.basis(number, term), self.factor(number, term)
+                moved.addmm_(basis.outer(factor, rows), basis.inner(factor))
         return moved.to(weights.dtype)
 
 
