@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import elements  # it lies beside this file, in a folder that conf.py puts on the path
 
 if TYPE_CHECKING:
+    from zobench.recipes.reference import Reference
     from zobench.report.book import Book
+    from zobench.result import Result
 
 ROOT = Path(__file__).parents[1]
 OWN = "zobench"
@@ -35,6 +37,7 @@ def write(folder: Path) -> None:
 
     results, reference = Store(ROOT / "results" / "published").load(), Reference.load()
     report, filled = book(results, (), reference)
+    (folder / "verdicts.inc").write_text(verdicts(results, reference), encoding="utf-8")
     (folder / "coverage.inc").write_text(elements.text(results, filled, reference), encoding="utf-8")
     pages = {**dict(artifacts(report, folder / "figures")), "cli": commands(), "fields": fields(), "names": names()}
     for name, text in {**pages, "api": api()}.items():
@@ -53,6 +56,15 @@ def artifacts(book: Book, figures: Path) -> Iterator[tuple[str, str]]:
         title = titles.get(paper, "Tables and figures of zobench's own")
         stem = its[0].name.split("/")[0] if "/" in its[0].name else OWN
         yield f"tables-{stem}", "\n\n".join([f"# {title}", LEGEND, *(_artifact(one, figures) for one in its)]) + "\n"
+
+
+def verdicts(results: Sequence[Result], reference: Reference) -> str:
+    """The five papers' verdicts, by the published runs."""
+    from zobench.recipes.reference import PAPERS
+    from zobench.report import verdict
+
+    pages = [verdict.as_markdown(paper, verdict.verdicts(paper, results, reference)) for paper in PAPERS]
+    return "\n".join(f"#{page}" for page in pages)
 
 
 LEGEND = (

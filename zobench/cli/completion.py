@@ -48,6 +48,12 @@ def _gpus() -> Iterable[str]:
     return (*hardware.names(), "all")
 
 
+def _papers() -> Iterable[str]:
+    from zobench.recipes.reference import PAPERS
+
+    return PAPERS
+
+
 def changes(incomplete: str) -> list[str]:
     """``KEY=`` of every field, and ``KEY=VALUE`` of one whose words are known."""
     from zobench.runspec import DECLARED
@@ -63,4 +69,5 @@ matrices, tables, figures = _recipes("runners"), _recipes("tables"), _recipes("p
 artifacts = _recipes("tables", "plots")
 models, tasks, methods, schemes = map(_registered, ("models", "tasks", "methods", "schemes"))
 gpus = _of(_gpus)
+papers = _of(_papers)
 lists = _of(lambda: LISTS)

@@ -21,12 +21,13 @@ UNTOLD = "not predicted"
 class Ratio:
     """The claim's ratio in one row (or column). ``low`` and ``high``: its 95 % interval; the value itself where it has
     no spread (memory, a paper's value, a claim that two are the same), and anything at all where there are too few
-    steps for an interval."""
+    steps for an interval. ``deviates``: a run differs from the paper's conditions, such as its dtype."""
 
     header: str
     value: float
     low: float
     high: float
+    deviates: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +98,11 @@ def measured(table: Table, grid: Grid) -> list[CheckedClaim]:
     return [_checked(table, claim, grid, _measured_ratio) for claim in table.claims]
 
 
+def elsewhere(table: Table, grid: Grid) -> list[CheckedClaim]:
+    """The table's claims, held against what was measured in extra rows (or columns), which the paper's table lacks."""
+    return [_checked(table, claim, grid, _measured_ratio, extra=True) for claim in table.claims]
+
+
 def predicted(table: Table, grid: Grid) -> list[CheckedClaim]:
     """The table's claims, held against what is predicted of the rows that they are about."""
     return [_checked(table, claim, grid, _predicted_ratio) for claim in table.claims]
@@ -131,7 +137,7 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
         low, high = (paired_ratio.interval if paired_ratio else None) or alone
     elif claim.at_least != claim.at_most:
         low, high = _quotient(quantity.interval(over.result), quantity.interval(under.result)) or (value, value)
-    return Ratio(header=header, value=value, low=low, high=high)
+    return Ratio(header=header, value=value, low=low, high=high, deviates=bool(over.deviations or under.deviations))
 
 
 def _quotient(over: Interval | None, under: Interval | None) -> Interval | None:
@@ -154,10 +160,11 @@ def _timed(quantity: Quantity, over: Result, under: Result) -> tuple[float | Non
 
 
 def _checked(
-    table: Table, claim: Claim, grid: Grid, of: Callable[[Claim, str, TableCell, TableCell], Ratio | None]
-) -> CheckedClaim:
+    table: Table, claim: Claim, grid: Grid, of: Callable[[Claim, str, TableCell, TableCell], Ratio | None],
+    *, extra: bool = False,
+) -> CheckedClaim:  # fmt: skip
     checked = []
-    for header, cells in _lines(table, claim, grid):
+    for header, cells in _lines(table, claim, grid, extra):
         if all(name in cells for name in claim.ratio):
             checked.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
     lines = table.rows if _by_column(table, claim) else [one for one in table.columns if one.minus is None]
@@ -170,15 +177,19 @@ def _by_column(table: Table, claim: Claim) -> bool:
     return claim.ratio[0] in [column.header for column in table.columns]
 
 
-def _lines(table: Table, claim: Claim, grid: Grid) -> list[tuple[str, dict[str, TableCell]]]:
-    """The cells of the claim's metric: per row by column, or per column by row; only those that the claim means."""
+def _lines(table: Table, claim: Claim, grid: Grid, extra: bool) -> list[tuple[str, dict[str, TableCell]]]:
+    """The cells of the claim's metric: per row by column, or per column by row; only those that the claim means, and of
+    these the extra ones or all others."""
     j = [metric.name for metric in table.metrics].index(claim.metric)
-    by_row: list[Sequence[TableCell]] = [row[j] for row in grid if not row[j][0].row.extra]
     if _by_column(table, claim):
+        by_row: list[Sequence[TableCell]] = [row[j] for row in grid if row[j][0].row.extra == extra]
         lines = [(cells[0].row.header, {cell.column.header: cell for cell in cells}) for cells in by_row]
     else:
+        by_row = [row[j] for row in grid if not row[j][0].row.extra]
         columns = [
-            cells for cells in zip(*by_row, strict=True) if not cells[0].column.extra and cells[0].column.minus is None
+            cells
+            for cells in zip(*by_row, strict=True)
+            if cells[0].column.extra == extra and cells[0].column.minus is None
         ]
         lines = [(cells[0].column.header, {cell.row.header: cell for cell in cells}) for cells in columns]
     return [(header, cells) for header, cells in lines if not claim.only or header in claim.only]
