@@ -61,6 +61,7 @@ def test_the_page_that_says_how_to_cite_has_this_version_and_each_paper_as_the_c
     [
         ("vendor.citation-file-format", "CITATION.cff"),
         ("vendor.github-workflows", ".github/workflows/*.yml"),
+        ("vendor.github-actions", "action.yml"),
         ("vendor.github-issue-forms", ".github/ISSUE_TEMPLATE/[!c]*.yml"),
     ],
 )
