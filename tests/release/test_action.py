@@ -1,4 +1,4 @@
-"""The action for pull requests, as far as it runs without a runner: two installations measured in turns and compared."""
+"""The action for pull requests, as far as it runs without a runner: two installations are measured in turns."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_a_sweep_that_cannot_begin_ends_it_before_anything_is_compared(tmp_path:
 def test_two_installations_of_zobench_are_compared(tmp_path: Path) -> None:
     zobench = str(Path(sys.executable).with_name("zobench"))
     matrix = tmp_path / "tiny.toml"
-    matrix.write_text('[base]\nmodel = "opt-tiny"\nseq_len = 16\nsteps = 4\nwarmup = 1\n[[variants]]\nengine = "resident"\n')
+    base = 'model = "opt-tiny"\nseq_len = 16\nsteps = 4\nwarmup = 1\n'
+    matrix.write_text(f'[base]\n{base}[[variants]]\nengine = "resident"\n')
     command = [str(ROOT / "action" / "compare"), zobench, zobench, str(matrix), "2", "900%", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -111,5 +111,5 @@ def test_an_extra_row_is_another_size(tmp_path: Path) -> None:
 
 
 def test_an_unknown_paper_is_told_the_five(all_papers: dict[str, list[verdict.Verdict]]) -> None:
-    with pytest.raises(ValueError, match="the paper must be one of zo-offloading-neurips24, .* but got 'zo3'"):
+    with pytest.raises(ValueError, match=r"the paper must be one of zo-offloading-neurips24, .* but got 'zo3'"):
         verdict.verdicts("zo3", [], REFERENCE)

@@ -38,7 +38,9 @@ def verdict(
         "terminal": _terminal, "markdown": judge.as_markdown, "json": judge.as_json, "svg": judge.as_badge,
     }  # fmt: skip
     if form not in writers:
-        raise ValueError(f"`--format` must be one of {', '.join(writers)}, but got {form!r}; {suggestion(form, writers)}")
+        raise ValueError(
+            f"`--format` must be one of {', '.join(writers)}, but got {form!r}; {suggestion(form, writers)}"
+        )
     if output is not None:
         check_file("--out", output)
     check_there(results)

@@ -6,12 +6,11 @@ import html
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from zobench.predict.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import artifacts, claims
-from zobench.report.cells import flat
 from zobench.report.claims import CheckedClaim, Ratio
 from zobench.report.compose import Grid
 from zobench.report.render import grids
@@ -23,8 +22,8 @@ MEANINGS = {
     REPRODUCED: "measured in all rows that the claim is about, under the paper's conditions, and within its bounds",
     SHAPE: "measured in other sizes, dtypes or lengths, or in some of the rows, and within its bounds",
     UNSHOWN: "not measured, or an interval reaches past a bound",
-    CONTRADICTED: "the paper's own values are out of its bounds or at odds with one another, or a measurement under the "
-    "paper's conditions is",
+    CONTRADICTED: "the paper's own values are out of its bounds or at odds with one another, or a measurement "
+    "under the paper's conditions is out of them",
 }
 _COLORS = {REPRODUCED: "#2e7d32", SHAPE: "#5d8a1f", UNSHOWN: "#5f6368", CONTRADICTED: "#b3261e"}
 
@@ -46,7 +45,7 @@ class Verdict:
 
 
 def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> list[Verdict]:
-    """Each table and figure of ``paper`` in reading order, after a table the claims and the values that it is judged by.
+    """Each table and figure of ``paper`` in reading order, after a table the claims and values that it is judged by.
 
     ``ValueError`` for a paper that is not one of ``PAPERS``.
     """
@@ -86,9 +85,7 @@ def _of_artifact(item: artifacts.Recipe, details: Sequence[Verdict], *, own: boo
     command = f"zobench reproduce {item.name}" if word == UNSHOWN and item.runner else ""
     if word == UNSHOWN and not command:
         command = f"zobench {'figure' if item.is_figure else 'table'} {item.name} shows its values; nothing is measured"
-    return Verdict(
-        artifact=item.name, kind=kind, text=item.title, verdict=word, evidence=evidence, command=command
-    )
+    return Verdict(artifact=item.name, kind=kind, text=item.title, verdict=word, evidence=evidence, command=command)
 
 
 def _of_values(table: Table) -> Iterator[Verdict]:
