@@ -60,7 +60,7 @@ class Runner:
 
     def __call__(
         self, spec: RunSpec, *, timeout: float | None, disk_dir: Path | None, while_waiting: Any, enough: float | None,
-        written: Consolidation | None,
+        written: Consolidation | None, journal: Path,
     ) -> Result:  # fmt: skip
         self.ran.append(spec.seed)
         self.timeouts.append(timeout)
