@@ -83,6 +83,9 @@ def _artifact(artifact: Any, figures: Path) -> str:
     parts = [f"## {artifact.name}", f"{markdown.escape(artifact.title)}."]
     parts += [f"`zobench reproduce {artifact.name}` measures what this machine can."] if artifact.runner else []
     for chart in artifact.charts:
+        if not chart.drawn:
+            parts += map(markdown.escape, chart.lacking)
+            continue
         path = figures / f"{clean(chart.name).replace('/', '-')}.svg"
         path.write_text(svg(chart), encoding="utf-8")
         told = " ".join(f"{artifact.title}, {chart.source}".split()).replace('"', "'")
