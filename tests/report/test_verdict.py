@@ -53,13 +53,13 @@ def test_a_claims_word_follows_from_where_it_was_measured(
 
 
 @pytest.fixture(scope="module")
-def all_papers() -> dict[str, list[verdict.Verdict]]:
+def all_papers() -> dict[str, list[verdict.PaperVerdict]]:
     results = Store(recipes.folder("published")).load()
     return {paper: verdict.verdicts(paper, results, REFERENCE) for paper in PAPERS}
 
 
 def test_every_claim_of_the_papers_is_listed_once_and_says_what_would_show_it(
-    all_papers: dict[str, list[verdict.Verdict]],
+    all_papers: dict[str, list[verdict.PaperVerdict]],
 ) -> None:
     stated = Counter(
         (item.name, claim.text)
@@ -73,7 +73,9 @@ def test_every_claim_of_the_papers_is_listed_once_and_says_what_would_show_it(
     assert all(item.evidence and item.verdict in verdict.WORDS for item in items)
 
 
-def test_claims_that_the_papers_own_values_miss_are_contradicted(all_papers: dict[str, list[verdict.Verdict]]) -> None:
+def test_claims_that_the_papers_own_values_miss_are_contradicted(
+    all_papers: dict[str, list[verdict.PaperVerdict]],
+) -> None:
     for item in artifacts.load_all()[0]:
         if not isinstance(item, Table) or not item.paper:
             continue
@@ -83,7 +85,7 @@ def test_claims_that_the_papers_own_values_miss_are_contradicted(all_papers: dic
             assert (checked.verdict != claims.FAILS) or words[checked.claim.text] == verdict.CONTRADICTED
 
 
-def test_a_table_is_as_good_as_its_weakest_claim(all_papers: dict[str, list[verdict.Verdict]]) -> None:
+def test_a_table_is_as_good_as_its_weakest_claim(all_papers: dict[str, list[verdict.PaperVerdict]]) -> None:
     rank = {verdict.REPRODUCED: 0, verdict.SHAPE: 1, verdict.UNSHOWN: 2, verdict.CONTRADICTED: 3}
     for items in all_papers.values():
         for table in (item for item in items if item.kind == "table"):
@@ -91,7 +93,7 @@ def test_a_table_is_as_good_as_its_weakest_claim(all_papers: dict[str, list[verd
             assert rank[table.verdict] == max(details, default=rank[verdict.UNSHOWN]), table.artifact
 
 
-def test_json_page_and_badge_count_alike(all_papers: dict[str, list[verdict.Verdict]]) -> None:
+def test_json_page_and_badge_count_alike(all_papers: dict[str, list[verdict.PaperVerdict]]) -> None:
     items = all_papers["zo2"]
     number = verdict.counts(items)
     assert json.loads(verdict.as_json("zo2", items))["counts"] == number
@@ -110,6 +112,6 @@ def test_an_extra_row_is_another_size(tmp_path: Path) -> None:
     assert not any(claims.reported(extra, grids(extra, [], None, PAPER)[0][1])[0].ratios)
 
 
-def test_an_unknown_paper_is_told_the_five(all_papers: dict[str, list[verdict.Verdict]]) -> None:
+def test_an_unknown_paper_is_told_the_five(all_papers: dict[str, list[verdict.PaperVerdict]]) -> None:
     with pytest.raises(ValueError, match=r"the paper must be one of zo-offloading-neurips24, .* but got 'zo3'"):
         verdict.verdicts("zo3", [], REFERENCE)

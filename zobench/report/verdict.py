@@ -29,7 +29,7 @@ _COLORS = {REPRODUCED: "#2e7d32", SHAPE: "#5d8a1f", UNSHOWN: "#5f6368", CONTRADI
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class PaperVerdict:
     """What one ``kind`` ("claim", "values", "table" or "figure") of ``artifact`` ("zo2/table1") comes to.
 
     ``verdict`` is one of ``WORDS``; ``evidence`` the numbers behind it and where they are from; ``command`` what would
@@ -44,7 +44,7 @@ class Verdict:
     command: str = ""
 
 
-def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> list[Verdict]:
+def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> list[PaperVerdict]:
     """Each table and figure of ``paper`` in reading order, after a table the claims and values that it is judged by.
 
     ``ValueError`` for a paper that is not one of ``PAPERS``.
@@ -52,10 +52,10 @@ def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> lis
     if paper not in PAPERS:
         raise ValueError(f"the paper must be one of {', '.join(PAPERS)}, but got {paper!r}; zobench verdict zo2")
     items = [item for item in artifacts.load_all()[0] if item.paper == paper]
-    made: list[Verdict] = []
-    by_runner: dict[str, list[Verdict]] = {}
+    made: list[PaperVerdict] = []
+    by_runner: dict[str, list[PaperVerdict]] = {}
     for item in items:
-        table, details = artifacts.laid_out(item), list[Verdict]()
+        table, details = artifacts.laid_out(item), list[PaperVerdict]()
         if table is not None:
             filled = grids(table, results, None, reference)
             details = [_of_claim(claim, table, filled) for claim in range(len(table.claims))]
@@ -66,13 +66,13 @@ def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> lis
     return made
 
 
-def counts(items: Iterable[Verdict]) -> dict[str, int]:
+def counts(items: Iterable[PaperVerdict]) -> dict[str, int]:
     """How many claims (and groups of values) have each verdict; tables and figures follow from them."""
     number = Counter(item.verdict for item in items if item.kind in ("claim", "values"))
     return {word: number[word] for word in WORDS}
 
 
-def _of_artifact(item: artifacts.Recipe, details: Sequence[Verdict], *, own: bool) -> Verdict:
+def _of_artifact(item: artifacts.Recipe, details: Sequence[PaperVerdict], *, own: bool) -> PaperVerdict:
     """The verdict on a table by its claims, on a figure by those of the tables of the same matrix."""
     kind = "figure" if item.is_figure else "table"
     words = {detail.verdict for detail in details}
@@ -85,21 +85,23 @@ def _of_artifact(item: artifacts.Recipe, details: Sequence[Verdict], *, own: boo
     command = f"zobench reproduce {item.name}" if word == UNSHOWN and item.runner else ""
     if word == UNSHOWN and not command:
         command = f"zobench {'figure' if item.is_figure else 'table'} {item.name} shows its values; nothing is measured"
-    return Verdict(artifact=item.name, kind=kind, text=item.title, verdict=word, evidence=evidence, command=command)
+    return PaperVerdict(
+        artifact=item.name, kind=kind, text=item.title, verdict=word, evidence=evidence, command=command
+    )
 
 
-def _of_values(table: Table) -> Iterator[Verdict]:
+def _of_values(table: Table) -> Iterator[PaperVerdict]:
     """Groups of values that contradict physics, or other values of the paper."""
     for known in CONTRADICTIONS:
         if f"{known.paper}/{known.artifact}" == table.name:
             place = "; ".join(f"{key} {', '.join(values)}" for key, values in known.where.items())
-            yield Verdict(
+            yield PaperVerdict(
                 artifact=table.name, kind="values", text=f"the values of {place}", verdict=CONTRADICTED,
                 evidence=known.reason,
             )  # fmt: skip
 
 
-def _of_claim(number: int, table: Table, filled: Sequence[tuple[str | None, Grid]]) -> Verdict:
+def _of_claim(number: int, table: Table, filled: Sequence[tuple[str | None, Grid]]) -> PaperVerdict:
     """The verdict on the table's claim ``number``, from the paper's values, then from every machine's."""
     claim, first = table.claims[number], filled[0][1]
     paper = claims.reported(table, first)[number]
@@ -113,7 +115,7 @@ def _of_claim(number: int, table: Table, filled: Sequence[tuple[str | None, Grid
     if word == UNSHOWN:
         ahead = claims.predicted(table, first)[number]
         evidence += f"; predicted: {ahead.verdict}, {ahead.told}" if ahead.ratios else f"; {claims.UNTOLD}"
-    return Verdict(
+    return PaperVerdict(
         artifact=table.name, kind="claim", text=claim.text, verdict=word, evidence=evidence,
         command=f"zobench reproduce {table.name}" if word == UNSHOWN else "",
     )  # fmt: skip
@@ -142,16 +144,16 @@ def _judged(
     return UNSHOWN, evidence
 
 
-def as_json(paper: str, items: Sequence[Verdict]) -> str:
+def as_json(paper: str, items: Sequence[PaperVerdict]) -> str:
     """The verdicts with their counts, as JSON."""
     return json.dumps({"paper": paper, "counts": counts(items), "verdicts": [asdict(item) for item in items]}, indent=1)
 
 
-def as_markdown(paper: str, items: Sequence[Verdict]) -> str:
+def as_markdown(paper: str, items: Sequence[PaperVerdict]) -> str:
     """A page: the counts, what the words mean, and a row for each claim, group of values, table and figure."""
     lines = [f"# {PAPERS[paper]}: {_summed(items)}", ""]
     lines += [*(f"- **{word}**: {meaning}." for word, meaning in MEANINGS.items()), ""]
-    lines += ["| Where | What | Verdict | Evidence, and what would show it |", "|---|---|---|---|"]
+    lines += ["| Where | What | PaperVerdict | Evidence, and what would show it |", "|---|---|---|---|"]
     for item in items:
         where = f"**{item.artifact.split('/')[1]}**" if item.kind in ("table", "figure") else ""
         command = f". `{item.command}`" if item.command.startswith("zobench reproduce") else _also(item.command)
@@ -164,11 +166,11 @@ def _also(text: str) -> str:
     return f"; {text}" if text else ""
 
 
-def _summed(items: Sequence[Verdict]) -> str:
+def _summed(items: Sequence[PaperVerdict]) -> str:
     return ", ".join(f"{number} {word}" for word, number in counts(items).items() if number) or "no claims"
 
 
-def as_badge(paper: str, items: Sequence[Verdict]) -> str:
+def as_badge(paper: str, items: Sequence[PaperVerdict]) -> str:
     """A badge (SVG): the paper's name, and how many of its claims have each verdict."""
     parts = [(PAPERS[paper], "#3c4043")]
     parts += [(f"{number} {word}", _COLORS[word]) for word, number in counts(items).items() if number]
