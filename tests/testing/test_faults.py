@@ -69,7 +69,7 @@ class SavesEarly(Engine):
 
     @torch.inference_mode()
     def current(self, unit: Any) -> Tensor:
-        return self.rest.weights(unit)
+        return self.store.weights(unit)
 
 
 ENGINES: dict[type[Engine], str] = {
