@@ -59,12 +59,13 @@ def artifacts(book: Book, figures: Path) -> Iterator[tuple[str, str]]:
 
 
 def verdicts(results: Sequence[Result], reference: Reference) -> str:
-    """The five papers' verdicts, by the published runs."""
+    """The five papers' verdicts, by the published runs, after what their words mean."""
     from zobench.recipes.reference import PAPERS
     from zobench.report import verdict
 
+    words = [f"- **{standing}**: {meaning}." for standing, meaning in verdict.MEANINGS.items()]
     pages = [verdict.as_markdown(paper, verdict.verdicts(paper, results, reference)) for paper in PAPERS]
-    return "\n".join(f"#{page}" for page in pages)
+    return "\n".join([*words, "", *pages])
 
 
 LEGEND = (

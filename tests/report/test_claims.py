@@ -58,11 +58,11 @@ def test_what_was_measured_is_held_against_the_same_bounds(table: Table) -> None
     found = claims.measured(table, grids(table, results, "box", PAPER)[0][1])
     assert [verdict.verdict for verdict in found] == [claims.FAILS, claims.FAILS, claims.HOLDS]
     assert [ratio.value for ratio in found[0].ratios] == [0.5, 0.51]
-    assert found[0].told == "0.5 to 0.51 in 2 of 2; not within: 0.51 in M2"
+    assert found[0].evidence == "0.5 to 0.51 in 2 of 2; not within: 0.51 in M2"
     slower = found[1].ratios[0]
     assert slower.low < slower.value < slower.high < 0.9
     assert slower.value == pytest.approx(1 / 1.2)
-    assert found[2].told == "1.02"
+    assert found[2].evidence == "1.02"
     assert claims.bounds(table.claims[0]) == "B / A at most 0.5"
 
 
@@ -81,7 +81,7 @@ def test_a_ratio_of_times_counts_only_with_its_interval(table: Table, seconds: f
     found = claims.measured(table, grids(table, results, "box", PAPER)[0][1])[1]
     assert found.verdict == verdict
     if steps == 3:
-        assert "no interval: too few rounds or steps" in found.told
+        assert "no interval: too few rounds or steps" in found.evidence
 
 
 def test_repeats_that_were_in_no_round_together_are_judged_by_their_processes(table: Table) -> None:

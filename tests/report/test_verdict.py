@@ -13,11 +13,13 @@ import pytest
 from tests.support.papers import REFERENCE
 from tests.support.tables import CLAIMS, PAPER, TINY, table_from
 from zobench import recipes
+from zobench.predict.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS
 from zobench.report import artifacts, claims, verdict
 from zobench.report.claims import CheckedClaim, Ratio
 from zobench.report.render import grids
 from zobench.report.table import Claim, Table
+from zobench.report.verdict import JudgedArtifact, Standing
 from zobench.store import Store
 
 
@@ -29,37 +31,39 @@ IN, OUT, ACROSS = ratio(0.4, 0.5), ratio(1.2, 1.3), ratio(0.9, 1.1)
 
 
 @pytest.mark.parametrize(
-    ("same", "other", "paper", "word"),
+    ("same", "other", "paper", "standing"),
     [
-        ([IN, IN], [], IN, verdict.REPRODUCED),
-        ([IN], [], IN, verdict.SHAPE),  # of two rows
-        ([], [IN], IN, verdict.SHAPE),
-        ([IN, IN], [OUT], IN, verdict.REPRODUCED),  # another size falls short: the paper did not speak of it
-        ([], [OUT], IN, verdict.UNSHOWN),
-        ([IN], [OUT], IN, verdict.UNSHOWN),
-        ([], [], IN, verdict.UNSHOWN),
-        ([ACROSS, IN], [], IN, verdict.UNSHOWN),
-        ([OUT, IN], [IN], IN, verdict.CONTRADICTED),
-        ([IN, IN], [], OUT, verdict.CONTRADICTED),  # by the paper's own values
+        ([IN, IN], [], IN, Standing.REPRODUCED),
+        ([IN], [], IN, Standing.SHAPE),  # of two rows
+        ([], [IN], IN, Standing.SHAPE),
+        ([IN, IN], [OUT], IN, Standing.REPRODUCED),  # another size falls short: the paper did not speak of it
+        ([], [OUT], IN, Standing.UNSHOWN),
+        ([IN], [OUT], IN, Standing.UNSHOWN),
+        ([], [], IN, Standing.UNSHOWN),
+        ([ACROSS, IN], [], IN, Standing.UNSHOWN),
+        ([OUT, IN], [IN], IN, Standing.CONTRADICTED),
+        ([IN, IN], [], OUT, Standing.CONTRADICTED),  # by the paper's own values
     ],
 )
 def test_a_claims_word_follows_from_where_it_was_measured(
-    same: list[Ratio], other: list[Ratio], paper: Ratio, word: str, tmp_path: Path
+    same: list[Ratio], other: list[Ratio], paper: Ratio, standing: Standing, tmp_path: Path
 ) -> None:
     claim = Claim(text="half", metric="gpu_memory", ratio=("B", "A"), at_least=None, at_most=1, only=())
     table = table_from(tmp_path, TINY + CLAIMS)
-    held = CheckedClaim(claim=claim, table=table, ratios=(paper,), expected=2)
-    assert verdict._judged(claim, table, same, other, held)[0] == word
+    reported = CheckedClaim(claim=claim, table=table, ratios=(paper,), expected=2)
+    judged = verdict.judge(reported, same, other, dataclasses.replace(reported, ratios=()))
+    assert judged.standing is standing
+    assert ("not predicted" in judged.evidence) == (standing is Standing.UNSHOWN)
 
 
 @pytest.fixture(scope="module")
-def all_papers() -> dict[str, list[verdict.PaperVerdict]]:
+def all_papers() -> dict[str, list[JudgedArtifact]]:
     results = Store(recipes.folder("published")).load()
     return {paper: verdict.verdicts(paper, results, REFERENCE) for paper in PAPERS}
 
 
 def test_every_claim_of_the_papers_is_listed_once_and_says_what_would_show_it(
-    all_papers: dict[str, list[verdict.PaperVerdict]],
+    all_papers: dict[str, list[JudgedArtifact]],
 ) -> None:
     stated = Counter(
         (item.name, claim.text)
@@ -68,37 +72,51 @@ def test_every_claim_of_the_papers_is_listed_once_and_says_what_would_show_it(
         for claim in item.claims
     )
     items = [item for paper in PAPERS for item in all_papers[paper]]
-    assert Counter((item.artifact, item.text) for item in items if item.kind == "claim") == stated
-    assert all(item.command for item in items if item.verdict == verdict.UNSHOWN)
-    assert all(item.evidence and item.verdict in verdict.WORDS for item in items)
+    groups = Counter((f"{group.paper}/{group.artifact}") for group in CONTRADICTIONS)
+    listed = Counter((item.name, claim.text) for item in items for claim in item.claims)
+    assert {key: number for key, number in listed.items() if key in stated} == stated
+    assert Counter(name for name, _ in (listed - stated).elements()) == groups
+    for item in items:
+        unshown = any(claim.standing is Standing.UNSHOWN for claim in item.claims)
+        assert item.evidence
+        assert item.remedy or not (unshown or item.standing is Standing.UNSHOWN)
+        assert all(claim.evidence for claim in item.claims)
 
 
-def test_claims_that_the_papers_own_values_miss_are_contradicted(
-    all_papers: dict[str, list[verdict.PaperVerdict]],
-) -> None:
+def test_claims_that_the_papers_own_values_miss_are_contradicted(all_papers: dict[str, list[JudgedArtifact]]) -> None:
+    missed = 0
     for item in artifacts.load_all()[0]:
         if not isinstance(item, Table) or not item.paper:
             continue
         grid = grids(item, [], None, REFERENCE)[0][1]
-        words = {line.text: line.verdict for line in all_papers[item.paper] if line.artifact == item.name}
+        (artifact,) = [judged for judged in all_papers[item.paper] if judged.name == item.name]
+        standings = {claim.text: claim.standing for claim in artifact.claims}
         for checked in claims.reported(item, grid):
-            assert (checked.verdict != claims.FAILS) or words[checked.claim.text] == verdict.CONTRADICTED
+            if checked.verdict == claims.FAILS:
+                assert standings[checked.claim.text] is Standing.CONTRADICTED
+                missed += 1
+    assert missed == 12  # as the comparison of the papers with themselves counts them
 
 
-def test_a_table_is_as_good_as_its_weakest_claim(all_papers: dict[str, list[verdict.PaperVerdict]]) -> None:
-    rank = {verdict.REPRODUCED: 0, verdict.SHAPE: 1, verdict.UNSHOWN: 2, verdict.CONTRADICTED: 3}
-    for items in all_papers.values():
-        for table in (item for item in items if item.kind == "table"):
-            details = [rank[line.verdict] for line in items if line.artifact == table.artifact and line != table]
-            assert rank[table.verdict] == max(details, default=rank[verdict.UNSHOWN]), table.artifact
+def test_a_table_is_as_good_as_its_weakest_claim(all_papers: dict[str, list[JudgedArtifact]]) -> None:
+    order = (Standing.REPRODUCED, Standing.SHAPE, Standing.UNSHOWN, Standing.CONTRADICTED)
+    tables = {item.name for item in artifacts.load_all()[0] if not item.is_figure}
+    judged = [item for items in all_papers.values() for item in items if item.name in tables and item.claims]
+    assert judged
+    for table in judged:
+        assert order.index(table.standing) == max(order.index(claim.standing) for claim in table.claims), table.name
 
 
-def test_json_page_and_badge_count_alike(all_papers: dict[str, list[verdict.PaperVerdict]]) -> None:
+def test_json_page_and_badge_count_alike(all_papers: dict[str, list[JudgedArtifact]]) -> None:
     items = all_papers["zo2"]
-    number = verdict.counts(items)
+    number = verdict.counts(verdict.all_claims(items))
+    assert sum(number.values()) == sum(len(item.claims) for item in items)
     assert json.loads(verdict.as_json("zo2", items))["counts"] == number
-    summed = ", ".join(f"{count} {word}" for word, count in number.items() if count)
-    assert summed in verdict.as_markdown("zo2", items).splitlines()[0]
+    summed = ", ".join(f"{count} {standing}" for standing, count in number.items() if count)
+    page = verdict.as_markdown("zo2", items).splitlines()
+    assert page[0] == f"## ZO2: {summed}"
+    assert page[2].startswith("| Where | What | Verdict |")
+    assert len(page) == 4 + len(items) + sum(number.values())
     badge = ElementTree.fromstring(verdict.as_badge("zo2", items))
     assert badge[0].text == f"ZO2: {summed}"
     assert int(badge.attrib["width"]) == sum(int(part.attrib["width"]) for part in badge if part.tag.endswith("rect"))
@@ -112,6 +130,6 @@ def test_an_extra_row_is_another_size(tmp_path: Path) -> None:
     assert not any(claims.reported(extra, grids(extra, [], None, PAPER)[0][1])[0].ratios)
 
 
-def test_an_unknown_paper_is_told_the_five(all_papers: dict[str, list[verdict.PaperVerdict]]) -> None:
+def test_an_unknown_paper_is_told_the_five(all_papers: dict[str, list[JudgedArtifact]]) -> None:
     with pytest.raises(ValueError, match=r"the paper must be one of zo-offloading-neurips24, .* but got 'zo3'"):
         verdict.verdicts("zo3", [], REFERENCE)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,9 @@ from zobench.cli.checks import check_file, check_there, tell_empty
 from zobench.cli.common import Stored, app
 from zobench.cli.usage import LOOK
 from zobench.runspec import suggestion
+
+if TYPE_CHECKING:
+    from zobench.report.verdict import JudgedArtifact
 
 
 @app.command(rich_help_panel=LOOK)
@@ -34,7 +38,7 @@ def verdict(
     from zobench.report import verdict as judge
     from zobench.store import Store
 
-    writers: Mapping[str, Callable[[str, Sequence[Any]], str]] = {
+    writers: Mapping[str, Callable[[str, Sequence[JudgedArtifact]], str]] = {
         "terminal": _terminal, "markdown": judge.as_markdown, "json": judge.as_json, "svg": judge.as_badge,
     }  # fmt: skip
     if form not in writers:
@@ -53,31 +57,28 @@ def verdict(
         print(text, end="" if text.endswith("\n") else "\n")
     else:
         output.write_text(text, encoding="utf-8")
-    raise typer.Exit(int(judge.counts(items)[judge.CONTRADICTED] > 0))
+    raise typer.Exit(int(judge.counts(judge.all_claims(items))[judge.Standing.CONTRADICTED] > 0))
 
 
-def _terminal(paper: str, items: Sequence[Any]) -> str:
+def _terminal(paper: str, items: Sequence[JudgedArtifact]) -> str:
     """A block for each table and figure, its claims below it, in the terminal's width."""
-    from zobench.cli.console import answer_console
+    from zobench.cli.console import NARROWEST, answer_console
     from zobench.recipes.reference import PAPERS
     from zobench.report import verdict as judge
 
-    width = max(60, answer_console().width)
-    numbers = [f"{number} {word}" for word, number in judge.counts(items).items()]
-    lines = textwrap.wrap(f"{PAPERS[paper]}: of its claims {', '.join(numbers)}", width)
+    wrap = partial(
+        textwrap.wrap, width=max(NARROWEST, answer_console().width), break_on_hyphens=False, break_long_words=False
+    )
+    lines = wrap(f"{PAPERS[paper]}: {judge.summed(judge.all_claims(items))}")
     for item in items:
-        if item.kind in ("table", "figure"):
-            lines += ["", *_set_in(f"{item.artifact}  {item.verdict.upper()}  {item.text}", width, "", "  ")]
-            lines += [] if item.kind == "table" and item.command == "" else _set_in(item.evidence, width, "  ", "  ")
-            lines += [f"  {item.command}"] if item.command else []
-        else:
-            lines += _set_in(f"{item.verdict:<13}{item.text}", width, "  ", " " * 15)
-            lines += _set_in(item.evidence, width, " " * 15, " " * 15)
-    lines += [""]
-    for word, meaning in judge.MEANINGS.items():
-        lines += _set_in(f"{word}: {meaning}.", width, "", "  ")
+        lines += ["", *wrap(f"{item.name}  {item.standing.upper()}  {item.title}", subsequent_indent="  ")]
+        if not item.claims:
+            lines += wrap(item.evidence, initial_indent="  ", subsequent_indent="  ")
+        for claim in item.claims:
+            lines += wrap(f"{claim.standing:<13}{claim.text}", initial_indent="  ", subsequent_indent=" " * 15)
+            lines += wrap(claim.evidence, initial_indent=" " * 15, subsequent_indent=" " * 15)
+        lines += wrap(item.remedy.replace("`", ""), initial_indent="  > ", subsequent_indent="    ")
+    lines.append("")
+    for standing, meaning in judge.MEANINGS.items():
+        lines += wrap(f"{standing}: {meaning}.", subsequent_indent="  ")
     return "\n".join(lines) + "\n"
-
-
-def _set_in(text: str, width: int, first: str, others: str) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)

@@ -48,15 +48,20 @@ class CheckedClaim:
         return verdict(self.claim, self.ratios)
 
     @property
-    def told(self) -> str:
-        """``0.97 to 1.01 in 5 of 7; not within: 0.82 (0.8 to 0.84) in OPT-1.3B``: the range, and what is not within."""
+    def range_text(self) -> str:
+        """``0.97 to 1.01 in 5 of 7``: the least and the most of the ratios, and in how many rows (or columns)."""
         if not self.ratios:
             return ""
         values = [ratio.value for ratio in self.ratios]
         low, high = f"{min(values):.3g}", f"{max(values):.3g}"
         count = f" in {len(values)} of {self.expected}" if self.expected > 1 else ""
+        return (low if low == high else f"{low} to {high}") + count
+
+    @property
+    def evidence(self) -> str:
+        """``0.97 to 1.01 in 5 of 7; not within: 0.82 (0.8 to 0.84) in OPT-1.3B``: the range, and what is not within."""
         out = [_ratio_text(ratio) for ratio in self.ratios if not inside(self.claim, ratio)]
-        return (low if low == high else f"{low} to {high}") + count + (f"; not within: {', '.join(out)}" if out else "")
+        return self.range_text + (f"; not within: {', '.join(out)}" if out else "")
 
 
 def verdict(claim: Claim, ratios: Sequence[Ratio]) -> str:

@@ -68,18 +68,30 @@ def shown(
 def grids(
     table: Table, results: Sequence[Result], machine: str | None, reference: Reference, *, foretold: bool = True
 ) -> list[tuple[str | None, Grid]]:
-    """Filled cells of each machine that has any result in this table; without one, the empty table once.
-    ``foretold``: with a forecast in each cell of a paper's table that can have one."""
-    by_machine: dict[str, list[Result]] = {}
-    for result in of_machine(results, machine):
-        by_machine.setdefault(place_of(result), []).append(result)
-    filled = [
-        (name, forecasts.on_this_machine(table, fill(table, by_machine[name], reference), by_machine[name]))
-        for name in sorted(by_machine)
+    """:func:`measured_grids`, with what a cell that was not run should come to on its machine. ``foretold``: and with a
+    forecast in each cell of a paper's table that can have one."""
+    by_machine = _by_machine(of_machine(results, machine))
+    shown = [
+        (name, forecasts.on_this_machine(table, grid, by_machine[name]) if name else grid)
+        for name, grid in measured_grids(table, results, machine, reference)
     ]
-    shown: list[tuple[str | None, Grid]] = [(name, grid) for name, grid in filled if measured(grid)]
-    shown = shown or [(None, fill(table, [], reference))]
     return [(name, forecasts.added(table, grid) if foretold else grid) for name, grid in shown]
+
+
+def measured_grids(
+    table: Table, results: Sequence[Result], machine: str | None, reference: Reference
+) -> list[tuple[str | None, Grid]]:
+    """Filled cells of each machine that has any result in this table; without one, the empty table once."""
+    by_machine = _by_machine(of_machine(results, machine))
+    filled = [(name, fill(table, by_machine[name], reference)) for name in sorted(by_machine)]
+    return [(name, grid) for name, grid in filled if measured(grid)] or [(None, fill(table, [], reference))]
+
+
+def _by_machine(results: Sequence[Result]) -> dict[str, list[Result]]:
+    by_machine: dict[str, list[Result]] = {}
+    for result in results:
+        by_machine.setdefault(place_of(result), []).append(result)
+    return by_machine
 
 
 def of_machine(results: Sequence[Result], machine: str | None) -> list[Result]:

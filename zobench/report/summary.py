@@ -285,7 +285,7 @@ def _verdict(verdict: claims.CheckedClaim, partly: str = "") -> str:
     if not verdict.ratios:
         return claims.OPEN
     some = verdict.verdict == claims.HOLDS and len(verdict.ratios) < verdict.expected
-    return f"{verdict.verdict}{partly if some else ''}: {verdict.told}"
+    return f"{verdict.verdict}{partly if some else ''}: {verdict.evidence}"
 
 
 def _sheet(label: str, title: str, source: str, shown: pd.DataFrame, remarks: Sequence[str]) -> Sheet:

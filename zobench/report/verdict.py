@@ -5,175 +5,192 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 
 from zobench.predict.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS, Reference
-from zobench.report import artifacts, claims
+from zobench.report import artifacts, claims, forecasts
 from zobench.report.claims import CheckedClaim, Ratio
 from zobench.report.compose import Grid
-from zobench.report.render import grids
-from zobench.report.table import Claim, Table
+from zobench.report.render import measured_grids
+from zobench.report.table import Table
 from zobench.result import Result
 
-REPRODUCED, SHAPE, UNSHOWN, CONTRADICTED = WORDS = ("reproduced", "shape holds", "not shown", "contradicted")
+
+class Standing(StrEnum):
+    """What a claim of a paper comes to, from the best to the worst."""
+
+    REPRODUCED = "reproduced"
+    SHAPE = "shape holds"
+    UNSHOWN = "not shown"
+    CONTRADICTED = "contradicted"
+
+
 MEANINGS = {
-    REPRODUCED: "measured in all rows that the claim is about, under the paper's conditions, and within its bounds",
-    SHAPE: "measured in other sizes, dtypes or lengths, or in some of the rows, and within its bounds",
-    UNSHOWN: "not measured, or an interval reaches past a bound",
-    CONTRADICTED: "the paper's own values are out of its bounds or at odds with one another, or a measurement "
-    "under the paper's conditions is out of them",
+    Standing.REPRODUCED: "measured in all rows that the claim is about, under the paper's conditions, and within its "
+    "bounds",
+    Standing.SHAPE: "measured in other sizes, dtypes or lengths, or in some of the rows, and within its bounds",
+    Standing.UNSHOWN: "not measured, or an interval reaches past a bound",
+    Standing.CONTRADICTED: "out of its bounds by the paper's own values, or by a measurement under the paper's "
+    "conditions; or values that are at odds with one another or with physics",
 }
-_COLORS = {REPRODUCED: "#2e7d32", SHAPE: "#5d8a1f", UNSHOWN: "#5f6368", CONTRADICTED: "#b3261e"}
+_COLORS = dict(zip(Standing, ("#2e7d32", "#5d8a1f", "#5f6368", "#b3261e"), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PaperVerdict:
-    """What one ``kind`` ("claim", "values", "table" or "figure") of ``artifact`` ("zo2/table1") comes to.
+class JudgedClaim:
+    """A claim, or a group of values that are judged together: ``text`` says what, ``evidence`` has the numbers and says
+    where they are from."""
 
-    ``verdict`` is one of ``WORDS``; ``evidence`` the numbers behind it and where they are from; ``command`` what would
-    show it, "" where it is shown.
-    """
-
-    artifact: str
-    kind: str
     text: str
-    verdict: str
+    standing: Standing
     evidence: str
-    command: str = ""
 
 
-def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> list[PaperVerdict]:
-    """Each table and figure of ``paper`` in reading order, after a table the claims and values that it is judged by.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedArtifact:
+    """A table or figure ("zo2/table1") with its claims. ``remedy``: what would show what is not shown, "" if all is."""
 
-    ``ValueError`` for a paper that is not one of ``PAPERS``.
-    """
+    name: str
+    title: str
+    standing: Standing
+    evidence: str
+    remedy: str
+    claims: tuple[JudgedClaim, ...]
+
+
+def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> list[JudgedArtifact]:
+    """Each table and figure of ``paper``, in reading order. Raises ``ValueError`` for one that is not in ``PAPERS``."""
     if paper not in PAPERS:
         raise ValueError(f"the paper must be one of {', '.join(PAPERS)}, but got {paper!r}; zobench verdict zo2")
-    items = [item for item in artifacts.load_all()[0] if item.paper == paper]
-    made: list[PaperVerdict] = []
-    by_runner: dict[str, list[PaperVerdict]] = {}
-    for item in items:
-        table, details = artifacts.laid_out(item), list[PaperVerdict]()
-        if table is not None:
-            filled = grids(table, results, None, reference)
-            details = [_of_claim(claim, table, filled) for claim in range(len(table.claims))]
-            details += _of_values(table)
-            by_runner.setdefault(item.runner, []).extend(details)
-        shared = details or by_runner.get(item.runner, []) if item.runner else details
-        made += [_of_artifact(item, shared, own=bool(details)), *details]
+    made: list[JudgedArtifact] = []
+    by_runner: dict[str, list[JudgedClaim]] = {}
+    for item in artifacts.load_all()[0]:
+        if item.paper != paper:
+            continue
+        table = artifacts.laid_out(item)
+        judged = _claims_of(table, measured_grids(table, results, None, reference)) if table is not None else []
+        by_runner.setdefault(item.runner, []).extend(judged)
+        made.append(_of_artifact(item, judged, by_runner[item.runner] if item.runner else judged, reference))
     return made
 
 
-def counts(items: Iterable[PaperVerdict]) -> dict[str, int]:
-    """How many claims (and groups of values) have each verdict; tables and figures follow from them."""
-    number = Counter(item.verdict for item in items if item.kind in ("claim", "values"))
-    return {word: number[word] for word in WORDS}
+def counts(judged: Iterable[JudgedClaim]) -> dict[Standing, int]:
+    """How many claims and groups of values have each standing."""
+    number = Counter(claim.standing for claim in judged)
+    return {standing: number[standing] for standing in Standing}
 
 
-def _of_artifact(item: artifacts.Recipe, details: Sequence[PaperVerdict], *, own: bool) -> PaperVerdict:
-    """The verdict on a table by its claims, on a figure by those of the tables of the same matrix."""
-    kind = "figure" if item.is_figure else "table"
-    words = {detail.verdict for detail in details}
-    word = next((word for word in (CONTRADICTED, UNSHOWN, SHAPE) if word in words), REPRODUCED if words else UNSHOWN)
-    evidence = ", ".join(f"{number} {name}" for name, number in counts(details).items() if number)
-    if not evidence:
-        evidence = "no ratio that could be checked is claimed of it"
-    elif not own:
+def all_claims(items: Iterable[JudgedArtifact]) -> list[JudgedClaim]:
+    """The claims of several tables and figures, each once."""
+    return [claim for item in items for claim in item.claims]
+
+
+def _of_artifact(
+    item: artifacts.Recipe, own_claims: Sequence[JudgedClaim], shared: Sequence[JudgedClaim], reference: Reference
+) -> JudgedArtifact:
+    """A table or figure stands as the weakest of its claims; without any, as the weakest of the ``shared`` claims,
+    which are about cells of the same matrix."""
+    judging = own_claims or shared
+    standing = max((claim.standing for claim in judging), key=list(Standing).index, default=Standing.UNSHOWN)
+    evidence = summed(judging) or "no ratio is claimed of it that could be checked"
+    if judging and not own_claims:
         evidence = f"by the claims on the cells that it draws: {evidence}"
-    command = f"zobench reproduce {item.name}" if word == UNSHOWN and item.runner else ""
-    if word == UNSHOWN and not command:
-        command = f"zobench {'figure' if item.is_figure else 'table'} {item.name} shows its values; nothing is measured"
-    return PaperVerdict(
-        artifact=item.name, kind=kind, text=item.title, verdict=word, evidence=evidence, command=command
-    )
-
-
-def _of_values(table: Table) -> Iterator[PaperVerdict]:
-    """Groups of values that contradict physics, or other values of the paper."""
-    for known in CONTRADICTIONS:
-        if f"{known.paper}/{known.artifact}" == table.name:
-            place = "; ".join(f"{key} {', '.join(values)}" for key, values in known.where.items())
-            yield PaperVerdict(
-                artifact=table.name, kind="values", text=f"the values of {place}", verdict=CONTRADICTED,
-                evidence=known.reason,
-            )  # fmt: skip
-
-
-def _of_claim(number: int, table: Table, filled: Sequence[tuple[str | None, Grid]]) -> PaperVerdict:
-    """The verdict on the table's claim ``number``, from the paper's values, then from every machine's."""
-    claim, first = table.claims[number], filled[0][1]
-    paper = claims.reported(table, first)[number]
-    same, other = list[Ratio](), list[Ratio]()
-    for machine, grid in filled:
-        if machine is not None:
-            for ratio in claims.measured(table, grid)[number].ratios:
-                (other if ratio.deviates else same).append(ratio)
-            other += claims.elsewhere(table, grid)[number].ratios
-    word, evidence = _judged(claim, table, same, other, paper)
-    if word == UNSHOWN:
-        ahead = claims.predicted(table, first)[number]
-        evidence += f"; predicted: {ahead.verdict}, {ahead.told}" if ahead.ratios else f"; {claims.UNTOLD}"
-    return PaperVerdict(
-        artifact=table.name, kind="claim", text=claim.text, verdict=word, evidence=evidence,
-        command=f"zobench reproduce {table.name}" if word == UNSHOWN else "",
+    unshown = standing is Standing.UNSHOWN or any(claim.standing is Standing.UNSHOWN for claim in judging)
+    return JudgedArtifact(
+        name=item.name, title=item.title, standing=standing, evidence=evidence,
+        remedy=_remedy(item, reference) if unshown else "", claims=tuple(own_claims),
     )  # fmt: skip
 
 
-def _judged(
-    claim: Claim, table: Table, same: Sequence[Ratio], other: Sequence[Ratio], paper: CheckedClaim
-) -> tuple[str, str]:
-    """The verdict, and its evidence. What fails only under other conditions contradicts nothing."""
+def _remedy(item: artifacts.Recipe, reference: Reference) -> str:
+    """The command that measures as much as a machine can hold, and what the paper had."""
+    paper, _, artifact = item.name.partition("/")
+    if not item.runner:
+        return f"it reports nothing that is measured; `zobench {'figure' if item.is_figure else 'table'} {item.name}`"
+    cards = {row["gpu"] for row in reference.rows if (row["paper"], row["artifact"]) == (paper, artifact)} - {""}
+    return f"`zobench reproduce {item.name}`" + (f"; the paper's GPU: {', '.join(sorted(cards))}" if cards else "")
 
-    def of(ratios: Sequence[Ratio], expected: int) -> CheckedClaim:
-        return CheckedClaim(claim=claim, table=table, ratios=tuple(ratios), expected=expected)
 
-    here, elsewhere = of(same, paper.expected), of(other, len(other))
+def _claims_of(table: Table, grids: Sequence[tuple[str | None, Grid]]) -> list[JudgedClaim]:
+    """The table's claims, then the groups of its values that contradict physics, or other values of the paper."""
+    first = grids[0][1]
+    checks = zip(claims.reported(table, first), claims.predicted(table, forecasts.added(table, first)), strict=True)
+    by_machine = [grid for machine, grid in grids if machine is not None]
+    measured = [claims.measured(table, grid) for grid in by_machine]
+    elsewhere = [claims.elsewhere(table, grid) for grid in by_machine]
+    judged = []
+    for number, (paper, predicted) in enumerate(checks):
+        ratios = [ratio for checked in measured for ratio in checked[number].ratios]
+        others = [ratio for checked in elsewhere for ratio in checked[number].ratios]
+        same = [ratio for ratio in ratios if not ratio.deviates]
+        judged.append(judge(paper, same, [*(ratio for ratio in ratios if ratio.deviates), *others], predicted))
+    for group in CONTRADICTIONS:
+        if f"{group.paper}/{group.artifact}" == table.name:
+            where = "; ".join(f"{key} {', '.join(values)}" for key, values in group.where.items())
+            judged.append(
+                JudgedClaim(text=f"the values of {where}", standing=Standing.CONTRADICTED, evidence=group.reason)
+            )
+    return judged
+
+
+def judge(paper: CheckedClaim, same: Sequence[Ratio], other: Sequence[Ratio], predicted: CheckedClaim) -> JudgedClaim:
+    """What a claim comes to, held against the ``paper``'s values, against ratios measured under the ``same`` conditions
+    and under ``other`` ones. What fails only under others contradicts nothing."""
+    here, elsewhere = _checked(paper, same, paper.expected), _checked(paper, other, len(other))
+    parts = [f"measured: {here.evidence}"] if same else []
+    parts += [f"measured under other conditions: {elsewhere.evidence}"] if other else []
+    measured, text = "; ".join(parts) or "not measured", paper.claim.text
     if paper.verdict == claims.FAILS:
-        return CONTRADICTED, f"by the paper's own values: {paper.told}"
+        evidence = f"by the paper's own values: {paper.evidence}; {measured}"
+        return JudgedClaim(text=text, standing=Standing.CONTRADICTED, evidence=evidence)
     if here.verdict == claims.FAILS:
-        return CONTRADICTED, f"measured: {here.told}"
-    parts = [f"measured: {here.told}"] if same else []
-    parts += [f"measured under other conditions: {elsewhere.told}"] if other else []
-    evidence = "; ".join(parts) or "not measured"
+        return JudgedClaim(text=text, standing=Standing.CONTRADICTED, evidence=measured)
     if len(same) == paper.expected and here.verdict == claims.HOLDS:
-        return REPRODUCED, evidence
-    if (same or other) and all(part.verdict in (claims.HOLDS, claims.OPEN) for part in (here, elsewhere)):
-        return SHAPE, evidence
-    return UNSHOWN, evidence
+        return JudgedClaim(text=text, standing=Standing.REPRODUCED, evidence=measured)
+    if (same or other) and {here.verdict, elsewhere.verdict} <= {claims.HOLDS, claims.OPEN}:
+        return JudgedClaim(text=text, standing=Standing.SHAPE, evidence=measured)
+    ahead = f"predicted: {predicted.verdict}, {predicted.range_text}" if predicted.ratios else claims.UNTOLD
+    return JudgedClaim(text=text, standing=Standing.UNSHOWN, evidence=f"{measured}; {ahead}")
 
 
-def as_json(paper: str, items: Sequence[PaperVerdict]) -> str:
+def _checked(paper: CheckedClaim, ratios: Sequence[Ratio], expected: int) -> CheckedClaim:
+    return CheckedClaim(claim=paper.claim, table=paper.table, ratios=tuple(ratios), expected=expected)
+
+
+def summed(judged: Iterable[JudgedClaim]) -> str:
+    """``2 shape holds, 1 not shown``: the standings that any claim has."""
+    return ", ".join(f"{number} {standing}" for standing, number in counts(judged).items() if number)
+
+
+def as_json(paper: str, items: Sequence[JudgedArtifact]) -> str:
     """The verdicts with their counts, as JSON."""
-    return json.dumps({"paper": paper, "counts": counts(items), "verdicts": [asdict(item) for item in items]}, indent=1)
+    number = counts(all_claims(items))
+    return json.dumps({"paper": paper, "counts": number, "artifacts": [asdict(item) for item in items]}, indent=1)
 
 
-def as_markdown(paper: str, items: Sequence[PaperVerdict]) -> str:
-    """A page: the counts, what the words mean, and a row for each claim, group of values, table and figure."""
-    lines = [f"# {PAPERS[paper]}: {_summed(items)}", ""]
-    lines += [*(f"- **{word}**: {meaning}." for word, meaning in MEANINGS.items()), ""]
-    lines += ["| Where | What | PaperVerdict | Evidence, and what would show it |", "|---|---|---|---|"]
+def as_markdown(paper: str, items: Sequence[JudgedArtifact]) -> str:
+    """A section: the counts, and a row for each table and figure, with its claims below it."""
+    lines = [f"## {PAPERS[paper]}: {summed(all_claims(items))}", ""]
+    lines += ["| Where | What | Verdict | Evidence, and what would show it |", "|---|---|---|---|"]
     for item in items:
-        where = f"**{item.artifact.split('/')[1]}**" if item.kind in ("table", "figure") else ""
-        command = f". `{item.command}`" if item.command.startswith("zobench reproduce") else _also(item.command)
-        cells = (where, item.text, item.verdict, item.evidence + command)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        evidence = "; ".join(filter(None, (item.evidence, item.remedy)))
+        lines.append(_row(f"**{item.name.partition('/')[2]}**", item.title, item.standing, evidence))
+        lines += [_row("", claim.text, claim.standing, claim.evidence) for claim in item.claims]
     return "\n".join(lines) + "\n"
 
 
-def _also(text: str) -> str:
-    return f"; {text}" if text else ""
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _summed(items: Sequence[PaperVerdict]) -> str:
-    return ", ".join(f"{number} {word}" for word, number in counts(items).items() if number) or "no claims"
-
-
-def as_badge(paper: str, items: Sequence[PaperVerdict]) -> str:
-    """A badge (SVG): the paper's name, and how many of its claims have each verdict."""
+def as_badge(paper: str, items: Sequence[JudgedArtifact]) -> str:
+    """A badge (SVG): the paper's name, and how many of its claims have each standing."""
+    every = all_claims(items)
     parts = [(PAPERS[paper], "#3c4043")]
-    parts += [(f"{number} {word}", _COLORS[word]) for word, number in counts(items).items() if number]
+    parts += [(f"{number} {standing}", _COLORS[standing]) for standing, number in counts(every).items() if number]
     shapes, x = list[str](), 0
     for text, color in parts:
         width = 12 + round(6.4 * len(text))
@@ -183,7 +200,7 @@ def as_badge(paper: str, items: Sequence[PaperVerdict]) -> str:
             f"{html.escape(text)}</text>"
         )
         x += width
-    title = html.escape(f"{PAPERS[paper]}: {_summed(items)}")
+    title = html.escape(f"{PAPERS[paper]}: {summed(every)}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{x}" height="20" role="img" aria-label="{title}" '
         f'font-family="Verdana,DejaVu Sans,sans-serif" font-size="11"><title>{title}</title>{"".join(shapes)}</svg>\n'
