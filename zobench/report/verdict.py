@@ -29,8 +29,8 @@ class Standing(StrEnum):
 
 
 MEANINGS = {
-    Standing.REPRODUCED: "measured in all rows that the claim is about, under the paper's conditions, and within its "
-    "bounds",
+    Standing.REPRODUCED: "measured in all rows that the claim is about, under the paper's conditions (model, dtype, "
+    "batch, length; the hardware may be another), and within its bounds",
     Standing.SHAPE: "measured in other sizes, dtypes or lengths, or in some of the rows, and within its bounds",
     Standing.UNSHOWN: "not measured, or an interval reaches past a bound",
     Standing.CONTRADICTED: "out of its bounds by the paper's own values, or by a measurement under the paper's "
@@ -193,7 +193,7 @@ def as_badge(paper: str, items: Sequence[JudgedArtifact]) -> str:
     parts += [(f"{number} {standing}", _COLORS[standing]) for standing, number in counts(every).items() if number]
     shapes, x = list[str](), 0
     for text, color in parts:
-        width = 12 + round(6.4 * len(text))
+        width = 12 + round(7 * len(text))
         shapes.append(
             f'<rect x="{x}" width="{width}" height="20" fill="{color}"/>'
             f'<text x="{x + width / 2:g}" y="14" fill="#fff" text-anchor="middle" textLength="{width - 12}">'
