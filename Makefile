@@ -18,7 +18,7 @@ report: $(VENV)/.report
 # Without the tests marked slow; test-all runs these too. Large products of settings are thinned to their pairs, see
 # tests/support/thinned.py; before a release: make test-all PYTEST=--products. Benchmarks run once, unmeasured.
 PYTEST ?=
-TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --benchmark-disable --ignore tests/nullcuda $(PYTEST)
+TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/nullcuda $(PYTEST)
 
 test: $(VENV)/.dev
 	$(TEST) -m "not slow"
@@ -33,7 +33,7 @@ quick: $(VENV)/.dev
 # median is a fifth above what was saved last on this machine.
 bench: $(VENV)/.dev
 	@test -n "$(SAVE)" || ls .benchmarks/*/*.json >/dev/null 2>&1 || { echo "nothing is saved to compare with: make bench SAVE=before"; exit 1; }
-	$(BIN)/python -m pytest tests/benchmarks/test_fast.py -k plain_steps --benchmark-time-unit=s \
+	$(BIN)/python -m pytest tests/benchmarks/test_fast.py -k plain_steps --benchmark-enable --benchmark-time-unit=s \
 	    $(if $(SAVE),--benchmark-save=$(SAVE),--benchmark-compare --benchmark-compare-fail=median:20%)
 
 # The pages as one site, with every table and figure; what Sphinx warns of ends the build.

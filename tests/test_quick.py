@@ -42,6 +42,8 @@ def test_every_test_module_is_in_the_graph(graph):
         ("tables/zo2/table1.toml", ["tests.report.test_recipes_of_papers"], "tests.engine.test_parity"),
         ("tests/report/golden/summary.md", ["tests.report.test_golden"], "tests.engine.test_parity"),
         ("tests/support/rank.py", ["tests.parallel.test_parity"], "tests.engine.test_parity"),  # started by name
+        ("tools/tiny.py", ["tests.tools.test_tiny"], "tests.engine.test_parity"),
+        ("zobench/durable/savers/halves.py", ["tests.tools.test_timelines"], "tests.machine.test_memory"),
         ("tests/slurm/conftest.py", ["tests.slurm.test_slurm"], "tests.engine.test_parity"),
     ],
 )  # fmt: skip

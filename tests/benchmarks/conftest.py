@@ -1,5 +1,5 @@
-"""What these files time they also check: where pytest-benchmark measures nothing, as under xdist or with
-``--benchmark-disable``, every benchmark runs once, on small sizes. ``pytest tests/benchmarks -s`` measures."""
+"""What these files time they also check: where pytest-benchmark measures nothing, as is usual, every
+benchmark runs once, on small sizes. ``pytest tests/benchmarks --benchmark-enable -s`` measures."""
 
 import pytest
 

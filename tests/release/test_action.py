@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FAKE = """#!/usr/bin/env bash
 echo "$(basename "$(dirname "$0")") $*" >>"$LOG"
-[ "$1" != compare ] || { echo "1 cell: 1 $WORD"; exit "$CODE"; }
+side=$(basename "$(dirname "$0")")
+[ "$1" != compare ] || { echo "1 cell: 1 $WORD"; [ "$side" = base ] || CODE=${HEAD_CODE:-$CODE}; exit "$CODE"; }
 exit "${SWEEP:-0}"
 """
 
@@ -47,6 +48,17 @@ def test_a_slower_cell_fails_and_is_told(tmp_path: Path) -> None:
     done, _ = compared(tmp_path, 1, WORD="SLOWER", CODE="1")
     assert done.returncode == 1
     assert "1 cell: 1 SLOWER" in (tmp_path / "out" / "comment.md").read_text()
+
+
+def test_the_change_judges_where_the_base_cannot_read_its_runs(tmp_path: Path) -> None:
+    done, calls = compared(tmp_path, 1, WORD="SLOWER", CODE="2", HEAD_CODE="1")
+    assert done.returncode == 1
+    assert [call.split()[:2] for call in calls[-2:]] == [["base", "compare"], ["head", "compare"]]
+    assert "judged by the change's zobench" in (tmp_path / "out" / "comment.md").read_text()
+
+
+def test_what_neither_can_read_fails(tmp_path: Path) -> None:
+    assert compared(tmp_path, 1, CODE="2")[0].returncode == 2
 
 
 def test_a_sweep_that_cannot_begin_ends_it_before_anything_is_compared(tmp_path: Path) -> None:

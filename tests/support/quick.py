@@ -70,7 +70,7 @@ def importers(root: Path = ROOT) -> dict[str, set[str]]:
 
     sys.path.insert(0, str(root))
     try:
-        graph = grimp.build_graph("zobench", "tests", exclude_type_checking_imports=True, cache_dir=None)
+        graph = grimp.build_graph("zobench", "tests", "tools", exclude_type_checking_imports=True, cache_dir=None)
     finally:
         sys.path.pop(0)
     by_imported: dict[str, set[str]] = defaultdict(set)
@@ -121,7 +121,7 @@ def _named(path: Path, module: str, known: Iterable[str], exported: dict[tuple[s
             continue
         if node.value == "zobench" and module.startswith("tests."):
             yield "zobench.__main__"  # as in [python, "-m", "zobench", ...]
-        for name in re.findall(r"\b(?:zobench|tests)(?:\.\w+)+", node.value):
+        for name in re.findall(r"\b(?:zobench|tests|tools)(?:\.\w+)+", node.value):
             yield from (part for part in (*_parents(name), name) if part in known and "." in part)
         for package, names in re.findall(r"\bfrom (\w+) import ([\w, ]+)", node.value):
             yield from filter(None, (exported.get((package, name.strip())) for name in names.split(",")))
