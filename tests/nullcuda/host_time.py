@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import IO
 
 from tests.nullcuda import build
-from zobench.stats.intervals import median_interval
 
 BEFORE_BUDGETS = "0f7a164"
 """The commit that the null runtime first ran: 33 launches in each block."""
@@ -115,6 +114,8 @@ def compare(commit: str, model: str, tokens: int, rounds: int, steps: int) -> di
 
 def report(commit: str, taken: dict[str, list[tuple[float, float]]]) -> Iterator[str]:
     """A line for each clock."""
+    from zobench.stats.intervals import median_interval  # not at the top: the child of an earlier tree has no such module
+
     yield f"host time of a step, ms: {commit}, this tree, their ratio in {len(taken['cpu'])} rounds"
     for name, pairs in taken.items():
         ratios = [now / before for before, now in pairs]
