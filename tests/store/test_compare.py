@@ -252,7 +252,7 @@ def test_a_regression_is_shown_slower_or_more_memory_or_an_end_that_is_not_ok() 
     ]
     found = compare(before, after)
     worse = regressions(found, 0.05)
-    assert worse[0].startswith(f"{slow.label}: steps take 1.")
+    assert worse[0].startswith(f"{slow.label}: a step takes 1.")
     assert worse[1:] == [
         f"{heavy.label}: 1.100 times the device memory",
         f"{gone.label}: ended ok in A and oom in B: device memory ran out",
@@ -508,3 +508,50 @@ def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path: Path, capsys:
     assert "1 cells: 1 SLOWER" in out
     code, _, err = command(capsys, "compare", "engine=resident", "seed=7", "--results", str(tmp_path))
     assert (code, err.startswith("zobench: 'seed=7' must name results, but none in ")) == (2, True)
+
+
+WORK = RunSpec(model="opt-tiny", seq_len=32, method="zo-sgd").resolve("cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "unit", "work"),
+    [
+        ({}, "step", 1),
+        ({"batch_size": 4}, "token", 4),
+        ({"seq_len": 64}, "token", 2),
+        ({"batch_size": 2, "seq_len": 16}, "step", 1),
+        ({"method": "fzoo", "queries": 7}, "token and forward pass", 4),
+        ({"queries": 3, "seq_len": 64}, "token and forward pass", 6),
+        ({"method": "fo-sgd"}, "step", 1),
+        ({"method": "fo-sgd", "batch_size": 2}, "token", 2),
+    ],
+)
+def test_where_the_work_of_a_step_differs_the_time_of_its_work_is_judged(
+    changes: dict[str, Any], unit: str, work: float
+) -> None:
+    a = WORK.replace(noise="counter")
+    b = a.replace(noise="torch" if changes.get("method") == "fo-sgd" else "counter", **changes)
+    differ = frozenset({"noise", "method", "queries", "batch_size", "seq_len"})
+    one, other = cell(a, steps(1, 0.001, 9, 1)), cell(b, steps(0.9 * work, 0.001, 9, 2))
+    judged = compare([one], [other], may_differ=differ).pairs[0].judgement
+    assert (judged.verdict, judged.unit) == (Verdict.FASTER, unit)
+    assert judged.ratio == pytest.approx(0.9, rel=0.01)
+    rounds = repeated(a, [1 + 0.1 * n for n in range(7)]), repeated(b, [1.1 * work * (1 + 0.1 * n) for n in range(7)])
+    judged = compare([rounds[0]], [rounds[1]], may_differ=differ).pairs[0].judgement
+    assert (judged.verdict, judged.interval) == (Verdict.SLOWER, (pytest.approx(1.1), pytest.approx(1.1)))
+
+
+def test_steps_of_different_tasks_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, task, batch, factor in (("a", "sst2", 8, 1.0), ("a", "cb", 8, 1.0), ("b", "sst2", 16, 2.0)):
+        spec = WORK.replace(task=task, batch_size=batch, weights="pretrained")
+        Store(tmp_path / name).save(cell(spec, steps(factor, 0.001, 9, batch)))
+    a, b = (side(str(tmp_path / name), tmp_path)[0] for name in ("a", "b"))
+    sst2, cb = sorted(a, key=lambda result: result.spec.task, reverse=True)
+    judged = compare([cb], b, may_differ={"task", "batch_size"}).pairs[0].judgement
+    assert (judged.verdict, judged.ratio) == (Verdict.AMBIGUOUS, None)
+    assert judged.reason.startswith("steps of different tasks")
+    assert compare([sst2], b, may_differ={"batch_size"}).pairs[0].judgement.unit == "example"
+    Store(tmp_path / "both").save(sst2)
+    Store(tmp_path / "both").save(b[0])
+    _, out, _ = command(capsys, "compare", "batch_size=8", "batch_size=16", "--results", str(tmp_path / "both"))
+    assert "B / A is of the time per example, as the work of a step differs between A and B." in out

@@ -22,7 +22,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
 from zobench.stats import LEVEL
 from zobench.store import machine_of, metrics, printable
-from zobench.store.compare import Comparison, Judgement, Pair, Verdict
+from zobench.store.compare import STEP, Comparison, Judgement, Pair, Verdict
 from zobench.store.query import distinct_names
 
 _NARROW = 32
@@ -255,6 +255,8 @@ def _remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
         "A s, B s: the median step. B is: by the two-sided Mann-Whitney test at 5 %; SAME also needs the interval "
         "within the tolerance. memory: peak device memory, B / A."
     )
+    if units := sorted({pair.judgement.unit for pair in comparison.pairs} - {STEP}):
+        yield f"B / A is of the time per {' or per '.join(units)}, as the work of a step differs between A and B."
     if all(pair.judgement.values == "steps" for pair in comparison.pairs):
         yield "Each side is one process, and another could be faster or slower by more: see `zobench sweep --repeats`."
     elif any("round" in pair.judgement.values for pair in comparison.pairs):
@@ -291,7 +293,7 @@ def write_comparison(comparison: Comparison, stream: TextIO) -> None:
         peaks = [side.memory.get("device_peak_bytes") for side in (pair.a, pair.b)]
         write(
             [pair.a.spec.label, pair.a.spec.hash, pair.b.spec.hash, judgement.verdict, judgement.ratio, low, high,
-             pair.a.step_seconds, pair.b.step_seconds, *peaks, judgement.reason]
+             pair.a.step_seconds, pair.b.step_seconds, *peaks, judgement.reason, judgement.unit]
         )  # fmt: skip
     for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
         for one in results:
@@ -301,5 +303,5 @@ def write_comparison(comparison: Comparison, stream: TextIO) -> None:
 
 _CSV = (
     "cell", "run_a", "run_b", "verdict", "ratio", "ratio_low", "ratio_high", "step_seconds_a", "step_seconds_b",
-    "device_peak_bytes_a", "device_peak_bytes_b", "reason",
+    "device_peak_bytes_a", "device_peak_bytes_b", "reason", "ratio_of_times_per",
 )  # fmt: skip

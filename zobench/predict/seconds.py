@@ -195,11 +195,7 @@ def looks(spec: RunSpec) -> float:
     Two for every query, one where ranks share out the signs of a pair; ZO-SGD-Block a pair for each part of the model,
     ZO-SGD-Cons three more for its candidates; one where gradients are taken, one for every forward derivative.
     """
-    kind = METHODS.get(spec.method)
-    count = 2 * kind.pairs(spec, models.of(spec).layers) / divided(spec)[1] + kind.candidates
-    if kind.singles is not None:
-        count += kind.singles(spec)
-    return count + spec.queries * kind.tangents + (kind.gradients is not None)
+    return METHODS.get(spec.method).looks(spec, models.of(spec).layers, divided(spec)[1])
 
 
 def operations(spec: RunSpec) -> float:

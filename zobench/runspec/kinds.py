@@ -190,6 +190,11 @@ class MethodKind:
         """Copies of state that rest and travel with the weights."""
         return 0 if self.backpropagates else self.states
 
+    def looks(self, spec: SpecFields, layers: int, signs: int = 1) -> float:
+        """Losses of its whole batch that a rank computes in a step, of whose pairs ``signs`` ranks share the signs."""
+        count = 2 * self.pairs(spec, layers) / signs + self.candidates + (self.singles(spec) if self.singles else 0)
+        return count + spec.queries * self.tangents + self.backpropagates
+
     @property
     def has_pairs(self) -> bool:
         """Whether g is a difference of two losses, which two ranks can compute."""

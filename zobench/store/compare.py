@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zobench import models
 from zobench.result import Outcome, Result
 from zobench.result.repeats import differ_in_threads
-from zobench.runspec import FIELDS, suggestion
+from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
 from zobench.stats import LEVEL, ranks
 from zobench.stats.intervals import Ratio
 from zobench.store import Store, evidence, first_sweep, machine_of, printable, query
@@ -24,6 +25,8 @@ from zobench.store.measured import GPU_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
 """Where the sides share no cell: values of a field that are named, and cells among which the nearest are looked for."""
+STEP = "step"
+"""What a time is of where the steps of both sides do the same work; else a token, or an example of a task."""
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
@@ -43,14 +46,15 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """``ratio``: B's median step time over A's; ``interval``: see :func:`zobench.stats.ranks.ratio_interval`.
-    ``values``: what was compared."""
+    """``ratio``: B's median step time over A's, or the time of a ``unit`` where the work of their steps differs;
+    ``interval``: see :func:`zobench.stats.ranks.ratio_interval`. ``values``: what was compared."""
 
     verdict: Verdict
     ratio: float | None = None
     interval: tuple[float, float] | None = None
     reason: str = ""
     values: str = "steps"
+    unit: str = STEP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,10 +253,49 @@ def cell_of(result: Result, may_differ: Collection[str] = ()) -> tuple[Any, ...]
 def _judged(a: Result, b: Result, tolerance: float) -> Judgement:
     if a.outcome is not Outcome.OK or b.outcome is not Outcome.OK:
         return Judgement(verdict=Verdict.AMBIGUOUS, reason=f"A ended {a.outcome} and B {b.outcome}")
+    if (work := work_of_steps(a.spec, b.spec)) is None:
+        reason = "steps of different tasks, or of methods whose passes are not known here, have no work in common"
+        return Judgement(verdict=Verdict.AMBIGUOUS, reason=reason)
+    unit, share = work
     if evidence.are_alone(a, b):
-        return judge(a.measured_seconds, b.measured_seconds, tolerance)
-    ratio = evidence.ratio(b, a, STEP_TIME)
-    return judge(a.run_seconds, b.run_seconds, tolerance, PROCESSES) if ratio is None else judge_pairs(ratio, tolerance)
+        judgement = judge(a.measured_seconds, [seconds * share for seconds in b.measured_seconds], tolerance)
+    elif (ratio := evidence.ratio(b, a, STEP_TIME)) is None:
+        judgement = judge(a.run_seconds, [seconds * share for seconds in b.run_seconds], tolerance, PROCESSES)
+    else:
+        ends = ratio.interval and (ratio.interval[0] * share, ratio.interval[1] * share)
+        judgement = judge_pairs(replace(ratio, value=ratio.value * share, interval=ends), tolerance)
+    return replace(judgement, unit=unit)
+
+
+def work_of_steps(a: RunSpec, b: RunSpec) -> tuple[str, float] | None:
+    """(what the times of steps of ``a`` and ``b`` are compared per, the work of a step of ``a`` over that of ``b``).
+
+    (:data:`STEP`, 1) where a step computes as much on both sides; else per token, with a task per example, of each
+    forward pass. Where a side has a backward pass or forward derivatives, whose passes are of another kind, per
+    token of its batch. None where neither means anything: different tasks, or a method whose number of forward passes
+    depends on a model that is not known here.
+    """
+    if a.task != b.task:
+        return None
+    unit, counts = "token", [float(spec.tokens_per_step) for spec in (a, b)]
+    if a.task != "none":
+        unit, counts = "example", [float(spec.batch_size) for spec in (a, b)]
+    if not any(kind.backpropagates or kind.tangents for kind in map(METHODS.get, (a.method, b.method))):
+        looks = [_looks(a), _looks(b)]
+        if None in looks and a.method != b.method:
+            return None
+        if looks[0] != looks[1]:
+            unit += " and forward pass"
+            counts = [count * (passes or 1) for count, passes in zip(counts, looks, strict=True)]
+    return (STEP, 1.0) if counts[0] == counts[1] else (unit, counts[0] / counts[1])
+
+
+def _looks(spec: RunSpec) -> float | None:
+    """Forward passes over its batch in a step; None if that depends on the layers of a model that is not known here."""
+    kind = METHODS.get(spec.method)
+    if kind.looks(spec, 1) == kind.looks(spec, 9):
+        return kind.looks(spec, 1)
+    return kind.looks(spec, models.of(spec).layers) if models.is_known(spec) else None
 
 
 def judge_pairs(ratio: Ratio, tolerance: float) -> Judgement:
@@ -325,7 +368,7 @@ def regressions(comparison: Comparison, limit: float) -> list[str]:
         if pair.a.outcome is Outcome.OK and pair.b.outcome is not Outcome.OK:
             worse.append(f"{label}: ended ok in A and {pair.b.outcome} in B: {pair.b.reason}")
         if pair.judgement.verdict is Verdict.SLOWER and ratio is not None and ratio > 1 + limit:
-            worse.append(f"{label}: steps take {ratio:.3f} times as long")
+            worse.append(f"{label}: a {pair.judgement.unit} takes {ratio:.3f} times as long")
         if memory is not None and memory > 1 + limit:
             worse.append(f"{label}: {memory:.3f} times the device memory")
     return worse
