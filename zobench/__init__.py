@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from zobench.programs import run as run
     from zobench.result import Result as Result
     from zobench.runspec import RunSpec as RunSpec
+    from zobench.session.matrices import SweepOptions as SweepOptions
+    from zobench.session.monitor import Monitor as Monitor
+    from zobench.session.session import Session as Session
+    from zobench.session.session import compare as compare
+    from zobench.session.session import plan as plan
+    from zobench.session.session import sweep as sweep
     from zobench.store import Store as Store
     from zobench.store import frame as frame
 
@@ -34,17 +40,23 @@ _HOMES = {
     "Engine": "zobench.engine",
     "EngineConfig": "zobench.engine",
     "Entry": "zobench.engine",
+    "Monitor": "zobench.session.monitor",
     "Point": "zobench.engine",
     "RandomWeights": "zobench.models.weights",
     "Result": "zobench.result",
     "RunSpec": "zobench.runspec",
+    "Session": "zobench.session.session",
     "StepResult": "zobench.methods",
     "Store": "zobench.store",
+    "SweepOptions": "zobench.session.matrices",
     "ZOSGD": "zobench.methods",
+    "compare": "zobench.session.session",
     "frame": "zobench.store",
     "models": "zobench",
+    "plan": "zobench.session.session",
     "run": "zobench.programs",
     "stream": "zobench.data.tokens",
+    "sweep": "zobench.session.session",
 }
 """Public name -> the module that it is in."""
 __all__ = [*_HOMES, "__version__"]

@@ -119,20 +119,19 @@ def test_a_link_that_leads_nowhere_is_no_folder(
 def test_a_store_without_working_locks_is_not_said_to_keep_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
 ) -> None:
-    from rich.console import Console
-
-    from zobench.cli.here import keeping
+    from zobench.session.machine import keeping
 
     def refuse(*_: Any) -> None:
         raise OSError(answer, os.strerror(answer))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    store, said = Store(tmp_path / "results"), io.StringIO()
-    with keeping(store, Console(file=said, width=400)):
+    store, said = Store(tmp_path / "results"), list[str]()
+    with keeping(store, lambda text, style: said.append(f"{style} {text}")):
         spec = RunSpec(model="opt-tiny").resolve("cpu")
         store.save(Result(spec=spec, outcome=Outcome.FAILED, reason="x", environment={"machine": "cpu-2c-4f2a91"}))
-    assert said.getvalue().startswith("warning: results are kept, but nothing keeps a second sweep out: ")
-    assert os.strerror(answer) in said.getvalue()
+    (text,) = said
+    assert text.startswith("yellow warning: results are kept, but nothing keeps a second sweep out: ")
+    assert os.strerror(answer) in text
     assert len(store.runs()) == 1
     with pytest.raises(NoLocksError, match="must be on a disk with working locks"), store.lock():
         pass

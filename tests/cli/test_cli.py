@@ -17,11 +17,11 @@ from tests.support.commands import run_in
 from tests.support.rates import RATES, calibrate
 from zobench import cli, predict
 from zobench.cli import measure
-from zobench.cli.common import parse_seconds
 from zobench.execute import plan, process
 from zobench.predict import footprint
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, RunSpec
+from zobench.session.inputs import parse_seconds
 
 GB = 10**9
 OPTIONS = {

@@ -12,7 +12,6 @@ import pytest
 from tests.support import contest as support
 from tests.support.small_task import data_dir as data_dir
 from tests.support.small_task import weights_path as weights_path
-from zobench.cli.contest import Stages
 from zobench.execute import sweep
 from zobench.execute.plan import Plan
 from zobench.finetune import examine
@@ -20,6 +19,7 @@ from zobench.programs.cell import run as measured
 from zobench.result import Result
 from zobench.result.examples import unpacked
 from zobench.runspec import RunSpec
+from zobench.session.stages import Stages
 from zobench.store import Store
 from zobench.store.files import KEPT_AS
 
@@ -205,7 +205,7 @@ def test_a_method_that_learns_nothing_keeps_no_sweep_waiting(tmp_path: Path) -> 
     diverged = support.tuned(support.only(found, bad), lambda spec: None)
     shown: list[str] = []
     stages = Stages(
-        contest=found, known=dict, plan=lambda specs: Plan(steps=[], rates={}),
+        contest=found, results=dict, plan=lambda specs: Plan(steps=[], rates={}),
         show=lambda title, *_: shown.append(title), run=lambda *_: sweep.Summary(),
     )  # fmt: skip
     cases = (tuned + diverged, True, 0), (tuned + diverged[1:], True, 3), (diverged, False, 3)
@@ -214,7 +214,7 @@ def test_a_method_that_learns_nothing_keeps_no_sweep_waiting(tmp_path: Path) -> 
         assert stages.follow(sweep.Summary(list(results)), None, 0.0)[1:] == ([], waiting)
         assert len(shown) - known == begun
     assert stages.follow(sweep.Summary([*tuned, *diverged], interrupted=True), None, 0.0)[2] == 3  # the winner's
-    dataclasses.replace(stages, known=lambda: {one.spec.hash: one for one in [*tuned, *diverged]}).foresee()
+    dataclasses.replace(stages, results=lambda: {one.spec.hash: one for one in [*tuned, *diverged]}).foresee()
     assert shown[-1].endswith("at most 2, and the best point of each method with 3 seeds, and the test set")
 
 

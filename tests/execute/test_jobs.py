@@ -16,12 +16,13 @@ import pytest
 from tests.support.rates import CALIBRATION
 from tests.support.submissions import cell, submitted
 from zobench import cli
-from zobench.cli.jobs import Wanted, refuse_twice, submits
+from zobench.cli.jobs import Wanted, submits
 from zobench.execute import jobs, plan, rates, slurm
 from zobench.execute.jobs import JobReport, QueueEntry
 from zobench.execute.submitit import submitit_or_remedy
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.session.submitted import refuse_twice
 from zobench.store import BusyError, Store
 
 MACHINE = "cpu-2c-4f2a91"
@@ -383,7 +384,7 @@ def test_a_sweep_here_looks_for_submitted_cells_before_it_plans_and_once_it_has_
         if len(locked) == refused:
             raise BusyError("queued elsewhere")
 
-    monkeypatch.setattr("zobench.cli.jobs.refuse_twice", refuse)
+    monkeypatch.setattr("zobench.session.submitted.refuse_twice", refuse)
     monkeypatch.setattr(plan, "calibration", lambda *_: CALIBRATION)
     monkeypatch.setattr("zobench.execute.sweep.run_in_process", lambda *_, **__: pytest.fail("it ran"))
     with pytest.raises(SystemExit) as ended:

@@ -114,7 +114,7 @@ def compare(commit: str, model: str, tokens: int, rounds: int, steps: int) -> di
 
 def report(commit: str, taken: dict[str, list[tuple[float, float]]]) -> Iterator[str]:
     """A line for each clock."""
-    from zobench.stats.intervals import median_interval  # not at the top: the child of an earlier tree has no such module
+    from zobench.stats.intervals import median_interval  # an earlier tree, whose child this is, may lack it
 
     yield f"host time of a step, ms: {commit}, this tree, their ratio in {len(taken['cpu'])} rounds"
     for name, pairs in taken.items():

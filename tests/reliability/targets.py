@@ -241,6 +241,7 @@ def key_values(folder: Path) -> Feed:
     """``--set``, ``--where``, times, shares and outcomes as they are typed."""
     from zobench.cli import common
     from zobench.recipes.matrix import single
+    from zobench.session import inputs
     from zobench.store import query
 
     usual = [f"{key}={json.dumps(one).strip(chr(34))}" for key, one in RunSpec(model="opt-tiny").to_dict().items()]
@@ -260,11 +261,11 @@ def key_values(folder: Path) -> Feed:
         if kind == 0:
             query.conditions([text])
         elif kind == 1:
-            common.parse_seconds("--budget", text)
+            inputs.parse_seconds("--budget", text)
         elif kind == 2:
-            common.parse_outcomes(text)
+            inputs.parse_outcomes(text)
         elif kind == 3:
-            common.parse_percent("--tolerance", text)
+            inputs.parse_percent("--tolerance", text)
         else:
             changes = common.changed([text])
             single({"model": "opt-tiny", **changes}, "cpu")

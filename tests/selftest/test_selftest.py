@@ -9,14 +9,17 @@ import pytest
 import torch
 
 from zobench import RunSpec, predict
-from zobench.cli import main, matrices
-from zobench.cli.selftest_first import selftest_first
+from zobench.cli import main
 from zobench.engine.lanes import ThreadLanes
 from zobench.engine.tiers import HostTier
 from zobench.kernels import cpu
 from zobench.result import Outcome, Result
 from zobench.selftest import bits, engines, run, speed
 from zobench.selftest.verdict import Check, CheckSettings, Finding, SelftestVerdict, Status
+from zobench.session import matrices
+from zobench.session.machine import LocalMachine
+from zobench.session.selftest_first import selftest_first
+from zobench.store import Store
 
 HERE = CheckSettings(device="cpu", seconds=0.0)
 FACTS = {
@@ -295,9 +298,9 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "selftest", tested)
-    monkeypatch.setattr(matrices._Sweep, "_run", ran)
-    monkeypatch.setattr(matrices.Here, "rates", calibration)
-    monkeypatch.setattr(matrices.Here, "plan", lambda *_: SimpleNamespace(steps=[], rates=calibration))
+    monkeypatch.setattr(matrices.MatrixSweep, "_run", ran)
+    monkeypatch.setattr(LocalMachine, "rates", calibration)
+    monkeypatch.setattr(LocalMachine, "plan", lambda *_: SimpleNamespace(steps=[], rates=calibration))
     file = tmp_path / "mine.toml"
     file.write_text('selftest = "90s"\n[base]\nmodel = "opt-tiny"\n')
     command = ["sweep", str(file), "--device=cpu", f"--results={tmp_path / 'results'}"]
@@ -331,6 +334,7 @@ def test_a_device_that_passed_speaks_for_itself_alone(monkeypatch, tmp_path):
         return SelftestVerdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
 
     monkeypatch.setattr(run, "selftest", selftest)
-    for device in ("cuda:0", "cuda:1", "cuda:0"):
-        selftest_first(tmp_path, "machine", device, 1.0, None, lambda *_: None)
+    session = LocalMachine(Store(tmp_path), "cpu")
+    for session.device in ("cuda:0", "cuda:1", "cuda:0"):
+        selftest_first(session, 1.0)
     assert tested == ["cuda:0", "cuda:1"]

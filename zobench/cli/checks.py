@@ -1,47 +1,13 @@
-"""Checks of what a command was given, before anything is measured or torch is imported; and what is said of nothing."""
+"""Checks of files that a command reads or writes, before anything is measured; and what is said of nothing."""
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-
-def check_words(values: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` for a word that its field does not know, and for an unknown model: the mistakes that need
-    nothing to be found, before what takes seconds to import."""
-    from zobench import models
-    from zobench.runspec import DECLARED, check_value
-
-    for key, value in values.items():
-        if key in DECLARED and DECLARED[key].choices:
-            check_value(key, value)
-    if "model" in values:
-        models.identifying_name(str(values["model"]))
-
-
-def check_folder(option: str, folder: Path | None) -> None:
-    """Raises ``ValueError`` unless ``folder`` is one that exists, or None."""
-    if folder is not None and not folder.is_dir():
-        leads_nowhere = folder.is_symlink() and not folder.exists()
-        remedy = "it is a link that leads nowhere; name a folder" if leads_nowhere else "create it first"
-        remedy = "it is a file; name a folder" if folder.exists() else remedy
-        raise ValueError(f"`{option}` must be a folder, but got {str(folder)!r}; {remedy}")
-
-
-def check_price(price: float | None) -> None:
-    """Raises ``ValueError`` for what is no price of an hour."""
-    if price is not None and not 0 < price < float("inf"):
-        raise ValueError(f"`--price > 0` must hold, but got {price:g}; name the price of an hour, as 2.49")
-
-
-def check_results(folder: Path, option: str = "--results") -> None:
-    """Raises ``ValueError`` if ``folder`` is a file or a link that leads nowhere, or lies in one; it need not exist
-    yet."""
-    check_folder(option, next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place)))
+from zobench.session.inputs import check_folder, check_results
 
 
 def check_there(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,50 +140,3 @@ def value_of(key: str, text: str) -> Any:
         near = f"{hint} " if hint.endswith("?") else ""  # not the names of all fields
         raise ValueError(f"unknown key {key!r}; {near}see {FIELDS_ARE_LISTED}") from None
     return parse_value(key, text)
-
-
-def parse_seconds(option: str, text: str | None) -> float | None:
-    """Seconds of ``90s``, ``10m`` or ``2h30m``. Raises ``ValueError`` with ``option``'s name."""
-    if text is None:
-        return None
-    try:
-        seconds = _seconds(text)
-    except ValueError:
-        raise ValueError(f"`{option}` must be a time, but got {text!r}; write 90s, 10m or 2h30m") from None
-    if seconds > 0 and text.strip()[-1].isdigit():
-        raise ValueError(f"`{option}` must have a unit, but got {text!r}; write {text.strip()}s or {text.strip()}m")
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; write 90s, 10m or 2h30m")
-    return seconds
-
-
-def _seconds(text: str) -> float:
-    number = r"([\d.]+(?:e[+-]?\d+)?)\s*"
-    parts = re.fullmatch(rf"\s*(?:{number}h\s*)?(?:{number}m\s*)?(?:{number}s\s*)?", text)
-    if parts is None or not any(parts.groups()):
-        return float(text)
-    return sum(float(number) * seconds for number, seconds in zip(parts.groups(), (3600, 60, 1), strict=True) if number)
-
-
-def parse_outcomes(text: str) -> frozenset[str]:
-    """The outcomes of ``--retry oom,failed``. Raises ``ValueError`` for an unknown one."""
-    from zobench.result import Outcome
-    from zobench.runspec import suggestion
-
-    known = [str(outcome) for outcome in Outcome if outcome is not Outcome.OK]
-    words = [word.strip() for word in text.split(",") if word.strip() not in ("", "none")]
-    for word in words:
-        if word not in known:
-            raise ValueError(f"`--retry` takes {', '.join(known)} or none, but got {word!r}; {suggestion(word, known)}")
-    return frozenset(words)
-
-
-def parse_percent(option: str, text: str) -> float:
-    """0.05 for ``5%`` or ``5``. Raises ``ValueError`` with ``option``'s name."""
-    try:
-        percent = float(text.strip().removesuffix("%"))
-    except ValueError:
-        raise ValueError(f"`{option}` must be a percentage, but got {text!r}; write 5%") from None
-    if not 0 <= percent <= 100:
-        raise ValueError(f"`{option}` must be 0% to 100%, but got {text!r}; write 5%")
-    return percent / 100

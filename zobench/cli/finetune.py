@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zobench.cli.checks import check_folder, check_json, check_out, check_results, check_words
+from zobench.cli.checks import check_json, check_out
 from zobench.cli.common import (
     Changes,
     DataDir,
@@ -35,6 +35,7 @@ from zobench.cli.common import (
     value_of,
 )
 from zobench.cli.usage import TUNE
+from zobench.session.inputs import check_folder, check_results, check_words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zobench.cli import completion
-from zobench.cli.checks import check_file, check_json, check_results, check_words
+from zobench.cli.checks import check_file, check_json
 from zobench.cli.common import Changes, Json, Model, Name, Stored, app, changed, named
 from zobench.cli.usage import FORESEE
+from zobench.session.inputs import check_results, check_words
 
 if TYPE_CHECKING:
     from zobench.predict.choices import TargetMachine
@@ -211,8 +212,8 @@ def predict(
     """Fill the tables of a matrix with predictions for a GPU, beside what was measured here and the paper's values."""
     from zobench import recipes
     from zobench.cli import forecast_view
-    from zobench.cli.cells import matrix_cells
     from zobench.predict.gpu import predict as predicted
+    from zobench.session.cells import matrix_cells
 
     check_json(output)
     check_results(results)

@@ -5,15 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES, NOISES
 from zobench.store import evidence
-
-if TYPE_CHECKING:
-    from zobench.execute.plan import Step
 
 
 def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
@@ -25,12 +21,6 @@ def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> li
         cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
         lines.append(f"{cells} for more time; to go on: {again}")
     return lines
-
-
-def waiting(steps: Sequence[Step], results: Sequence[Result]) -> int:
-    """How many of the cells that were to run need more time: skipped, or cut off after some of their steps."""
-    cells = zip(steps, results, strict=False)
-    return sum(step.action == "run" and (one.outcome is Outcome.SKIPPED or one.partial) for step, one in cells)
 
 
 def sweep_command(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zobench.cli.checks import check_folder, check_results
-from zobench.cli.common import Results, app, changed, parse_outcomes, parse_seconds
+from zobench.cli.common import Results, app, changed
 from zobench.cli.usage import ELSEWHERE
+from zobench.session.inputs import check_folder, check_results, parse_outcomes, parse_seconds
+from zobench.session.submitted import backend, cell_states, refuse_twice, results_option
 
 if TYPE_CHECKING:
     from zobench.execute.jobs import CellState, Submission
@@ -48,7 +48,7 @@ def cancel(name: Name = None, results: Results = Path("results")) -> None:
         if left := [state for state in states if state.state in (*jobs.ACTIVE, "unknown")]:
             _check_reach(submission)
             jobs.mark_cancelled(submission)
-            _backend(submission).cancel(submission)
+            backend(submission).cancel(submission)
             print(f"cancelled {submission.name} {submission.id}: {jobs_view.counts(left)}")
             ended += len(left)
     if not ended:
@@ -96,8 +96,8 @@ def submit_matrix(
 ) -> None:  # fmt: skip
     """Plans the matrix ``name`` and submits the cells that are not done; with ``dry_run`` only shows the plan."""
     from zobench import recipes
-    from zobench.cli.cells import matrix_cells
     from zobench.execute import slurm
+    from zobench.session.cells import matrix_cells
     from zobench.store import Store
 
     values, bound, again = changed(changes), parse_seconds("--timeout", timeout), parse_outcomes(retry)
@@ -212,23 +212,6 @@ def _to_pool(
     _handed_over(submission, store.root, f"to {jobs_view.number(len(names), 'worker')} in the background")
 
 
-def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
-    """Raises :class:`zobench.store.BusyError` if a submitted sweep has one of ``cells`` queued or running."""
-    from zobench.execute import jobs
-    from zobench.store import BusyError
-
-    wanted = {spec.hash for spec in cells}
-    for submission in jobs.submissions(results):
-        twice = [s for s in _states(submission) if s.state in jobs.ACTIVE and s.spec.hash in wanted]
-        if twice:
-            name, number, where = submission.name, submission.id, _where(results)
-            raise BusyError(
-                f"a cell must be in one sweep at a time, but {len(twice)} of these are queued or running in {name} "
-                f"{number}; wait for it (zobench status{where}), end it (zobench cancel {number}{where}), "
-                "or name another --results"
-            )
-
-
 def _device_there(wanted: str, request: Request) -> tuple[str, str]:
     """(device, reason) of the jobs, by what they ask Slurm for: this machine's devices need not be the nodes'."""
     from zobench.execute.slurm import wants_gpus
@@ -258,24 +241,10 @@ def _chosen(results: Path, name: str | None) -> list[tuple[Submission, list[Cell
     rows = []
     for one in sweeps:
         if name is None or name in (one.name, one.id):
-            states = _states(one)
+            states = cell_states(one)
             if one.id in (newest[one.name], name) or any(state.state in jobs.ACTIVE for state in states):
                 rows.append((one, states))
     return rows
-
-
-def _states(submission: Submission) -> list[CellState]:
-    from zobench.execute import jobs
-
-    said = [jobs.progress(submission, cell) for cell in range(len(submission.cells))]
-    over = all(one is not None and one.outcome for one in said)
-    return jobs.states(submission, {} if over else _backend(submission).look(submission))
-
-
-def _backend(submission: Submission) -> Any:
-    from zobench.execute import pool, slurm
-
-    return {"slurm": slurm, "local": pool}[submission.executor]
 
 
 def _check_reach(submission: Submission) -> None:
@@ -291,13 +260,8 @@ def _check_reach(submission: Submission) -> None:
 def _handed_over(submission: Submission, results: Path, where: str) -> None:
     from zobench.cli import jobs_view
 
-    typed = f"{submission.name}{_where(results)}"
+    typed = f"{submission.name}{results_option(results)}"
     print(
         f"{jobs_view.number(len(submission.cells), 'cell')} handed over {where}; "
         f"`zobench status {typed}` shows them, `zobench cancel {typed}` ends them"
     )
-
-
-def _where(results: Path) -> str:
-    """`` --results DIR`` for a command that is suggested, or "" for the default folder."""
-    return "" if results.absolute() == Path("results").absolute() else f" --results {shlex.quote(str(results))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zobench.cli import completion
-from zobench.cli.cells import meet_at
-from zobench.cli.checks import check_folder, check_json, check_price
+from zobench.cli.checks import check_json
 from zobench.cli.common import (
     Budget,
     Changes,
@@ -45,10 +45,10 @@ from zobench.cli.common import (
     app,
     changed,
     named,
-    parse_seconds,
 )
-from zobench.cli.matrices import Asked, run_matrix
+from zobench.cli.matrices import run_matrix
 from zobench.cli.usage import MEASURE
+from zobench.session.inputs import check_folder, check_price, parse_seconds
 
 if TYPE_CHECKING:
     from zobench.predict import Estimate
@@ -94,11 +94,11 @@ def sweep(
     if submitted:
         submit_matrix(name, changes, device, results, timeout, retry, disk_dir, dry_run, wanted)
         return
-    run_matrix(Asked(
-        name=name, changes=changes, device=device, results=results, budget=budget, timeout=timeout, retry=retry,
-        disk_dir=disk_dir, dry_run=dry_run, verbose=verbose, repeats=repeats, until=until, interleave=interleave,
-        turns=turns, detect_warm_up=detect_warm_up, price=price,
-    ))  # fmt: skip
+    run_matrix(
+        name, changes, device, results, disk_dir, dry_run=dry_run, verbose=verbose, budget=budget, timeout=timeout,
+        retry=retry, repeats=repeats, until=until, interleave=interleave, turns=turns, detect_warm_up=detect_warm_up,
+        price=price,
+    )  # fmt: skip
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -158,6 +158,15 @@ def run(
     result = _measured(spec, need, bound, disk_dir, silent)
     _show(result, output)
     raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
+
+
+def meet_at(endpoint: str | None) -> None:
+    """Sets ``endpoint`` (HOST:PORT), if given, as where the nodes of a cell meet. Raises ``ValueError`` for others."""
+    from zobench.machine.network import parse_endpoint
+
+    if endpoint is not None:
+        parse_endpoint(endpoint, "--rendezvous")
+        os.environ["ZOBENCH_RENDEZVOUS"] = endpoint
 
 
 def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:

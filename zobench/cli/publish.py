@@ -25,7 +25,7 @@ from zobench.cli.common import (
     Verbose,
     app,
 )
-from zobench.cli.matrices import Asked, run_matrix
+from zobench.cli.matrices import run_matrix
 from zobench.cli.show import table_text
 from zobench.cli.usage import LOOK, MEASURE
 
@@ -53,13 +53,11 @@ def reproduce(
         publish.check_extras("a figure", publish.FIGURE)
         check_out("--out", out)
     if item.runner:
-        asked = Asked(
-            name=item.runner, changes=changes, device=device, results=results, budget=budget, timeout=None,
-            retry="failed,contaminated", disk_dir=disk_dir, dry_run=dry_run, repeats=repeats, until=until,
-            verbose=verbose, tables=(), wanted=partial(artifacts.shows, item),
-        )  # fmt: skip
         try:
-            run_matrix(asked)
+            run_matrix(
+                item.runner, changes, device, results, disk_dir, dry_run=dry_run, verbose=verbose, shows_tables=False,
+                budget=budget, repeats=repeats, until=until, wanted=partial(artifacts.shows, item),
+            )  # fmt: skip
         except typer.Exit as done:
             code = done.exit_code
     if dry_run:

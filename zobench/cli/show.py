@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from zobench.cli import completion
-from zobench.cli.checks import check_file, check_price, check_there, tell_empty
-from zobench.cli.common import Stored, app, parse_percent
+from zobench.cli.checks import check_file, check_there, tell_empty
+from zobench.cli.common import Stored, app
 from zobench.cli.usage import LOOK
+from zobench.session.inputs import check_price, parse_percent
 
 
 @app.command(rich_help_panel=LOOK)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from zobench import recipes
-from zobench.cli.checks import check_file, check_folder, check_results, check_there, tell_empty
-from zobench.cli.common import DataDir, Device, Quiet, Stored, app, parse_percent, parse_seconds
+from zobench.cli.checks import check_file, check_there, tell_empty
+from zobench.cli.common import DataDir, Device, Quiet, Stored, app
 from zobench.cli.usage import LOOK, TUNE
+from zobench.session.inputs import check_folder, check_results, parse_percent, parse_seconds
 
 if TYPE_CHECKING:
     from zobench.finetune.verify import Verified

@@ -33,11 +33,13 @@ class SweepHooks:
 
 @dataclass
 class Summary:
-    """The outcome of a sweep. ``results``: this sweep's and the kept ones; ``unsaved``: why results were not stored."""
+    """The outcome of a sweep. ``results``: this sweep's and the kept ones; ``unsaved``: why results were not stored;
+    ``waiting``: how many cells of the matrix need more time."""
 
     results: list[Result] = field(default_factory=list)
     unsaved: list[str] = field(default_factory=list)
     interrupted: bool = False
+    waiting: int = 0
 
 
 def sweep(

@@ -1,8 +1,7 @@
-"""The cells of a matrix with a command's changes, and the rendezvous of cells on several nodes."""
+"""The cells of a matrix with changes of a sweep's own."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,21 +39,12 @@ def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple
     from zobench.runspec import size_text
 
     distinct = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
-    held = sum(cell.device_memory == size for cell in distinct)
-    if not held:
+    limited_count = sum(cell.device_memory == size for cell in distinct)
+    if not limited_count:
         raise ValueError(
             f"`device_memory` needs a cell with engine=offload and noise=counter, but {name} has none; "
             "leave it out, or add --set engine=offload --set noise=counter"
         )
     others = "; the others are resident or have torch noise, which leaves a planner no choice"
-    note = f"device_memory={size_text(size)} holds for {held} of {len(distinct)} cells"
-    return distinct, note + (others if held < len(distinct) else "")
-
-
-def meet_at(endpoint: str | None) -> None:
-    """Sets ``endpoint`` (HOST:PORT), if given, as where the nodes of a cell meet. Raises ``ValueError`` for others."""
-    from zobench.machine.network import parse_endpoint
-
-    if endpoint is not None:
-        parse_endpoint(endpoint, "--rendezvous")
-        os.environ["ZOBENCH_RENDEZVOUS"] = endpoint
+    note = f"device_memory={size_text(size)} holds for {limited_count} of {len(distinct)} cells"
+    return distinct, note + (others if limited_count < len(distinct) else "")

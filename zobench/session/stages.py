@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stages:
-    """What a sweep needs for them. ``known``: the machine's results by their hash; ``plan`` plans cells, ``show`` shows
+    """What a sweep needs for them. ``results``: the machine's by their hash; ``plan`` plans cells, ``show`` shows
     a plan under a heading, ``run`` runs one within so many seconds (None: as many as it takes)."""
 
     contest: Contest
-    known: Callable[[], Mapping[str, Result]]
+    results: Callable[[], Mapping[str, Result]]
     plan: Callable[[Sequence[RunSpec]], Plan]
     show: Callable[[str, Sequence[Step], float | None], None]
     run: Callable[[Plan, float | None], Summary]
@@ -29,7 +29,7 @@ class Stages:
     def foresee(self) -> None:
         """Shows the plan of the stages after the grids: the winners' runs, and of a method that is not tuned yet those
         of its first point, which take as long."""
-        results, protocol = self.known(), self.contest.protocol
+        results, protocol = self.results(), self.contest.protocol
         waiting = self._untuned(results)
         later = self.contest.foreseen(results)[len(self.contest.cells) :]
         if not later:
@@ -44,7 +44,7 @@ class Stages:
         """What the protocol can show, from the spread of seeds in this machine's runs and the published ones."""
         from zobench.report import power
 
-        return power.of_contest(self.contest, self.known().values())
+        return power.of_contest(self.contest, self.results().values())
 
     def follow(self, first: Summary, budget: float | None, begin: float) -> tuple[Summary, list[Step], int]:
         """Runs the later stages in what is left of the ``budget`` of seconds since ``begin`` (``time.monotonic()``).
@@ -55,16 +55,16 @@ class Stages:
         from zobench.recipes.protocol import is_done
 
         steps: list[Step] = []
-        known = {**self.known(), **{result.spec.hash: result for result in first.results}}
+        measured = {**self.results(), **{result.spec.hash: result for result in first.results}}
         tried: set[str] = set()
         while True:
-            added = [run for run in self.contest.added(known) if not is_done(known.get(run.hash))]
+            added = [run for run in self.contest.added(measured) if not is_done(measured.get(run.hash))]
             added = [run for run in added if run.hash not in tried]
-            stage = added or [run for run in self.contest.finals(known) if run.hash not in tried]
+            stage = added or [run for run in self.contest.finals(measured) if run.hash not in tried]
             left = None if budget is None else budget - (time.monotonic() - begin)
             if first.interrupted or not stage or (left is not None and left <= 0):
-                lacking = sum(not is_done(known.get(run.hash)) for run in stage)
-                return first, steps, lacking + len(self._untuned(known)) * len(self.contest.protocol.seeds)
+                lacking = sum(not is_done(measured.get(run.hash)) for run in stage)
+                return first, steps, lacking + len(self._untuned(measured)) * len(self.contest.protocol.seeds)
             planned = self.plan(stage)
             self.show(
                 "Beside the best point of each grid" if added else "The best point of each method", planned.steps, left
@@ -72,7 +72,7 @@ class Stages:
             summary = self.run(planned, left)
             steps += planned.steps
             tried |= {run.hash for run in stage}
-            known |= {result.spec.hash: result for result in summary.results}
+            measured |= {result.spec.hash: result for result in summary.results}
             first.results += summary.results
             first.unsaved += summary.unsaved
             first.interrupted = summary.interrupted

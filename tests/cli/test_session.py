@@ -1,0 +1,122 @@
+"""A sweep, its plan, a campaign, a protocol and a comparison from Python alone, with stand-ins for the cells."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zobench
+from tests.support import contest as support
+from tests.support.campaigns import HEAD, MATRIX, PART
+from zobench import RunSpec, Session, Store
+from zobench.execute import idle
+from zobench.result import Result
+from zobench.result.repeats import number_of
+from zobench.session.monitor import Monitor
+
+
+class Listener(Monitor):
+    """Keeps the lines and the plans that it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self.plans: list[tuple[str, int]] = []
+
+    def say(self, text: str, style: str = "dim") -> None:
+        self.lines.append((style, text))
+
+    def show_plan(self, title: str, steps: Sequence[Any], budget: float | None) -> None:
+        self.plans.append((title, len(steps)))
+
+
+@pytest.fixture
+def recipes(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A matrix of three cells, one of which fails, and a campaign of it in three rounds."""
+    for folder, text in (("runners", MATRIX), ("campaigns", HEAD + PART.format("first"))):
+        (here / folder).mkdir()
+        (here / folder / "mine.toml").write_text(text)
+    monkeypatch.setattr(idle, "disturbance", lambda device, seconds: "")
+    return here
+
+
+def test_a_sweep_and_its_plan(recipes: Path, machine: str, cells: list[RunSpec], capsys: Any) -> None:
+    planned = zobench.plan("mine", device="cpu", changes={"steps": 3})
+    assert [(step.action, step.spec.steps) for step in planned.steps] == [("run", 3)] * 3
+    assert (cells, Store(recipes / "results").runs(machine)) == ([], [])
+    summary = zobench.sweep(recipes / "runners" / "mine.toml", device="cpu", repeats=2, price=2.5, budget=3600)
+    assert [str(result.outcome) for result in summary.results] == ["ok", "failed", "ok"]
+    assert (summary.waiting, summary.interrupted, summary.unsaved) == (0, False, [])
+    runs = Store(recipes / "results").runs(machine)
+    assert sorted((run.spec.seed, number_of(run)) for run in runs) == [(0, 0), (0, 1), (1, 0), (5, 0), (5, 1)]
+    assert [step.action for step in zobench.plan("mine", device="cpu", retry="none").steps] == ["keep"] * 3
+    few = zobench.sweep("mine", device="cpu", results="other", wanted=lambda spec: spec.seed == 5)
+    assert [result.spec.seed for result in few.results] == [5]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_sweep_that_cannot_be_is_one_line_before_anything_runs(recipes: Path, cells: list[RunSpec]) -> None:
+    for options, line in (
+        ({"budget": -1.0}, "`--budget` must be a time, but got '-1.0s'; write 90s, 10m or 2h30m"),
+        ({"timeout": "soon"}, "`--timeout` must be a time, but got 'soon'; write 90s, 10m or 2h30m"),
+        ({"disk_dir": "nowhere"}, "`--disk-dir` must be a folder, but got 'nowhere'; create it first"),
+        ({"price": 0.0}, "`--price > 0` must hold, but got 0; name the price of an hour, as 2.49"),
+        ({"changes": {"engine": "fast"}}, "`engine` must be one of "),
+    ):
+        with pytest.raises(ValueError, match=r"^`") as refused:
+            zobench.sweep("mine", device="cpu", **options)
+        assert str(refused.value).startswith(line)
+    assert cells == []
+
+
+def test_a_campaign_goes_on_where_its_budget_ended(recipes: Path, machine: str, cells: list[RunSpec]) -> None:
+    listener = Listener()
+    session = Session(Store(recipes / "results"), "cpu", monitor=listener)
+    assert session.campaign("mine", budget=1).results == []
+    assert listener.lines[-1][1].startswith("stops before first, which needs ")
+    assert len(session.campaign("mine", part="first").results) == 3
+    assert (len(cells), len(Store(recipes / "results").runs(machine))) == (3 + 2 + 2, 7)  # a seed of 1 fails
+    assert any(line.startswith("\npart 1 of 1, first: why; 9 runs, ") for _, line in listener.lines)
+    assert session.campaign("mine").results == []
+    with pytest.raises(ValueError, match="`--part` must be one of the campaign's, but got 'second'; "):
+        session.campaign("mine", part="second")
+    (recipes / "campaigns" / "mine.toml").write_text(HEAD.replace('"cpu"', '"cuda"') + PART.format("first"))
+    with pytest.raises(ValueError, match="the campaign mine is of cuda, but the session's device is cpu; "):
+        session.campaign("mine")
+
+
+def test_a_protocol_runs_all_its_stages(here: Path, monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    ran: list[RunSpec] = []
+
+    def run(spec: RunSpec, **_: Any) -> Result:
+        ran.append(spec)
+        test = 0.7 if spec.test_size else None
+        return support.result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=spec.lr, test=test, machine=machine)
+
+    monkeypatch.setattr("zobench.execute.sweep.run_in_process", run)
+    support.write(here, support.PROTOCOL.replace('weights = "pretrained"\nweights_path = "tiny"\n', ""))
+    listener = Listener()
+    summary = zobench.sweep("mine", device="cpu", monitor=listener)
+    titles = [title for title, _ in listener.plans]
+    assert (titles[0], titles[-1]) == ("Three methods", "The best point of each method")
+    assert "Beside the best point of each grid" in titles
+    assert [spec.seed for spec in ran[-9:]] == [0] * 3 + [1] * 3 + [2] * 3  # three methods, three seeds
+    assert all(spec.test_size for spec in ran[-9:])
+    assert (len(summary.results), summary.waiting) == (len(ran), 0)
+
+
+def test_a_comparison_of_two_stores_says_what_cannot_be_read(
+    recipes: Path, cells: list[RunSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    for folder in ("a", "b"):
+        zobench.sweep("mine", device="cpu", results=folder)
+    comparison = zobench.compare("a", "b")
+    assert [str(pair.judgement.verdict) for pair in comparison.pairs] == ["SAME", "AMBIGUOUS", "SAME"]
+    assert (comparison.only_a, comparison.only_b) == ([], [])
+    next(Path("a").rglob("*opt*.json")).write_text("{")
+    with caplog.at_level(logging.WARNING, "zobench"):
+        assert len(zobench.compare("a", "b").pairs) == 2
+    assert "not read: " in caplog.text

@@ -1,0 +1,173 @@
+"""A campaign on this machine: what is left of its parts, and their runs, each part when it fits the budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from zobench.session.inputs import parse_outcomes, parse_seconds
+
+if TYPE_CHECKING:
+    from zobench.execute.campaign import Outlook
+    from zobench.execute.sweep import Summary
+    from zobench.recipes.campaign import Campaign, PartOn
+    from zobench.result import Result
+    from zobench.session.machine import LocalMachine
+    from zobench.store import Store
+
+
+def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, more: bool = False) -> list[PartOn]:
+    """The parts of a campaign on ``device``, with those beyond what it is for if ``more``; or the one called
+    ``wanted``. Raises ``ValueError`` if no part is, and for a time of the campaign's that is none."""
+    from zobench.predict.budget import price
+    from zobench.runspec import suggestion
+
+    for word in ("timeout", "longest", "selftest"):
+        parse_seconds(f"{campaign.name}: {word}", getattr(campaign, word))
+    names = [part.name for part in campaign.parts]
+    if wanted is not None and wanted not in names:
+        raise ValueError(f"`--part` must be one of the campaign's, but got {wanted!r}; {suggestion(wanted, names)}")
+    parts = campaign.on(device, price)
+    if wanted is not None:
+        return [on for on in parts if on.part.name == wanted]
+    return [on for on in parts if more or not on.part.more]
+
+
+def campaign_session(campaign: Campaign, store: Store, **settings: Any) -> LocalMachine:
+    """This machine with the device that a campaign measures; the rest as of
+    :class:`zobench.session.machine.LocalMachine`. Raises ``ValueError`` without such a device."""
+    from zobench.machine.device import choose_device
+    from zobench.session.machine import LocalMachine
+
+    try:
+        choose_device(campaign.device)
+    except ValueError as error:
+        raise ValueError(
+            f"the campaign {campaign.name} needs a CUDA device, but none is visible; add --gpu h100-sxm to see what it "
+            "would take"
+        ) from error
+    return LocalMachine(store, campaign.device, **settings)
+
+
+class CampaignRun:
+    """A campaign in a ``session``. ``retry``: outcomes to run again, as in a sweep; ``busy``: measure also while others
+    use the machine; ``more``: with the parts beyond what it is for. Raises ``ValueError`` if it is of a device that is
+    not the session's."""
+
+    def __init__(
+        self, session: LocalMachine, campaign: Campaign, *, retry: str = "none", busy: bool = False, more: bool = False
+    ) -> None:
+        if session.device.partition(":")[0] != campaign.device:
+            raise ValueError(
+                f"the campaign {campaign.name} is of {campaign.device}, but the session's device is {session.device}; "
+                f"make one with device={campaign.device!r}"
+            )
+        self._session, self._campaign = session, campaign
+        self._retry, self._busy, self.more = parse_outcomes(retry), busy, more
+
+    def parts(self, wanted: str | None = None) -> list[PartOn]:
+        """See :func:`chosen_parts`."""
+        return chosen_parts(self._campaign, self._session.device, wanted, more=self.more)
+
+    def runs(self) -> list[Result]:
+        """What this machine has stored, each repeat for itself; what cannot be read is said."""
+        runs = self._session.store.runs(self._session.machine)
+        for problem in self._session.store.problems:
+            self._session.say(f"not read: {problem}", "yellow")
+        return runs
+
+    def outlooks(self, wanted: str | None = None) -> tuple[list[Outlook], list[Result]]:
+        """What is left of the parts (:func:`chosen_parts`), and the stored runs that this follows from."""
+        from zobench.execute import campaign, plan
+
+        session, parts = self._session, self.parts(wanted)
+        _check_turns(parts)
+        room, rates = plan.limits(session.device, session.disk_dir), session.rates_now
+        runs = self.runs()
+        return [campaign.outlook(on, runs, rates, room, self._retry) for on in parts], runs
+
+    def go(self, outlooks: Sequence[Outlook], budget: float | None = None) -> Summary:
+        """Runs the parts that are left, in order, as long as ``budget`` seconds hold the next one. Returns what all of
+        them came to. Raises ``ValueError`` if others use the machine."""
+        from zobench.execute.sweep import Summary
+        from zobench.session.matrices import refuse_torchrun
+
+        refuse_torchrun()
+        end, total = None if budget is None else time.monotonic() + budget, Summary()
+        left = [outlook for outlook in outlooks if not outlook.is_done]
+        if left:
+            self._check_idle()
+            self._selftest()
+        for number, outlook in enumerate(left):
+            if number:
+                self._check_idle()
+            rest = None if end is None else end - time.monotonic()
+            if rest is not None and outlook.left > rest:
+                self._say_stop(outlook, rest)
+                break
+            summary = self._run_part(outlook, f"{number + 1} of {len(left)}", rest)
+            total.results += summary.results
+            total.unsaved += summary.unsaved
+            total.interrupted = summary.interrupted
+            if total.interrupted:
+                break
+        return total
+
+    def _check_idle(self) -> None:
+        """Raises ``ValueError`` if others use the machine, unless that was allowed."""
+        from zobench.execute.idle import lasting_disturbance
+
+        if not self._busy and (why := lasting_disturbance(self._session.device)):
+            raise ValueError(f"a campaign needs an idle machine, but {why}; wait for them, or add --busy")
+
+    def _selftest(self) -> None:
+        from zobench.session.selftest_first import selftest_first
+
+        seconds = parse_seconds(f"{self._campaign.name}: selftest", self._campaign.selftest)
+        if seconds is not None:
+            selftest_first(self._session, seconds)
+
+    def _say_stop(self, outlook: Outlook, rest: float) -> None:
+        from zobench.execute.plan import duration
+
+        self._session.say(
+            f"stops before {outlook.on.part.name}, which needs {duration(outlook.left)} (predicted): "
+            f"{duration(max(0.0, rest))} of the budget are left", "yellow",
+        )  # fmt: skip
+
+    def _run_part(self, outlook: Outlook, which: str, budget: float | None) -> Summary:
+        """Runs what is left of a part, and says what it came to."""
+        from zobench.execute.plan import duration
+        from zobench.session.matrices import MatrixSweep, SweepOptions
+
+        part, count, say = outlook.on.part, len(outlook.progress.left), self._session.say
+        say(f"\npart {which}, {part.name}: {part.reason}; {count} runs, {duration(outlook.left)} (predicted)", "bold")
+        options = SweepOptions(
+            timeout=self._campaign.timeout, retry=",".join(self._retry), part=part.changes,
+            first_round=outlook.on.first, repeats=part.repeats, interleave=True, turns=part.turns,
+        )  # fmt: skip
+        begin = time.monotonic()
+        summary = MatrixSweep(self._session, part.matrix, options).run_part(budget)
+        say(f"{part.name}: {_counted(summary.results)} in {duration(time.monotonic() - begin)}", "bold")
+        for reason in dict.fromkeys(summary.unsaved):
+            say(f"not saved: {reason}", "red")
+        return summary
+
+
+def _check_turns(parts: Sequence[PartOn]) -> None:
+    """Raises ``ValueError``, before anything is measured, for a part in turns with a cell that cannot take them."""
+    from zobench.execute import together
+
+    for on in parts:
+        try:
+            together.check(on.cells if on.part.turns else ())
+        except ValueError as error:
+            raise ValueError(f"part {on.part.name}: {error}") from None
+
+
+def _counted(results: Sequence[Result]) -> str:
+    counts: dict[str, int] = {}
+    for result in results:
+        counts[str(result.outcome)] = counts.get(str(result.outcome), 0) + 1
+    return "cells " + (", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none finished")

@@ -1,0 +1,142 @@
+"""A store and this machine, as sweeps and campaigns find them: what it is, its rates, its plans, its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zobench.session.inputs import check_folder, check_results
+from zobench.session.monitor import Monitor
+
+if TYPE_CHECKING:
+    from zobench.execute.plan import Plan
+    from zobench.predict import Rates
+    from zobench.result import Result
+    from zobench.runspec import RunSpec
+    from zobench.store import Store
+
+
+class LocalMachine:
+    """This machine and a ``store`` of results, for sweeps on ``device`` (auto, cpu, cuda, cuda:N).
+
+    ``disk_dir``: the folder of the disk tier, None for the system's temporary one. ``monitor`` says what machine this
+    is, and how its rates were got: they are measured when a cell is to run for which none are known, and never in a
+    ``dry`` session. Raises ``ValueError`` for folders that are none, and for a device that is not here.
+    """
+
+    def __init__(
+        self, store: Store, device: str = "auto", *, disk_dir: Path | None = None, monitor: Monitor | None = None,
+        dry: bool = False,
+    ) -> None:  # fmt: skip
+        from zobench.machine.device import choose_device
+        from zobench.measure.environment import fingerprint_without_torch
+
+        check_folder("--disk-dir", disk_dir)
+        check_results(store.root)
+        self.device, why = choose_device(device)
+        facts = fingerprint_without_torch()
+        self.machine: str = facts["machine"]
+        self.store, self.disk_dir, self.monitor = store, disk_dir, monitor or Monitor()
+        self._unreadable: set[str] = set()
+        self._dry = dry
+        self._introduction = f"{why}; machine {self.machine} ({facts['description']})"
+
+    def say(self, text: str, style: str = "dim") -> None:
+        """See :meth:`zobench.session.monitor.Monitor.say`."""
+        self.monitor.say(text, style)
+
+    @cached_property
+    def rates(self) -> dict[str, Any]:
+        """The machine's rates, measured where nobody has kept them."""
+        from zobench.execute.rates import calibration
+
+        self._introduce()
+        with self.monitor.busy("measuring this machine's rates, once"):
+            rates = calibration(self.store.root, self.machine, self.device, self.disk_dir)
+        for note in rates["notes"]:
+            if note.startswith(("not kept", "slower")):
+                self.say(f"warning: this machine's rates were {note}", "yellow")
+        return rates
+
+    def _introduce(self) -> None:
+        """Says which machine it is, once."""
+        introduction, self._introduction = self._introduction, ""
+        self.say(introduction)
+
+    @cached_property
+    def _has_rates(self) -> bool:
+        """Whether the machine's rates are known without measuring."""
+        from zobench.execute.rates import are_known
+
+        return are_known(self.store.root, self.machine, self.device, self.disk_dir)
+
+    @property
+    def predictor_rates(self) -> Rates:
+        """The rates as the predictor takes them."""
+        from zobench import predict
+
+        return predict.Rates.of(self.rates)
+
+    @property
+    def rates_now(self) -> Rates | None:
+        """The same; None in a dry session on a machine whose rates nobody has measured."""
+        return None if self._dry and not self._has_rates else self.predictor_rates
+
+    def results(self) -> dict[str, Result]:
+        """The results of this machine by their hash, less those of plug-ins that were changed since."""
+        from zobench.store import is_current
+
+        return {result.spec.hash: result for result in self.store.load(self.machine) if is_current(result)}
+
+    @cached_property
+    def narrow(self) -> str | None:
+        """The 16-bit type that this machine is fastest in; None if it is faster in 32 bits."""
+        from zobench import predict
+
+        if self._dry and not self._has_rates:
+            self.say("dtype: bf16 stands for the 16-bit type in which this machine is fastest, which was not measured")
+            return "bf16"
+        chosen, why = predict.fastest_narrow(self.predictor_rates)
+        self.say(why)
+        return chosen
+
+    def plan(self, cells: Sequence[RunSpec], retry: Collection[str] = (), note: str = "", number: int = 0) -> Plan:
+        """The plan of ``cells`` for the round of that number, after the ``note`` on them; what is stored and cannot be
+        read is said. ``retry``: outcomes to run again."""
+        from zobench.execute import plan
+
+        self._introduce()
+        self.say(note)
+        where = (cells, self.store, self.machine, self.device, retry, self.disk_dir)
+        what, planned = f"planning {len(cells)} cells", None
+        if not (self._has_rates or "rates" in vars(self)):
+            with self.monitor.waiting(what):
+                planned = plan.unpriced(*where, number)
+        if planned is None or not (self._dry or all(step.action != "run" for step in planned.steps)):
+            rates = self.rates
+            with self.monitor.waiting(what):
+                planned = plan.here(*where, rates, number)
+        for problem in self.store.problems:
+            if problem not in self._unreadable:  # a protocol is planned twice
+                self.say(f"not read: {problem}", "yellow")
+        self._unreadable |= set(self.store.problems)
+        return planned
+
+
+@contextmanager
+def keeping(store: Store, say: Callable[[str, str], None]) -> Iterator[None]:
+    """Locks ``store`` against other sweeps inside the block; warns if results cannot be written there."""
+    from zobench.store import NoLocksError, StoreError
+
+    with ExitStack() as during:
+        try:
+            during.enter_context(store.lock())
+        except StoreError as error:
+            warning = f"warning: nothing will be kept: {error.strerror}"
+            if isinstance(error, NoLocksError):
+                warning = f"warning: results are kept, but nothing keeps a second sweep out: {error.strerror}"
+            say(warning, "yellow")
+        yield

@@ -1,0 +1,44 @@
+"""What a session says while it works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zobench.execute.plan import Step
+    from zobench.execute.sweep import SweepHooks
+
+_LOG = logging.getLogger("zobench")
+
+
+class Monitor:
+    """What a session says while it works: this one logs it as ``zobench``, a command's prints it."""
+
+    def say(self, text: str, style: str = "dim") -> None:
+        """Says a line, if there is one; its ``style`` is that of a terminal, where yellow and red are warnings."""
+        if text:
+            _LOG.log(logging.WARNING if style in ("yellow", "red") else logging.INFO, text)
+
+    def busy(self, what: str) -> AbstractContextManager[object]:
+        """Shows inside the block that ``what`` goes on, which takes seconds."""
+        self.say(what)
+        return nullcontext()
+
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        """The same of what is mostly done at once, as ``planning 12 cells``: said only when it takes seconds."""
+        return nullcontext()
+
+    def show_plan(self, title: str, steps: Sequence[Step], budget: float | None) -> None:
+        """Shows a plan of ``budget`` seconds (None: of as many as it takes)."""
+
+    def show_power(self, text: str) -> None:
+        """Shows which difference a protocol can find."""
+
+    def cells(self, steps: Sequence[Step], budget: float | None) -> AbstractContextManager[SweepHooks]:
+        """What is called inside the block as the cells of ``steps`` begin, go on and end."""
+        from zobench.execute.sweep import SweepHooks
+
+        return nullcontext(SweepHooks())
