@@ -18,10 +18,9 @@ from zobench.finetune import examine
 from zobench.programs.cell import run as measured
 from zobench.result import Result
 from zobench.result.examples import unpacked
-from zobench.runspec import RunSpec
+from zobench.runspec import RunSpec, order
 from zobench.session.stages import Stages
 from zobench.store import Store
-from zobench.store.files import KEPT_AS
 
 PROTOCOL = """
 title = "Two methods"
@@ -69,7 +68,7 @@ class Machine:
             raise KeyboardInterrupt
         self.ran.append(spec)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(KEPT_AS, str(journal))
+            patch.setattr(order, "_current", order.Order(spec=spec, journal=str(journal)))
             return measured(spec)
 
 

@@ -27,6 +27,7 @@ from zobench.measure import threads
 from zobench.programs.cell import classify
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.runspec.order import Order
 
 SPEC = RunSpec(model="opt-tiny", seq_len=32).resolve("cpu")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
@@ -55,7 +56,7 @@ def test_the_answer_of_the_process_is_the_result(child: Any, tmp_path: Path) -> 
     whole = Result(spec=SPEC, outcome=Outcome.OK, samples={"step_seconds": [0.1]}, environment={"machine": "m"})
     (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
     assert child(f'echo noise; cat > {tmp_path}/question; cat {tmp_path}/answer > "$4"') == whole
-    assert RunSpec.from_dict(json.loads((tmp_path / "question").read_text())) == SPEC
+    assert Order.from_dict(json.loads((tmp_path / "question").read_text())) == Order(spec=SPEC)
 
 
 def test_a_cell_is_told_when_to_end_and_with_how_many_threads_to_compute(
@@ -66,17 +67,18 @@ def test_a_cell_is_told_when_to_end_and_with_how_many_threads_to_compute(
     monkeypatch.setattr(threads, "available_cores", lambda: 4)
     whole = Result(spec=SPEC, outcome=Outcome.OK, warnings=["another"], environment={"machine": "m"})
     (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
-    script = f'echo $ZOBENCH_DEADLINE $OMP_NUM_THREADS $OMP_WAIT_POLICY > {tmp_path}/told; cat {tmp_path}/answer > "$4"'
+    script = f"cat > {tmp_path}/order; echo $OMP_NUM_THREADS $OMP_WAIT_POLICY > {tmp_path}/told; "
+    script += f'cat {tmp_path}/answer > "$4"'
     begin = time.monotonic()
     result = child(script, enough=50.0)
-    end, *rest = (tmp_path / "told").read_text().split()
-    assert begin + 50 <= float(end) <= time.monotonic() + 50
-    assert rest == ["1", "passive"]
+    end = Order.from_dict(json.loads((tmp_path / "order").read_text())).end
+    assert begin + 50 <= end <= time.monotonic() + 50
+    assert (tmp_path / "told").read_text().split() == ["1", "passive"]
     reason = "threads: 1 of 4, because other processes keep 2.9 cores busy; OMP_NUM_THREADS sets another number"
     assert result.environment == {"machine": "m", "threads_reason": reason}
     assert result.warnings == [reason, "another"]
     child(script)
-    assert len((tmp_path / "told").read_text().split()) == 2  # without a budget nobody says when
+    assert json.loads((tmp_path / "order").read_text())["end"] is None  # without a budget nobody says when
 
 
 def test_a_cell_whose_time_is_up_ends_with_a_step_at_least() -> None:
@@ -205,6 +207,7 @@ import os, sys
 from pathlib import Path
 import zobench.execute.process as process
 from zobench.runspec import RunSpec
+from zobench.runspec.order import Order
 start = process.subprocess.Popen
 def popen(*args, **options):
     child = start(*args, **options)

@@ -21,8 +21,9 @@ from zobench.execute import process, sweep, together
 from zobench.execute.plan import HOST_RESERVE, Step
 from zobench.execute.sweep import PROCESS_BYTES
 from zobench.execute.together import run_together
+from zobench.measure import turns
 from zobench.measure.threads import Neighbours
-from zobench.measure.turns import TURNS, Seat, own
+from zobench.measure.turns import Seat
 from zobench.predict import Estimate
 from zobench.result import Outcome, Result, Round
 from zobench.result.repeats import seconds_of_pair
@@ -34,8 +35,10 @@ SPEC = RunSpec(model="opt-tiny", seq_len=32, steps=4, warmup=1).resolve("cpu")
 STEPPER = """
 import os, sys, time
 from zobench.measure import turns
+from zobench.runspec import RunSpec, order
 name, steps, file = sys.argv[1], int(sys.argv[2]), os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND)
-turn = turns.own()
+order.begin(order.Order(spec=RunSpec(model="opt-tiny"), turn=(int(sys.argv[4]), int(sys.argv[5]))))
+turn = turns.given()
 for step in turn.each(range(steps)):
     os.write(file, f"{name} begins\\n".encode())
     time.sleep(0.02)
@@ -65,8 +68,8 @@ def played(
     def run(spec: RunSpec, *, seat: Seat, while_waiting: Callable[[], None], **_: Any) -> Result:
         with lock:
             name, count = next(waiting)
-        command = [sys.executable, "-c", STEPPER, name, str(count), str(log)]
-        environment = {**os.environ, **seat.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", STEPPER, name, str(count), str(log), *map(str, seat.descriptors)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         with subprocess.Popen(command, env=environment, pass_fds=seat.descriptors) as process:
             try:
                 while process.poll() is None:
@@ -141,12 +144,12 @@ def test_whoever_gives_turns_may_be_gone() -> None:
     seat = Seat(given=given, says=says, own=None)
     os.close(gives)
     os.close(hears)
-    code = f"import os; os.environ[{TURNS!r}] = {seat.environment[TURNS]!r}; from zobench.measure.turns import own; "
-    code += "turn = own(); print(list(turn.each('abc'))); turn.end()"
+    code = f"from zobench.measure.turns import Turns; turn = Turns(*{seat.descriptors}); "
+    code += "print(list(turn.each('abc'))); turn.end()"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, pass_fds=seat.descriptors, capture_output=True, text=True, check=True)
     assert done.stdout == "['a', 'b', 'c']\n"
-    assert own() is None
+    assert turns.given() is None
 
 
 @pytest.mark.slow

@@ -18,14 +18,13 @@ from zobench.engine import Engine
 from zobench.execute.process import run_in_process
 from zobench.finetune.assemble import empty_model, engine_config, tuner
 from zobench.finetune.cautions import cautions, lost
-from zobench.machine import deadline
 from zobench.measure.ledger import Ledger
 from zobench.measure.samples import Samples
 from zobench.predict import footprint, interval
 from zobench.programs.cell import PARTS_REPEATS, SENTENCES, batches, run
 from zobench.result import Outcome, Result
 from zobench.result.record import DISTURBED
-from zobench.runspec import RunSpec
+from zobench.runspec import RunSpec, order
 
 OPTIONS: dict[str, Any] = {
     "noise": "counter", "granularity": "tile", "writeback_every": 4, "wire": "fp16", "autocast": "bf16",
@@ -84,7 +83,7 @@ def test_the_parts_of_a_step_are_timed_apart(changes: dict[str, Any]) -> None:
 def test_a_cell_whose_time_is_up_keeps_the_steps_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(cell(steps=3, warmup=1))
     left = iter([1e6, -1.0])
-    monkeypatch.setattr(deadline, "left", lambda: next(left))
+    monkeypatch.setattr(order, "seconds_left", lambda: next(left))
     result = run(cell(steps=9, warmup=1))
     assert (result.outcome, result.partial, whole.partial) == (Outcome.OK, True, False)
     assert result.warnings[0] == "partial: 2 of 9 steps, because the time it was given was used up"

@@ -18,6 +18,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import CHOICES, DECLARED, FIELDS, METHODS, RunSpec, labels, parse_value, suggestion
 from zobench.runspec.fields import Since
 from zobench.runspec.numeric import NumberField
+from zobench.runspec.order import Order
 
 GOLDEN = "9f4a892a1080"
 """Of RunSpec(model="OPT-125M"). A change orphans every stored result: only on purpose, with a new schema version."""
@@ -553,3 +554,10 @@ def test_what_a_label_never_says_is_told_where_it_alone_tells_two_apart() -> Non
     assert cell(steps=9).label == cell().label
     both = [cell(steps=2), cell(steps=9, batch_size=2)]
     assert labels(both) == [one.label for one in both]
+
+
+def test_an_order_is_the_same_after_it_went_to_the_process_of_its_cell() -> None:
+    spec = RunSpec(model="opt-tiny", options={"interval": 5}, method="lozo", noise="counter").resolve("cpu")
+    whole = Order(spec=spec, end=0.1 + 0.2, consolidation=(16, "why"), slowdown=0.05, turn=(5, 8), journal="a.journal")
+    for order in (Order(spec=spec), whole):
+        assert Order.from_dict(json.loads(json.dumps(order.to_dict()))) == order

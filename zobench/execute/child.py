@@ -1,4 +1,4 @@
-"""The process of one cell: a RunSpec as JSON comes in on standard input, the result's JSON goes to a file."""
+"""The process of one cell: an Order as JSON comes in on standard input, the result's JSON goes to a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zobench.machine.files import replace
 from zobench.machine.processes import end_with
-from zobench.runspec import RunSpec
+from zobench.runspec.order import Order, begin
 
 
 def main() -> None:
@@ -17,7 +17,9 @@ def main() -> None:
     end_with(int(sys.argv[2]))
     with contextlib.suppress(OSError):  # if memory runs out, this process should go, not the sweep that started it
         Path("/proc/self/oom_score_adj").write_text("1000")
-    spec = RunSpec.from_dict(json.load(sys.stdin))
+    ordered = Order.from_dict(json.load(sys.stdin))
+    spec = ordered.spec
+    begin(ordered)
     answer = Path(sys.argv[1])
     if spec.gpus > 1:
         from zobench.execute.outcome import failed
@@ -25,7 +27,7 @@ def main() -> None:
         from zobench.result import Outcome
 
         try:
-            result = launched(spec, answer.with_name("ranks.json"))
+            result = launched(ordered, answer.with_name("ranks.json"))
         except (ValueError, OSError) as error:  # devices that are not there, or machines that did not meet
             result = failed(spec, Outcome.FAILED, str(error))
     else:

@@ -17,18 +17,15 @@ from pathlib import Path
 from zobench import programs
 from zobench.durable.scratch import clear, scratch
 from zobench.execute.outcome import failed
-from zobench.machine import deadline
 from zobench.machine.memory import oom_kills
 from zobench.machine.network import endpoint_of
 from zobench.machine.processes import ended_by
 from zobench.measure import threads
-from zobench.measure.timer import SLOWDOWN
 from zobench.measure.turns import Seat
-from zobench.predict import interval
 from zobench.predict.interval import Consolidation
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.store.files import KEPT_AS
+from zobench.runspec.order import Order
 
 POLL_SECONDS = 0.1
 PATIENCE = 20.0
@@ -85,23 +82,23 @@ def run_in_process(
         os.environ |= _disk_folder(disk_dir)
         return measured(spec)
     try:
-        told = deadline.environment(enough) | interval.environment(written)
-        slowed = {SLOWDOWN: f"{slowdown:.12f}"} if slowdown else {}
-        told |= slowed | ({KEPT_AS: str(journal.resolve())} if journal else {})
-        return _run(spec, timeout, disk_dir, while_waiting, told, seat)
+        order = Order(
+            spec=spec, end=None if enough is None else time.monotonic() + enough, slowdown=slowdown,
+            consolidation=(written.steps, written.reason) if written else None,
+            turn=seat.descriptors if seat else None, journal=str(journal.resolve()) if journal else None,
+        )  # fmt: skip
+        return _run(order, timeout, disk_dir, while_waiting, seat)
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED
         return failed(spec, outcome, f"the cell's process could not be run: {error}")
 
 
 def _run(
-    spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_waiting: Callable[[], None],
-    told: dict[str, str], seat: Seat | None,
-) -> Result:  # fmt: skip
-    """``told``: what the cell finds in its environment beside what every cell does."""
+    order: Order, timeout: float | None, disk_dir: Path | None, while_waiting: Callable[[], None], seat: Seat | None
+) -> Result:
+    spec = order.spec
     own = seat.own if seat else threads.chosen() if spec.device == "cpu" and spec.gpus == 1 else None
-    environment = {**child_environment(disk_dir), **told, **(own.environment if own else {})}
-    environment |= seat.environment if seat else {}
+    environment = {**child_environment(disk_dir), **(own.environment if own else {})}
     kills = oom_kills()
     with scratch(None, "cell") as folder:
         answer, errors = folder / "result.json", folder / "stderr.txt"
@@ -112,7 +109,7 @@ def _run(
                 pass_fds=seat.descriptors if seat else (),
             )  # fmt: skip
             try:
-                expired = _wait(process, json.dumps(spec.to_dict()).encode(), timeout, while_waiting)
+                expired = _wait(process, json.dumps(order.to_dict()).encode(), timeout, while_waiting)
             finally:
                 _end(process, gently=spec.gpus > 1)
                 clear(_disk_dir(disk_dir))
@@ -173,7 +170,7 @@ def _disk_folder(disk_dir: Path | None) -> dict[str, str]:
 def _wait(
     process: subprocess.Popen[bytes], question: bytes, timeout: float | None, while_waiting: Callable[[], None]
 ) -> bool:
-    """Sends the spec to the process and waits for its end; True if the time ran out."""
+    """Sends the order to the process and waits for its end; True if the time ran out."""
     assert process.stdin is not None
     end = None if timeout is None else time.monotonic() + timeout
     with contextlib.suppress(BrokenPipeError), process.stdin:  # a process that died at once: its exit code says how

@@ -28,6 +28,7 @@ from zobench.parallel.launch import Lost, Meeting, meet, start
 from zobench.parallel.world import GONE, join, meeting_place, timeout
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.runspec.order import Order, begin
 
 GRACE = 10.0
 """Seconds in which ranks say what happened to them, once one knows that it is over."""
@@ -36,24 +37,26 @@ PIECE = 4 << 20
 
 
 def main() -> None:
-    """``python -m zobench.execute.rank SPEC FILE``: a rank, started by :func:`launched`."""
+    """``python -m zobench.execute.rank ORDER FILE``: a rank, started by :func:`launched`."""
     end_with_launcher()
-    spec, answer = RunSpec.from_dict(json.loads(Path(sys.argv[1]).read_text())), Path(sys.argv[2])
-    result = measured(spec)
+    ordered, answer = Order.from_dict(json.loads(Path(sys.argv[1]).read_text())), Path(sys.argv[2])
+    begin(ordered)
+    result = measured(ordered.spec)
     if os.environ["LOCAL_RANK"] == "0":
         files.replace(answer, _text(result).encode())  # whole: a rank that is ended meanwhile leaves no half of it
     if result.outcome is not Outcome.OK:  # so that the agent ends a rank that is silent, as one that is stopped
         sys.exit(1)
 
 
-def launched(spec: RunSpec, answer: Path) -> Result:
+def launched(ordered: Order, answer: Path) -> Result:
     """The cell's result, by ranks that are started here, whose files lie beside ``answer``.
 
     If the cell runs on several machines, each of them calls this and gets it.
     """
+    spec = ordered.spec
     check_devices(spec)
-    question = answer.with_name("spec.json")
-    question.write_text(json.dumps(spec.to_dict()))
+    question = answer.with_name("order.json")
+    question.write_text(json.dumps(ordered.to_dict()))
     meeting = meet(spec)
     command = (sys.executable, "-P", "-m", "zobench.execute.rank", str(question), str(answer))
     kills = oom_kills()

@@ -135,7 +135,7 @@ def planned(spec: RunSpec, kernels: attention.Choice | None = None) -> tuple[Run
         names = ("granularity", "slots", "resident_blocks")
         chosen_fields = {name: getattr(chosen, name) for name in names}
         plans["memory_plan"] = chosen_fields | {"predicted_bytes": memory(chosen)[0], "reason": why}
-    if (every := interval.told()) is not None:
+    if (every := interval.ordered()) is not None:
         plans["writeback_plan"] = asdict(every)
     if kernels := attention_kernels(chosen) if kernels is None else kernels:
         plans["attention"] = attention.described(kernels)
@@ -151,7 +151,7 @@ def empty_model(spec: RunSpec) -> PreTrainedModel:
 def engine_config(spec: RunSpec, kernels: attention.Choice | None = None) -> EngineConfig:
     """The engine's configuration for ``spec`` (resolved, and planned where ``device_memory`` is given); ``kernels`` as
     :func:`tuner` takes them."""
-    every = interval.told()
+    every = interval.ordered()
     return EngineConfig(
         placement=spec.engine, tier=spec.tier if ENGINES[spec.engine].is_streamed else "pageable", device=spec.device,
         slots=spec.slots, overlap=spec.overlap, reusable_memory=spec.reusable_memory, fused_update=spec.fused_update,

@@ -38,8 +38,8 @@ from zobench.result import Outcome, Result
 from zobench.result.record import DOUBTFUL
 from zobench.runspec import METHODS, RunSpec, provenance
 from zobench.runspec.kinds import NOISES
+from zobench.runspec.order import current
 from zobench.store import reading
-from zobench.store.files import KEPT_AS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -125,13 +125,13 @@ def _begun(spec: RunSpec, folder: Path, items: Sequence[Item], data: TaskData) -
 
 def cell(spec: RunSpec) -> Result:
     """Runs in a temporary folder as a cell of a sweep, with data from ``ZOBENCH_DATA_DIR`` or the hub. The journal of a
-    zeroth-order run that saw the test set goes to the file that :data:`zobench.store.files.KEPT_AS` names."""
+    zeroth-order run that saw the test set goes to the file that the process's order names."""
     with ranks(spec) as world, scratch(disk_dir(), "run", world) as folder:
         result = run(spec, folder=folder, data_dir=usual_data_dir())
-        journal_path = os.environ.get(KEPT_AS)
-        if journal_path and "test" in result.evaluation and not METHODS.get(spec.method).backpropagates:
-            Path(journal_path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / JOURNAL, journal_path)
+        running = current()
+        if running and running.journal and "test" in result.evaluation and not METHODS.get(spec.method).backpropagates:
+            Path(running.journal).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / JOURNAL, running.journal)
         if world is not None:
             world.barrier()  # what the first rank has made goes when all are done
     return result

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from zobench.measure.threads import Threads
+from zobench.runspec.order import current
 
-TURNS = "ZOBENCH_TURNS"
-"""Names, in a process's environment, the file descriptors where it is given a turn and says what it wants: ``5:8``."""
 ASKS, IS_DONE = b"?", b"."
 """What a process says: it would take its next step; it has taken them all."""
 Item = TypeVar("Item")
@@ -31,11 +30,6 @@ class Seat:
     given: int
     says: int
     own: Threads | None
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What the process finds in its environment."""
-        return {TURNS: f"{self.given}:{self.says}"}
 
     @property
     def descriptors(self) -> tuple[int, int]:
@@ -65,7 +59,7 @@ class Turns:
             os.read(self._given, 1)
 
 
-def own() -> Turns | None:
+def given() -> Turns | None:
     """The turns that this process was started with, or None: then it has the machine to itself."""
-    told = os.environ.get(TURNS)
-    return Turns(*map(int, told.split(":"))) if told else None
+    running = current()
+    return None if running is None or running.turn is None else Turns(*running.turn)

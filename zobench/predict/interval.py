@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zobench.predict.footprint import consolidate_after, run_passes, streamed_layers, wire_width
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import TIERS, WIRES
+from zobench.runspec.order import current
 
 INTERVALS = (16, 32, 64, 128, 256)
 """Steps that are tried."""
@@ -18,7 +17,6 @@ SAME = 1.02
 """Steps of training that differ by less are called equally long, and the simpler settings are chosen."""
 LONG_RUN = 256
 """Steps of the run that is planned for, however short the one at hand is: a benchmark measures what a long one does."""
-NAME = "ZOBENCH_CONSOLIDATE_AFTER"
 
 Way = TypeVar("Way")
 
@@ -77,12 +75,7 @@ def as_run(spec: RunSpec, found: Consolidation | None) -> RunSpec:
     return spec.replace(writeback_every=found.steps)
 
 
-def environment(found: Consolidation | None) -> dict[str, str]:
-    """What the process of a cell finds in its environment that is to write its updates so; nothing for None."""
-    return {} if found is None else {NAME: json.dumps(asdict(found))}
-
-
-def told() -> Consolidation | None:
-    """What this process was told by whoever started it; None if nothing."""
-    text = os.environ.get(NAME)
-    return None if text is None else Consolidation(**json.loads(text))
+def ordered() -> Consolidation | None:
+    """What this process was started with; None if nothing."""
+    running = current()
+    return None if running is None or running.consolidation is None else Consolidation(*running.consolidation)

@@ -20,7 +20,6 @@ from zobench.durable.scratch import scratch
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.finetune.assemble import disk_dir, empty_model, initial_weights
 from zobench.finetune.cautions import cautions
-from zobench.machine import deadline
 from zobench.machine.device import choose_device
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
@@ -31,7 +30,7 @@ from zobench.programs.asking import AdapterProcess, ProgramError, asking
 from zobench.programs.cell import END_SECONDS, batches, classify
 from zobench.programs.clones import Clone
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec, provenance
+from zobench.runspec import RunSpec, order, provenance
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -122,7 +121,7 @@ def _question(spec: RunSpec, folder: Path) -> dict[str, Any]:
     model = empty_model(spec)
     save_checkpoint(model, _tensors(model, initial_weights(spec, model)), folder / "weights")
     (scratch := folder / "scratch").mkdir()
-    count, left = spec.warmup + spec.steps, deadline.left()
+    count, left = spec.warmup + spec.steps, order.seconds_left()
     fed = [_listed(batch) for batch in itertools.islice(batches(spec, model), count)]
     return {
         "spec": {**spec.to_dict(), "device": "cuda" if spec.device.startswith("cuda") else spec.device},

@@ -26,7 +26,6 @@ from zobench.engine.interface import MeasuredEngine, TunedEngine
 from zobench.engine.survival import Survival
 from zobench.finetune.assemble import empty_model, engine_config, planned, tuner
 from zobench.finetune.cautions import cautions
-from zobench.machine import deadline
 from zobench.machine.device import choose_device
 from zobench.machine.memory import is_in_memory, unique_bytes
 from zobench.measure import links, turns
@@ -39,7 +38,7 @@ from zobench.models import tokenizers
 from zobench.predict.footprint import PARTS_STEPS
 from zobench.programs.saving import Checkpoints, checkpoints
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec, provenance
+from zobench.runspec import RunSpec, order, provenance
 from zobench.runspec.kinds import NOISES, TIERS
 from zobench.runspec.registries import TASKS
 
@@ -99,7 +98,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     if slowdown := planted_slowdown():
         recording.warnings.append(f"each step was made {100 * slowdown:g} % longer on purpose, to test a comparison")
         facts["planted_slowdown"] = slowdown
-    turn = turns.own()
+    turn = turns.given()
     observer = Observer(device, alone=world is None and turn is None)
     outcome, reason, trace = Outcome.OK, "", ""
     try:
@@ -239,7 +238,7 @@ def _steps(
 
 def _enough(spec: RunSpec, step_seconds: float) -> bool:
     """Whether the time that the cell was given does not hold another step and what comes after the last one."""
-    left = deadline.left()
+    left = order.seconds_left()
     return left is not None and left < END_SECONDS + (1 + PARTS_STEPS * spec.parts) * step_seconds
 
 

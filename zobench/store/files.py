@@ -46,8 +46,6 @@ LOCK = ".lock"
 
 JOURNAL = ".journal"
 """Ending of the file beside a result that holds the journal of its run (:mod:`zobench.durable.journal`)."""
-KEPT_AS = "ZOBENCH_JOURNAL"
-"""An environment variable: the file that a cell's process writes its journal to."""
 
 
 class StoreError(OSError):
