@@ -306,6 +306,21 @@ def test_without_a_terminal_a_cell_that_takes_long_is_told_now_and_then(monkeypa
         assert clock[0] == start + 1700
 
 
+def test_a_kind_of_warning_is_shown_once_in_all_rounds_of_a_sweep() -> None:
+    steps = [plan.Step(spec=RunSpec(model="opt-tiny").resolve("cpu"), action="run", reason="", estimate=None)]
+    written, shown = io.StringIO(), set[str]()
+    for busy in (0.4, 1.6):
+        with console.SweepProgress(Console(file=written, width=200), steps, shown=shown) as bar:
+            told = [f"bf16 updates are lost: lr * g = {busy}e-9", f"other processes kept {busy} cores busy meanwhile"]
+            told += ["fp8 updates are lost: lr * g = 1e-9"]
+            bar.end(steps[0], Result(spec=steps[0].spec, outcome=Outcome.OK, warnings=told))
+    assert [line for line in written.getvalue().splitlines() if line.startswith("warning: ")] == [
+        "warning: bf16 updates are lost: lr * g = 0.4e-9",
+        "warning: other processes kept 0.4 cores busy meanwhile",
+        "warning: fp8 updates are lost: lr * g = 1e-9",
+    ]
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_bar_of_a_sweep_is_one_line_with_its_count_and_the_time_left(width: int) -> None:
     spec = RunSpec(

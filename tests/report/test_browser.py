@@ -226,7 +226,7 @@ def test_escape_closes_a_run_and_returns_to_its_line(view: Any) -> None:
 
 def test_deep_links_lead_to_an_artifact_and_to_a_run(view: Any, address: str) -> None:
     view.get(f"{address}#zo2/table9")
-    assert -1 < view.execute_script("return document.getElementById('zo2/table9').getBoundingClientRect().top") < 800
+    assert -1 < view.execute_script("return document.getElementById('zo2/table9').getBoundingClientRect().top") < 50
     view.get("about:blank")
     view.get(f"{address}#{place(RICH)}")
     assert "opt-125m" in wait(view, "document.querySelector('#detail[open] h2')?.textContent")

@@ -203,3 +203,13 @@ def test_a_mistake_in_a_claim_is_one_line(tmp_path: Path, old: str, new: str, me
     with pytest.raises(ValueError, match=r"tiny\.toml: ") as caught:
         table_from(tmp_path, text.replace(old, new, 1))
     assert message in str(caught.value)
+
+
+def test_an_extra_row_is_expected_of_what_was_measured_elsewhere_alone(table: Table) -> None:
+    cells = [
+        steady(model, engine, 1.0, memory=20 * MIB) for model in ("M0", "M1") for engine in ("resident", "offload")
+    ]
+    grid = grids(table, cells, "box", PAPER)[0][1]
+    assert [claim.expected for claim in claims.measured(table, grid)] == [2, 1, 1]
+    outside = claims.elsewhere(table, grid)
+    assert [(claim.expected, claim.range_text) for claim in outside] == [(1, "1"), (0, ""), (0, "")]

@@ -220,6 +220,13 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
     assert verdicts(results)[1] == ("Four queries reached the target with 2 of 3 seeds", "not shown")
 
 
+def test_a_run_that_has_what_only_another_method_states_is_none_of_it(table: ContestTable, folder: Path) -> None:
+    plain = next(one.spec for one in stored(folder) if one.spec.queries == 1 and one.spec.method == "zo-sgd")
+    assert table.protocol.contender(plain).header == "ZO-SGD"  # type: ignore[union-attr]
+    assert table.protocol.contender(plain.replace(queries=4)).header == "Four queries"  # type: ignore[union-attr]
+    assert table.protocol.contender(plain.replace(queries=2)) is None
+
+
 def test_stored_runs_of_a_model_that_is_not_here_are_shown_but_for_its_sizes(table: ContestTable, folder: Path) -> None:
     results = stored(folder)
     gone = {"model": "gone", "model_path": str(folder / "gone"), "config_hash": "0" * 12, "weights_path": ""}

@@ -17,6 +17,7 @@ from zobench.predict import gpu, step_seconds
 from zobench.predict.published.errors import papers_gpus
 from zobench.programs.cell import run
 from zobench.recipes import matrix
+from zobench.recipes.reference import Reference
 from zobench.report import artifacts
 from zobench.report.draw import chart
 from zobench.report.plot import Plot, load_plot
@@ -62,6 +63,16 @@ def test_bars_hold_the_measured_values_in_the_axis_unit_and_the_papers_beside_th
     assert throughput.series[0].marks[0].value == 50.0
     assert found.source.startswith("Measured on box (1x BOX); ")
     assert "paper: p t1, on 1x G-1" in found.source
+
+
+def test_a_model_that_was_skipped_has_no_empty_place(tmp_path: Path) -> None:
+    skipped = result("M2", outcome=Outcome.SKIPPED, reason="does not fit")
+    table = plot_from(tmp_path, BARS).table
+    assert table is not None
+    ((_, grid),) = grids(table, [result("M1"), result("M1", "offload", "fp16"), skipped], None, Reference(()))
+    found = chart(plot_from(tmp_path, BARS), grid, "box")
+    assert [panel.positions for panel in found.panels] == [("M1",), ("M1",)]
+    assert [[len(series.marks) for series in panel.series] for panel in found.panels] == [[1, 1], [1, 1]]
 
 
 def test_intervals_are_those_of_the_median_step(tmp_path: Path) -> None:
@@ -156,6 +167,15 @@ def test_a_step_that_the_cost_model_predicts_stands_beside_the_measured_one_and_
     assert found.source == "Measured on box (1x BOX)"
     bare = dataclasses.replace(one, environment={"machine": "box"})
     assert drawn(plot_from(tmp_path, COST), [bare]).panels[0].series[-1].label == "measured"
+
+
+def test_processes_of_a_cpu_are_not_taken_for_gpus(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"seq_len": 32, "batch_size": 4, "gpus": 2, "parallel": "pertp", "tier": "pageable"}
+    told = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
+    plot = plot_from(tmp_path, COST)
+    assert told in drawn(plot, [result("opt-tiny", "offload", device="cpu", **more)]).remarks
+    more["tier"] = "pinned"
+    assert told not in drawn(plot, [result("opt-tiny", "offload", device="cuda", **more)]).remarks
 
 
 def test_lines_have_numbers_along_x(tmp_path: Path) -> None:
@@ -271,6 +291,12 @@ def test_figures_say_what_their_values_are(tmp_path: Path) -> None:
     assert "Measured with dtype bf16; the paper has fp16." in remarks
     assert "Without a 95 % interval: fewer than 6 steps were measured." in remarks
     assert "interval" not in " ".join(drawn(plot_from(tmp_path, BARS), []).remarks)
+
+
+def test_a_limit_of_memory_is_not_drawn_across_throughput(tmp_path: Path) -> None:
+    memory, throughput = drawn(plot_from(tmp_path, BARS), [result("M1")]).panels
+    assert memory.limit is not None
+    assert throughput.limit is None
 
 
 @pytest.mark.parametrize(("model", "batch", "shown"), [("M1", 1, True), ("M9", 1, False), ("M1", 3, False)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
@@ -41,6 +43,24 @@ def test_another_process_with_another_hash_seed_gives_the_same_bytes_and_loads_n
             assert path.read_bytes() == (tmp_path / f"{kind}{path.suffix}").read_bytes(), path.name
 
 
+def test_no_output_holds_a_date_or_a_version(tmp_path: Path) -> None:
+    for path in figures.save(BARS, tmp_path / "a"):
+        found = re.search(rb"20\d\d-\d\d-\d\d|CreationDate|Producer|Software|Matplotlib v", path.read_bytes())
+        assert not found, path.name
+
+
+def test_pdf_holds_truetype_fonts(tmp_path: Path) -> None:
+    (path,) = figures.save(BARS, tmp_path / "a", ["pdf"])
+    assert b"/FontFile2" in path.read_bytes()
+    assert b"/Type3" not in path.read_bytes()
+
+
+def test_drawing_changes_no_setting_of_matplotlib() -> None:
+    before = dict(matplotlib.rcParams)
+    figures.draw(BARS)
+    assert dict(matplotlib.rcParams) == before
+
+
 def test_svg_for_a_page_has_no_prolog_and_takes_the_width_of_its_place() -> None:
     source = figures.svg(BARS)
     assert source.startswith("<svg ")
@@ -72,3 +92,29 @@ def test_the_first_six_colours_differ_in_grey_print() -> None:
     light = sorted(lightness(code) for code, _, _ in style.SWATCHES[:6])
     assert min(b - a for a, b in pairwise(light)) >= 8
     assert max(light) < 88
+
+
+VISIONS = {  # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB
+    "usual": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
+}
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_all_colours_differ_with_any_colour_vision(vision: str) -> None:
+    seen = [lab(to_rgb(code), VISIONS[vision]) for code, _, _ in style.SWATCHES]
+    assert min(math.dist(a, b) for a, b in combinations(seen, 2)) > 12
+    assert len({marker for _, marker, _ in style.SWATCHES}) == len(style.SWATCHES)
+
+
+def lab(colour: Any, matrix: Any) -> tuple[float, float, float]:
+    """CIE L*a*b* (D65) of ``colour`` as it is seen through ``matrix``."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+    r, g, b = (min(1.0, max(0.0, sum(m * c for m, c in zip(row, linear, strict=True)))) for row in matrix)
+    x = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047
+    y = 0.2126 * r + 0.7152 * g + 0.0722 * b
+    z = (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883
+    fx, fy, fz = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in (x, y, z))
+    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)

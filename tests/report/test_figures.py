@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -22,12 +22,13 @@ from tests.support.charts import (
     drawn,
     legend,
     lines,
+    luminance,
     measured,
     points,
     series,
     step,
 )
-from zobench.report.chart import Mark, Panel
+from zobench.report.chart import Event, Mark, Panel
 from zobench.report.figures import style
 
 # ----------------------------------------------------------------------------------------------- bars
@@ -125,6 +126,15 @@ def test_a_failure_is_a_cross_at_the_foot_and_a_cell_never_run_stays_empty() -> 
     assert len(bars(axes)) == 4
 
 
+def test_reasons_have_marks_of_their_own_and_none_is_lost() -> None:
+    reasons = [f"reason {i}" for i in range(7)]
+    panel = Panel(positions=tuple("abcdefg"), series=(series("x", *(Mark(failure=reason) for reason in reasons)),))
+    handles = legend(drawn(chart("bars", panel)))
+    del handles["x"]
+    assert list(handles) == [*reasons[:4], "; ".join(reasons[4:])]
+    assert len({handle.get_marker() for handle in handles.values()}) == 5
+
+
 def test_a_limit_is_a_dashed_line_across_and_named() -> None:
     figure = drawn(BARS)
     (line,) = (line for line in figure.axes[0].lines if points(line) == [(0, 81559), (1, 81559)])
@@ -198,6 +208,18 @@ def test_cells_hold_their_values_and_the_papers() -> None:
     assert list(legend(figure)) == ["predicted", "paper", "not run", "out of memory", "equal"]
 
 
+def test_colours_follow_the_values_and_text_can_be_read_on_them() -> None:
+    values = [1.0, 20.0, 40.0, 60.0, 80.0, 100.0]
+    panel = Panel(positions=tuple(map(str, values)), series=(series("x", *(Mark(value=v) for v in values)),))
+    axes = drawn(chart("heatmap", panel)).axes[0]
+    fills = {r.get_x() + 0.5: r.get_facecolor() for r in bars(axes) if r.get_facecolor()[3]}
+    light = [luminance(fills[i]) for i in range(6)]
+    assert light == sorted(light, reverse=True)
+    for text, behind in zip(axes.texts, light, strict=True):
+        ink = luminance(to_rgb(text.get_color()))
+        assert (max(ink, behind) + 0.05) / (min(ink, behind) + 0.05) > 4
+
+
 # ------------------------------------------------------------------------------------------- timeline
 
 
@@ -229,3 +251,10 @@ def test_timelines_share_one_time_axis_named_once() -> None:
     assert naive.get_position().x0 == overlapped.get_position().x0
     assert naive.get_position().width == overlapped.get_position().width
     assert (naive.get_xlabel(), overlapped.get_xlabel()) == ("", "time since the first operation (ms)")
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [(1e-4, "µs"), (0.05, "ms"), (1.0, "ms"), (30.0, "s")])
+def test_the_unit_of_time_fits_the_step(seconds: float, unit: str) -> None:
+    event = Event(lane="compute", kind="compute", block=0, start=0, end=seconds)
+    (axes,) = drawn(chart("timeline", Panel(events=(event,)))).axes
+    assert axes.get_xlabel().endswith(f"({unit})")

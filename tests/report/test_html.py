@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pages import ATTACK, SVG, artifact, book, chart, entry, page, result, sheet
-from zobench.report import artifacts
+from zobench.report import artifacts, fits
 from zobench.report import html as package
 from zobench.report.book import Book
 from zobench.report.chart import Chart, Event, Panel
@@ -248,6 +248,12 @@ def test_columns_and_rows_without_any_value_are_named_and_not_shown() -> None:
     assert [column.text for column in part.groups[0].columns] == ["MeZO (FP32)"]
     assert part.remarks[-1] == "Without any value, and not shown: B, ZO2 (FP32)."
     assert without_blanks(BLANK) is BLANK
+    full = sheet(("A", entry("1"), entry("2")), ("B", blank, blank)).groups[0]
+    first = sheet(("A", entry("1"), blank), ("B", blank, blank))
+    both = dataclasses.replace(first, groups=(*first.groups, dataclasses.replace(full, header=entry("Memory"))))
+    assert without_blanks(both).remarks[-1] == (
+        "Without any value, and not shown: B, ZO2 (FP32) (Throughput (tokens/s) ↑)."
+    )
 
 
 def test_names_in_the_contents_differ_in_their_first_twenty_letters() -> None:
@@ -255,6 +261,7 @@ def test_names_in_the_contents_differ_in_their_first_twenty_letters() -> None:
     names = [_short(artifact(one.name, paper=one.paper, kind="figure" if one.is_figure else "table"))
              for one in recipes]  # fmt: skip
     assert len({name[:20] for name in names}) == len(names)
+    assert fits.TITLE.startswith(_short(fits.artifact()))
 
 
 def test_a_run_is_listed_with_exact_numbers_to_sort_by() -> None:

@@ -183,6 +183,12 @@ def test_what_cannot_be_drawn_says_why(wrong: Chart, text: str) -> None:
         figures.draw(wrong)
 
 
+def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^a figure's format must be one of png, svg, pdf, but got 'jpg'"):
+        figures.save(BARS, tmp_path / "a", ["png", "jpg"])
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_matplotlib_the_remedy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("zobench.report.figures.")]:
         monkeypatch.delitem(sys.modules, name)

@@ -55,7 +55,7 @@ def opened(results: list[Result], paper: Reference) -> Opening:
 def test_the_chart_has_what_was_measured_relative_to_mezo_and_no_empty_place(paper: Reference) -> None:
     chart = opened(RESULTS, paper).chart
     memory, speed = chart.panels
-    assert chart.source.startswith("Measured on box (1x BOX); paper: zo2 table1, on ")
+    assert chart.source.startswith("Measured on box (1x BOX); paper: zo-offloading-iclr25 table1, on ")
     assert (memory.positions, speed.positions) == (("OPT-125M", "OPT-350M"), ("OPT-125M",))
     zo2, own = memory.series
     assert [mark.value for mark in (*zo2.marks, own.marks[0])] == pytest.approx([0.5, 0.4, 0.4])
@@ -74,11 +74,14 @@ def test_three_sentences_say_what_was_measured_on_what_evidence_and_what_the_pap
         "throughput; zobench needs 0.4 of MeZO's memory and has 2.00 (2.00 to 2.00, OPT-125M) of its throughput."
     )
     assert second == (
-        "Throughputs are from 6 processes of each in shared rounds, in parentheses the 95 % interval; meanwhile other "
+        "Throughputs are from 6 rounds in which both ran, in parentheses the 95 % interval; meanwhile other "
         "programs used at most 0.05 cores; throughput ratios left out: 1 of single processes or without a shared "
         "round; `zobench sweep main_table --repeats 6` on an idle machine gives them."
     )
     assert third.startswith("In the paper ZO2 needs 0.")
+    assert "OPT-125M" not in third
+    apart = folded([cell for cell in CELLS if cell.spec.engine == "resident" or (cell.round and cell.round.number > 3)])
+    assert opened(apart, paper).sentences[1].startswith("Throughputs are from 2 rounds in which both ran")
     assert "of all papers' 0 claims here" in third
 
 
@@ -110,6 +113,7 @@ def test_where_nothing_was_measured_the_papers_values_are_shown_and_the_first_co
         )
         assert found.chart.source.startswith("Paper: zo2 table1, on ")
         assert "<svg" in svg(found.chart)
+        assert "yet: <code>zobench sweep main_table</code> begins" in write(book(opening=found), {})
 
 
 def test_the_page_opens_with_it(paper: Reference) -> None:

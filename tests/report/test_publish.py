@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.published import RESULTS, written
 from tests.support.tables import EVIL, PAPER, TINY, result
 from zobench.recipes.reference import Reference
@@ -42,6 +44,20 @@ def test_nothing_is_written_outside_whatever_a_recipe_or_a_result_is_called(few:
     assert all(".." not in name for name in files)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("zo2/table1", "zo2/table1"),
+        ("../../x", "_/x"),
+        ("/etc/passwd", "etc/passwd"),
+        ("a b/c:d", "a_b/c_d"),
+        ("", "_"),
+    ],
+)
+def test_names_become_plain_paths(name: str, expected: str) -> None:
+    assert publish.clean(name) == expected
+
+
 def test_a_broken_recipe_and_an_unreadable_result_are_told_and_the_rest_is_rendered(few: Path) -> None:
     (few / "tables").mkdir()
     (few / "tables" / "broken.toml").write_text("title = 3\n")
@@ -64,8 +80,20 @@ def test_an_empty_store_renders_everything_and_says_so(few: Path) -> None:
 
 
 def test_a_machine_of_its_own_has_a_figure_of_its_own(few: Path) -> None:
-    both = [result("M1", machine="a"), result("M1", machine="b")]
-    assert {"figures/p/figure1-a.svg", "figures/p/figure1-b.svg"} <= set(written(both, few / "out"))
+    both = [result("M1", machine="a"), result("M1", machine="b.1")]
+    assert {"figures/p/figure1-a.svg", "figures/p/figure1-b.1.svg"} <= set(written(both, few / "out"))
+
+
+def test_figures_of_an_earlier_report_are_removed_and_files_of_others_stay(few: Path) -> None:
+    written([result("M1", machine="a"), result("M1", machine="b.1"), *RESULTS], few / "out")
+    others = [few / "out" / "figures" / "p" / name for name in ("figure11.svg", "figure1.txt")]
+    for path in others:
+        path.touch()
+    left = written([result("M1", machine="a")], few / "out")
+    assert left.keys() - {path.relative_to(few / "out").as_posix() for path in others} == (
+        written([result("M1", machine="a")], few / "new").keys()
+    )
+    assert all(path.is_file() for path in others)
 
 
 def test_every_number_has_a_macro_that_prints_it_as_the_table_does(few: Path) -> None:

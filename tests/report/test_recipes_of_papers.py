@@ -61,6 +61,18 @@ def test_every_reported_value_stands_in_exactly_one_cell_of_its_own_table() -> N
     assert [row for row in REFERENCE.rows if shown[id(row)] != 1] == []
 
 
+@pytest.mark.parametrize("name", sorted(MEASURED))
+def test_a_papers_cell_shows_a_value_of_that_table_and_of_no_other(name: str) -> None:
+    found = [
+        cell for cell in cells(MEASURED[name]) if cell.column.reference is not None and cell.metric.name != "floor"
+    ]
+    assert found
+    for cell in found:
+        assert cell.paper is not None, f"{cell.row.header}, {cell.column.header}"
+        assert f"{cell.paper['paper']}/{cell.paper['artifact']}" == name
+        assert cell.paper["unit"] == cell.metric.unit
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_can_be_measured_names_its_runner(name: str) -> None:
     item = LOADED[name]
@@ -165,6 +177,33 @@ def test_every_ablation_stands_under_its_own_heading(name: str) -> None:
         if cell.paper is not None:
             last = cell.column.header.rstrip(")").split()[-1]
             assert cell.paper["switch"] == (SWITCHES.get(last, "") if "(no " in cell.column.header else "")
+
+
+STRATEGIES = {
+    "single": "none", "pertp": "pertp", "ddp": "ddp", "pertp+ddp": "2d", "pertp(inner)+ddp(outer)": "2d",
+    "ddp(inner)+pertp(outer)": "2d-outer",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(MEASURED) if name.startswith("distzo2/")])
+def test_every_value_of_distzo2_is_beside_runs_of_its_own_strategy_and_number_of_gpus(name: str) -> None:
+    table, checked = MEASURED[name], 0
+    for cell in cells(table):
+        if cell.paper is None or not cell.paper["gpus"]:
+            continue
+        where = conditions(table, cell.row, cell.column)
+        place, checked = (cell.row.header, cell.column.header), checked + 1
+        assert where["gpus"] == (int(cell.paper["gpus"]),), place
+        setting = cell.paper["setting"]
+        if setting in STRATEGIES:
+            alone = where["gpus"] == (1,)
+            assert where["parallel"] == ("none" if alone else STRATEGIES[setting],), place
+        else:
+            whole = ("naive",) if setting.startswith("offload") else ("naive", "whole")
+            assert where["transfers"] == (("sliced",) if setting.endswith("+sliced") else whole), place
+            assert cell.column.quantity == ("offload_rate" if setting.startswith("offload") else ""), place
+        assert where["engine"] == ("resident" if cell.paper["method"] == "mezo" else "offload",), place
+    assert checked or name == "distzo2/table6"  # of which the paper says no number
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -65,6 +65,24 @@ def test_a_table_of_no_paper_has_rows_of_its_own_and_ratios_to_one_of_them(tmp_p
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ('header = "Variant"', "", "`header` must be given in [rows], but is missing"),
+        ('header = "second"', 'header = "first"', "row headers must differ, but got first, first; rename one"),
+        ('header = "second"', "", "`header` must be given in [[rows.variants]], but is missing"),
+        ("queries = [1, 4]", "querys = 1", "unknown key 'querys'; did you mean queries?"),
+        ("queries = [1, 4]", "queries = 0", "`queries >= 1` must hold, but got queries=0; "),
+        ('baseline = "first"', 'baseline = "furst"', "`baseline` must be the header of a column or a row, but got 'fu"),
+    ],
+)
+def test_a_mistake_in_a_table_of_no_paper_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in OWN
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        table_from(tmp_path, OWN.replace(old, new, 1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
         ('title = "Tiny"', 'titel = "Tiny"', "unknown key 'titel' in the table; did you mean title?"),
         ('title = "Tiny"', "", "`title` must be given in the table, but is missing"),
         ('title = "Tiny"', "title = 3", "`title` in the table must be of type str, but got 3"),

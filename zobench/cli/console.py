@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -153,7 +154,10 @@ class SweepProgress:
     no later than the end of the ``budget``, in seconds. Where there is no terminal, a line now and then of a cell that
     takes long."""
 
-    def __init__(self, console: Console, steps: Sequence[Step], budget: float | None = None) -> None:
+    def __init__(
+        self, console: Console, steps: Sequence[Step], budget: float | None = None, shown: set[str] | None = None
+    ) -> None:  # fmt: skip
+        """``shown``: kinds of warnings that the sweep has shown in earlier rounds, to which new ones are added."""
         self._console, self._steps = console, steps
         self._end = math.inf if budget is None else time.monotonic() + budget
         self._left = {step.spec.hash: step.estimate.seconds for step in steps if step.action == "run" and step.estimate}
@@ -164,7 +168,7 @@ class SweepProgress:
         )  # fmt: skip
         self._task: TaskID = self._bar.add_task("", total=len(steps), eta="")
         self._done = 0
-        self._told: set[str] = set()
+        self._shown = set() if shown is None else shown
         self._step: Step | None = None
         self._seldom = Seldom()
 
@@ -203,9 +207,14 @@ class SweepProgress:
         if step.action == "run" and result.outcome is not Outcome.SKIPPED:
             screen = self._console if result.outcome is Outcome.OK else alarm(self._console)
             screen.print(outcome_line(result), soft_wrap=True)
-            new = [warning for warning in result.warnings if warning.partition(":")[0] not in self._told]
-            self._told |= {warning.partition(":")[0] for warning in new}  # once per sweep: each table repeats them all
-            show_warnings(self._console, new)
+            new = {kind: text for text in reversed(result.warnings) if (kind := _kind(text)) not in self._shown}
+            self._shown.update(new)  # once per sweep: each table repeats them all
+            show_warnings(self._console, reversed(new.values()))
+
+
+def _kind(warning: str) -> str:
+    """What warnings have in common that differ in their numbers, or in what follows a colon."""
+    return re.sub(r"\b\d[\d.]*", "#", warning.partition(":")[0])
 
 
 def waiting(console: Console, what: str) -> AbstractContextManager[None]:

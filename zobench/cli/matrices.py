@@ -31,6 +31,7 @@ class Terminal(Monitor):
         self.errors = console.error_console()
         self._plans = console.answer_console() if dry else self.errors
         self._has_rows, self.foretold = dry or verbose, False
+        self._warned: set[str] = set()
 
     def say(self, text: str, style: str = "dim") -> None:
         """Prints ``text``, if there is one."""
@@ -69,7 +70,7 @@ class Terminal(Monitor):
         from zobench.cli.console import SweepProgress
         from zobench.execute.sweep import SweepHooks
 
-        with SweepProgress(self.errors, steps, budget) as bar:
+        with SweepProgress(self.errors, steps, budget, self._warned) as bar:
             yield SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end)
 
 

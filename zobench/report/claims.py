@@ -173,9 +173,9 @@ def _checked(
         if all(name in cells for name in claim.ratio):
             checked.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
     lines = table.rows if _by_column(table, claim) else [one for one in table.columns if one.minus is None]
-    own = sum(not line.extra for line in lines)
+    expected = sum(line.extra == extra and (not claim.only or line.header in claim.only) for line in lines)
     ratios = tuple(one for one in checked if one is not None)
-    return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=len(claim.only) or own)
+    return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=expected)
 
 
 def _by_column(table: Table, claim: Claim) -> bool:

@@ -210,6 +210,13 @@ def measured_on(cells: Iterable[TableCell], machine: str | None) -> str:
     return f"measured on {machine}" + (f" ({about})" if about else "")
 
 
+def paper_source(cells: Iterable[TableCell]) -> list[str]:
+    """``paper: <paper> <artifact>, on <hardware>``, of the values that a figure draws; nothing where it draws none."""
+    reported = [cell.paper for cell in cells if cell.paper is not None and cell.paper_value is not None]
+    names, where = joined(map(_artifact_name, reported)), joined(map(hardware, reported))
+    return [f"paper: {names}, on {where or 'hardware that it does not name'}"] if reported else []
+
+
 def sheet_of(
     table: Table,
     grid: Grid,

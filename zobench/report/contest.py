@@ -133,12 +133,12 @@ class Standing:
     def loss(self) -> float | None:
         """The mean loss on test over the seeds; None where a seed has a loss that is not finite."""
         losses = [run.evaluation["test"]["loss"] for run in self.runs]
-        return None if None in losses else _mean(losses)
+        return None if None in losses else average(losses)
 
     @property
     def dev(self) -> float | None:
         """The best evaluation's share on dev, the mean over seeds."""
-        return _mean([run.evaluation["best"][run.scores[0]] for run in self.runs])
+        return average([run.evaluation["best"][run.scores[0]] for run in self.runs])
 
     @property
     def spec(self) -> RunSpec | None:
@@ -211,7 +211,8 @@ def _first(run: Result, target: float) -> int | None:
     return next((int(step) for step, _, score, *_ in run.evaluation["curve"] if step > 0 and score >= target), None)
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def average(values: Sequence[float]) -> float | None:
+    """The mean; None of nothing."""
     return statistics.fmean(values) if values else None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zobench.report import frames
 from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
-from zobench.report.contest import ContestTable, Ranking, Standing, rankings, unmeasured
+from zobench.report.contest import ContestTable, Ranking, Standing, average, rankings, unmeasured
 from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Sheet, of_frame
@@ -177,8 +177,8 @@ def _costs(table: ContestTable) -> list[Column]:
     return [
         ("Forwards a step", lambda method: _number(method.forwards, 1, "g")),
         ("Steps", lambda method: _text(str(method.spec.steps) if method.spec else "")),
-        ("Step (s) ↓", lambda method: _number(_mean(method.step_times), 1, ".3f")),
-        ("Memory (MB) ↓", lambda method: _number(_mean(method.memories), MEBIBYTE, ".0f", NONE)),
+        ("Step (s) ↓", lambda method: _number(average(method.step_times), 1, ".3f")),
+        ("Memory (MB) ↓", lambda method: _number(average(method.memories), MEBIBYTE, ".0f", NONE)),
         ("Weights moved (GB) ↓", lambda method: _predicted(method.moved)),
         (f"Forwards {target} ↓", lambda method: _to_target(method, method.forwards_to_target, ".0f")),
         ("Seconds ↓", lambda method: _to_target(method, method.seconds_to_target, ".1f")),
@@ -209,10 +209,6 @@ def _to_target(method: Standing, values: Sequence[float], form: str) -> CellText
 
 def _predicted(value: float | None) -> CellText:
     return _text("") if value is None else CellText(text=rounded(value / 1e9, ".0f"), tone="predicted")
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
 
 
 def _number(value: float | None, scale: float, form: str, absent: str = "") -> CellText:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from zobench.report.cells import TableCell, flat, not_run
 from zobench.report.chart import Chart, Mark, Panel, Series
-from zobench.report.compose import Grid, hardware, measured_on, ratio, relative
+from zobench.report.compose import Grid, measured_on, paper_source, ratio, relative
 from zobench.report.forecast_text import joined, places, whose
 from zobench.report.plot import Plot, nothing
 from zobench.report.sheet import WARNING, ranges
@@ -32,7 +32,7 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     else:
         panels = [_panel(plot, grid, j, machine) for j in range(len(grid[0]))]
     where = [measured_on(cells, machine)] if machine else []
-    source = "; ".join([*where, *_predicted_for(cells), *_paper_source(plot, cells)])
+    source = "; ".join([*where, *_predicted_for(cells), *paper_source(cells)])
     if not source:
         panels = [Panel(message=_UNMEASURED.format(plot.name))]
     return Chart(
@@ -62,23 +62,18 @@ def _caveats(cells: Sequence[TableCell]) -> list[str]:
     return caveats
 
 
-def _paper_source(plot: Plot, cells: Sequence[TableCell]) -> list[str]:
-    reported = [cell.paper for cell in cells if cell.paper is not None and cell.paper_value is not None]
-    names = joined(f"{paper['paper']} {paper['artifact']}" for paper in reported)
-    text = f"paper: {names}, on {joined(map(hardware, reported)) or 'hardware that it does not name'}"
-    return [text] if reported else []
-
-
 def _panel(plot: Plot, grid: Grid, j: int, machine: str | None) -> Panel:
-    """Bars or lines of metric ``j``: a row per position, a column per series."""
+    """Bars or lines of metric ``j``: a column per series, a row per position; bars only where anything is drawn."""
     metric = grid[0][j][0].metric
     rows = [row[j] for row in grid]
+    if plot.kind == "bars":
+        rows = [cells for cells in rows if any(_is_drawn(cell, machine) for cell in cells)] or rows
     headers = tuple(cells[0].row.header for cells in rows)
     series = []
     for k, cell in enumerate(rows[0]):
-        marks = tuple(_mark(cells[k], machine) for cells in rows)
-        paper = tuple(_in_unit(cells[k].paper_value, metric) for cells in rows)
-        if any(mark.value is not None or mark.failure for mark in marks) or any(value is not None for value in paper):
+        if any(_is_drawn(cells[k], machine) for cells in rows):
+            marks = tuple(_mark(cells[k], machine) for cells in rows)
+            paper = tuple(_in_unit(cells[k].paper_value, metric) for cells in rows)
             series.append(Series(label=cell.column.header, marks=marks, paper=paper))
     limit = plot.axes.limit if metric.name == "gpu_memory" else None
     return Panel(
@@ -93,6 +88,12 @@ def _panel(plot: Plot, grid: Grid, j: int, machine: str | None) -> Panel:
         from_zero=True,
         limit=(limit[0] / metric.scale, limit[1]) if limit else None,
     )
+
+
+def _is_drawn(cell: TableCell, machine: str | None) -> bool:
+    """Whether the cell has a mark, which may say how its run failed, or a value of the paper."""
+    mark = _mark(cell, machine)
+    return mark.value is not None or bool(mark.failure) or cell.paper_value is not None
 
 
 def _in_unit(value: float | None, metric: Metric) -> float | None:

@@ -10,7 +10,7 @@ from zobench.report.book import Artifact
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.sheet import CellText, Sheet, of_frame
 
-NAME, TITLE = "what_storedwhere", "What fits where: models and GPUs that nobody ran here"
+NAME, TITLE = "what_fits_where", "What fits where: models and GPUs that nobody ran here"
 SOURCE = "predicted, not measured: fp16, one sequence of 2048 tokens, one GPU in a slot of its own PCIe generation"
 UNFIT = "does not fit"
 

@@ -9,7 +9,7 @@ from zobench.recipes.reference import Reference
 from zobench.report.book import Opening
 from zobench.report.cells import TableCell, flat
 from zobench.report.chart import Chart, Mark, Panel, Series
-from zobench.report.compose import Grid, hardware, joined, measured_on, ratio, relative
+from zobench.report.compose import Grid, measured_on, paired, paper_source, ratio, relative
 from zobench.report.render import grids
 from zobench.report.summary import Filled, in_words, verdicts
 from zobench.report.table import Table, load_table
@@ -24,8 +24,9 @@ def opening(filled: Sequence[Filled], results: Sequence[Result], reference: Refe
     table = load_table(_RECIPE)
     machine, grid = max(grids(table, results, None, reference, foretold=False), key=lambda item: _count(item[1]))
     counts = verdicts(filled, machine)
-    paper = _phrase(table, grid, 1, [_reported(group, 1) for group in _groups(grid, 0)],
-                    [_reported(group, 1) for group in _groups(grid, 1)])  # fmt: skip
+    papers = [row for row in grid if not row[0][0].row.extra]  # an extra row has the values of another paper's table
+    paper = _phrase(table, papers, 1, [_reported(group, 1) for group in _groups(papers, 0)],
+                    [_reported(group, 1) for group in _groups(papers, 1)])  # fmt: skip
     third = f"In the paper {paper}; of all papers' {sum(counts.values())} claims here: {in_words(counts)}."
     return Opening(chart=_chart(table, grid, machine), sentences=(*_measured_sentences(table, grid, machine), third))
 
@@ -62,13 +63,12 @@ def _reported(group: Sequence[TableCell], k: int) -> Mark:
 
 def _chart(table: Table, grid: Grid, machine: str | None) -> Chart:
     """Of what was measured, if anything was, with the paper's values beside it; else of the paper's alone."""
-    cells = flat(grid)
-    where = joined(hardware(cell.paper) for cell in cells if cell.paper)
     panels = [_panel(table, grid, j) for j in range(len(table.metrics))]
     measured = [panel for panel in panels
                 if any(mark.value is not None for line in panel.series for mark in line.marks)]  # fmt: skip
-    measured_source = [measured_on(cells, machine)] if measured else []
-    source = "; ".join([*measured_source, f"paper: {table.paper} {table.artifact}, on {where}"])
+    drawn = {position for panel in measured or panels for position in panel.positions}
+    cells = flat([row for row in grid if row[0][0].row.header in drawn])
+    source = "; ".join([*([measured_on(cells, machine)] if measured else []), *paper_source(cells)])
     return Chart(
         name=NAME, kind="bars", title=table.title, source=source[:1].upper() + source[1:], remarks=(table.caption,),
         panels=tuple(measured or panels),
@@ -114,12 +114,12 @@ def _measured_sentences(table: Table, grid: Grid, machine: str | None) -> tuple[
 
 
 def _evidence(pairs: Sequence[tuple[TableCell, TableCell]]) -> Iterator[str]:
-    """From how many processes the ratios of times are, and how much of the machine other programs used meanwhile."""
+    """From how many rounds the ratios of times are, and how much of the machine other programs used meanwhile."""
     runs = [run for pair in pairs for cell in pair if cell.result for run in cell.result.runs]
     if runs:
-        counts = sorted(min(len(cell.result.runs) for cell in pair if cell.result) for pair in pairs)
+        counts = sorted(shared.pairs for cell, base in pairs if (shared := paired(cell, base)))
         span = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
-        yield f"throughputs are from {span} processes of each in shared rounds, in parentheses the 95 % interval"
+        yield f"throughputs are from {span} rounds in which both ran, in parentheses the 95 % interval"
     loads = [load for run in runs if (load := run.power.get("other_cpu_cores")) is not None]
     if loads:
         cores = runs[0].environment.get("cores_available")

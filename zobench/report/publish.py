@@ -34,20 +34,23 @@ def check_extras(what: str, packages: Sequence[str]) -> None:
 
 
 def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progress: Progress) -> Book:
-    """Writes everything below ``out`` and returns what was written as data. Raises ``OSError`` if the disk refuses."""
+    """Writes everything below ``out`` and returns what was written as data; files of the same tables and figures that
+    an earlier report left there, as of a machine that has no results any more, are removed. Raises ``OSError`` if the
+    disk refuses."""
     book, filled = artifacts.book(results, problems, Reference.load())
     images: dict[str, list[str]] = {}
-    undrawn = []
+    undrawn, written = [], list[Path]()
     for i, artifact in enumerate(book.artifacts):
         progress(artifact.name, i, len(book.artifacts))
         try:
-            write_artifact(artifact, out)
+            written += write_artifact(artifact, out)
             images[artifact.name] = [figures.svg(chart) for chart in artifact.charts if chart.drawn]
         except ValueError as error:  # one picture that cannot be drawn must not take the page with it
             undrawn.append(f"not drawn: {artifact.name}: {error}")
     if book.opening is not None and book.opening.chart.drawn:
-        figures.save(book.opening.chart, _folder(out / "figures") / opening.NAME)
+        written += figures.save(book.opening.chart, _folder(out / "figures") / opening.NAME)
         images[opening.NAME] = [figures.svg(book.opening.chart)]
+    _remove_earlier(out, [*((item.kind, item.name) for item in book.artifacts), ("figure", opening.NAME)], written)
     book = replace(book, problems=(*book.problems, *undrawn))
     progress(PAGE, len(book.artifacts), len(book.artifacts))
     _write(out, SUMMARY, markdown.write(book.summary))
@@ -68,6 +71,17 @@ def write_artifact(artifact: Artifact, out: Path) -> list[Path]:
         target = out / f"{artifact.kind}s" / clean(chart.name)
         written += figures.save(chart, _folder(target.parent) / target.name)
     return written
+
+
+def _remove_earlier(out: Path, artifacts: Sequence[tuple[str, str]], written: Sequence[Path]) -> None:
+    """Removes files of the ``artifacts`` (kind, name), under their names or under these and a machine's, that are not
+    among those ``written`` now."""
+    for kind, name in artifacts:
+        stem = out / f"{kind}s" / clean(name)
+        names = re.compile(rf"{re.escape(stem.name)}(-.*)?\.(csv|md|tex|png|svg|pdf)")
+        for path in stem.parent.glob("*"):
+            if names.fullmatch(path.name) and path not in written:
+                path.unlink()
 
 
 def _folder(path: Path) -> Path:

@@ -97,15 +97,19 @@ def of_frame(
 
 
 def without_blanks(sheet: Sheet) -> Sheet:
-    """``sheet`` without the rows and columns in which nothing stands, which a remark names, unless that is all."""
+    """``sheet`` without the rows and columns in which nothing stands, which a remark names, unless that is all. A
+    column that another group shows is named with its group."""
     rows = [i for i in range(len(sheet.rows)) if any(_is_filled(e) for group in sheet.groups for e in group.body[i])]
     if not rows:
         return sheet
     left = [label.text for i, label in enumerate(sheet.rows) if i not in rows]
     groups = []
-    for group in sheet.groups:
-        columns = [k for k in range(len(group.columns)) if any(_is_filled(row[k]) for row in group.body)]
-        left += [column.text for k, column in enumerate(group.columns) if k not in columns]
+    filled = [[k for k in range(len(group.columns)) if any(_is_filled(row[k]) for row in group.body)]
+              for group in sheet.groups]  # fmt: skip
+    shown = {group.columns[k].text for group, columns in zip(sheet.groups, filled, strict=True) for k in columns}
+    for group, columns in zip(sheet.groups, filled, strict=True):
+        absent = [column.text for k, column in enumerate(group.columns) if k not in columns]
+        left += [f"{text} ({group.header.text})" if text in shown else text for text in absent]
         body = tuple(tuple(group.body[i][k] for k in columns) for i in rows)
         groups += [replace(group, columns=tuple(group.columns[k] for k in columns), body=body)] if columns else []
     remarks = (f"Without any value, and not shown: {', '.join(dict.fromkeys(left))}.",) if left else ()

@@ -49,17 +49,17 @@ def is_known(interval: tuple[float, float] | None, value: float, count: int, unt
     return count >= FEW and interval is not None and interval[1] - interval[0] <= until * value
 
 
-def median_interval(values: Sequence[float], level: float = 1 - LEVEL) -> tuple[float, float] | None:
-    """The narrowest symmetric pair of order statistics that covers the median with probability >= ``level``.
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The narrowest symmetric pair of order statistics that covers the median with a probability of 95 % at least.
 
     Each value lies below the median with probability 1/2, whatever the distribution, so the count below is binomial.
-    None if even the smallest and largest value do not reach the level: at 95 % that is fewer than 6 values.
+    None if even the smallest and largest value do not reach the 95 %: of fewer than 6 values.
     """
     from scipy import special
 
     ordered, n = sorted(values), len(values)
     tails = special.bdtr(range(n // 2), n, 0.5)  # the probability that at most k values lie below the median
-    rank = int((2 * tails <= 1 - level).sum())
+    rank = int((2 * tails <= LEVEL).sum())
     return (ordered[rank - 1], ordered[n - rank]) if rank else None
 
 

@@ -19,6 +19,7 @@ from zobench.report.sheet import CellText, Group, Sheet, plain, without_blanks
 
 if TYPE_CHECKING:
     import jinja2
+    from markupsafe import Markup
 
 PARTS = (
     ("measured", "Measured here", ("measured", "partly"), ""),
@@ -117,7 +118,18 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: value if isinstance(value, Markup) else plain(str(value)),
     )
     environment.filters["alignment"] = _alignment
+    environment.filters["prose"] = _prose
     return environment
+
+
+def _prose(text: str) -> Markup:
+    """``text`` with what it has between backticks as code."""
+    from markupsafe import Markup, escape
+
+    parts = plain(text).split("`")
+    if not len(parts) % 2:
+        return escape(plain(text))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def policy(style: str, script: str) -> str:
