@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +134,20 @@ def test_no_update_is_lost_at_a_small_learning_rate() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_products_in_bf16_ends_where_float32_does(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    """The mean loss on dev over two seeds, which falls from 0.69: the two means differ by less than the seeds do.
-
-    At this learning rate a last digit sends a run another way: ends between 0.10 and 0.61 were seen, in either form."""
-    ends: dict[str, list[float]] = {"fp32": [], "cast": []}
-    own = {"noise": "counter", "law": "rademacher", "lr": 1e-2, "eps": 1e-2, "queries": 4, "packed": True}
-    times = {"batch_size": 24, "steps": 150, "eval_every": 150}
-    for seed in range(2):
-        for name, how in (("fp32", {}), ("cast", {"autocast": "bf16", "attention": "fast"})):
-            wanted = spec(**own, **times, **how, seed=seed)
-            result = run(wanted, folder=tmp_path / f"{name}{seed}", data_dir=data_dir, examine=False)
-            begun, ended = (row[1] for row in result.evaluation["curve"])
-            assert ended < begun - 0.05, (name, seed)
-            ends[name].append(ended)
-    apart = abs(statistics.fmean(ends["fp32"]) - statistics.fmean(ends["cast"]))
-    assert apart < max(ends["fp32"]) - min(ends["fp32"])
+@pytest.mark.parametrize(("seed", "wanted"), [(0, 0.544), (1, 0.555)])
+def test_a_run_with_products_in_bf16_ends_where_float32_does(
+    seed: int, wanted: float, spec: Any, data_dir: Path, tmp_path: Path
+) -> None:
+    """Every sentence is positive, so that the loss on dev falls evenly from 0.735, by 0.16 to 0.19 for seeds 0 to 5, and
+    no last digit sends a run another way: the two forms end within 0.001 of each other. lr * g is so small that updates
+    rounded to bf16 leave the loss 0.02 higher."""
+    (tmp_path / "SST-2").mkdir()
+    for file in (data_dir / "SST-2").iterdir():
+        (tmp_path / "SST-2" / file.name).write_text(file.read_text().replace("\t0\n", "\t1\n"))
+    own = {"noise": "counter", "law": "rademacher", "lr": 1e-5, "eps": 1e-2, "queries": 4, "packed": True}
+    times = {"batch_size": 8, "steps": 250, "eval_every": 250}
+    for name, how in (("fp32", {}), ("cast", {"autocast": "bf16", "attention": "fast"})):
+        result = run(spec(**own, **times, **how, seed=seed), folder=tmp_path / name, data_dir=tmp_path, examine=False)
+        begun, ended = (row[1] for row in result.evaluation["curve"])
+        assert ended < begun - 0.15, name
+        assert ended == pytest.approx(wanted, abs=0.006), name
