@@ -266,6 +266,16 @@ def test_first_comes_what_was_measured_the_rest_is_folded_and_a_link_unfolds_it(
     assert element(view, "[id='zo2/predicted'] h3").is_displayed()
 
 
+def test_what_is_folded_of_a_table_and_its_command_share_a_line_and_what_is_open_has_its_own(view: Any) -> None:
+    fold, *rest = view.find_elements("css selector", "[id='zo2/table1'] .folds > *")
+    assert rest
+    assert {each.rect["y"] > fold.rect["y"] for each in rest} == {True}
+    view.execute_script("for (const fold of document.querySelectorAll('details details')) fold.open = false")
+    view.execute_script("arguments[0].open = false", fold)
+    assert max(abs(each.rect["y"] - fold.rect["y"]) for each in rest) < 8
+    assert "ZO2 table 1" not in element(view, "[id='zo2/table1'] h3").text
+
+
 def test_on_a_phone_the_title_comes_first_and_then_the_contents(view: Any) -> None:
     screen(view, 420)
     tops = [element(view, one).rect["y"] for one in ("h1", "nav", "#main")]

@@ -32,7 +32,7 @@ PARTS = (
 folded."""
 _COLUMN = 480  # pixels; a figure of one column of a paper is narrower
 _ENLARGED = 1.4  # figures are drawn for print, in smaller type than a screen's
-_ROOM = 5400  # pixels of height, six screens, that the figures of what was measured take; further ones are folded
+_ROOM = 4000  # pixels of height that the figures of what was measured take; further ones are folded
 _PLACE = Path(__file__).parent
 _NOTHING = ("", "-", "~-", "—", "·", "n/a")
 _NUMBER = re.compile(r"[<>~≈\u00d7x(]*[-+\u2212]?\d")
