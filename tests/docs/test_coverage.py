@@ -5,19 +5,22 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.own_model import packages
-from zobench import recipes
+from zobench import models, recipes
+from zobench.predict import seconds
 from zobench.predict.budget import price
 from zobench.recipes import campaign
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import artifacts
 from zobench.report.artifacts import load_all
 from zobench.result import Outcome, Result
+from zobench.runspec import METHODS
 from zobench.runspec.registry import resolve
 from zobench.store import Store
 
@@ -126,6 +129,22 @@ def test_each_reported_accuracy_has_a_counterpart_on_a_real_model_or_a_sentence_
     assert set(named) == {on.part.name for on in parts if on.part.name.startswith("papers-")}
     ran = [Result(spec=cell, outcome=Outcome.OK, evaluation={"start": {}}) for cell in real]
     assert not any(row.lacks and row.lacks in elements.text(ran, [], REFERENCE) for row in ROWS)
+
+
+def test_runs_of_a_papers_table_take_as_many_steps_and_with_several_directions_as_many_forwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages(tmp_path, monkeypatch)
+    parts = campaign.load(recipes.find("campaigns", "real-accuracy")).on("cpu", price)
+    papers = {on.part.name: on.cells for on in parts if on.part.name.startswith("papers-")}
+    several = defaultdict[tuple[str, str], set[float]](set)
+    for name, cells in papers.items():
+        for cell in cells:
+            if METHODS.get(cell.method).pairs(cell, models.of(cell).layers) > 1:
+                several[name, cell.task].add(seconds.looks(cell) * cell.steps)
+            else:
+                assert cell.steps == 400, cell.label
+    assert several == {("papers-blocks", task): {2496} for task in ("sst2", "winogrande")}
 
 
 @pytest.mark.parametrize("folder", ["runners", "tables", "plots"])

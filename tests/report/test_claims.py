@@ -160,6 +160,22 @@ def test_rows_that_are_not_the_papers_say_nothing_of_its_claims(table: Table) ->
     assert [ratio.header for ratio in claims.reported(table, grid)[0].ratios] == ["M1"]
 
 
+def test_of_another_model_what_it_takes_is_held_against_a_claim_and_what_it_learns_is_not(table: Table) -> None:
+    takes = [steady("M0", "resident", 1.0), steady("M0", "offload", 1.0, memory=40 * MIB)]
+    grid = grids(table, takes, "box", PAPER)[0][1]
+    assert [ratio.value for ratio in claims.elsewhere(table, grid)[0].ratios] == [0.4]
+    small: dict[str, Any] = {"model": "SmolLM2-135M", "batch_size": 8, "dev_size": 100, "length_grouping": True}
+    small |= {"noise": "counter", "seed": 0}
+    blocks = MEASURED["zo-bench/table6"]
+    learns = [tuned(0.9, method="zo-sgd-block", steps=39, **small), tuned(0.8, queries=26, steps=48, **small)]
+    grid = fill(blocks, learns, REFERENCE)
+    assert {row[0][2].row.header: row[0][2].value for row in grid if row[0][2].value} == {
+        "ZO-SGD (q = 26)": 0.8, "ZO-SGD-Block": 0.9,
+    }  # fmt: skip
+    assert claims.elsewhere(blocks, grid)[0].ratios == ()
+
+
+
 @given(
     value=st.floats(0.01, 100),
     spread=st.floats(1, 2),

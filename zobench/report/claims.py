@@ -104,8 +104,9 @@ def measured(table: Table, grid: Grid) -> list[CheckedClaim]:
 
 
 def elsewhere(table: Table, grid: Grid) -> list[CheckedClaim]:
-    """The table's claims, held against what was measured in extra rows (or columns), which the paper's table lacks."""
-    return [_checked(table, claim, grid, _measured_ratio, extra=True) for claim in table.claims]
+    """The table's claims, held against what was measured in extra rows (or columns), which the paper's table lacks; not
+    against what another model has learned, as its accuracy."""
+    return [_checked(table, claim, grid, _unlearned_ratio, extra=True) for claim in table.claims]
 
 
 def predicted(table: Table, grid: Grid) -> list[CheckedClaim]:
@@ -143,6 +144,10 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
     elif claim.at_least != claim.at_most:
         low, high = _quotient(quantity.interval(over.result), quantity.interval(under.result)) or (value, value)
     return Ratio(header=header, value=value, low=low, high=high, deviates=bool(over.deviations or under.deviations))
+
+
+def _unlearned_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+    return None if over.quantity.learned else _measured_ratio(claim, header, over, under)
 
 
 def _quotient(over: Interval | None, under: Interval | None) -> Interval | None:

@@ -22,6 +22,7 @@ class Quantity:
     ``timed``: a median over steps, so that there is an interval from six steps on; ``rate``: tokens over such a time,
     not the time. ``per_run``: each process has a value of its own, so that ratios come from rounds, as those of times
     do; ``steady``: which hardly differs between processes, so that a ratio of two single ones means something.
+    ``learned``: what a run's model has learned, of which another model's value says nothing.
     ``remarks``: what its value in a result must be read with, which its heading does not say. ``part``: the entry
     of ``Result.parts`` that it reads, and ``ranks`` what is kept of several ranks' values there; a plug-in's metric
     reads the part of its own name. Only zobench's own are columns of a data frame, by their ``key``.
@@ -44,6 +45,7 @@ class Quantity:
     rate: bool = False
     per_run: bool = False
     steady: bool = False
+    learned: bool = False
     remarks: Callable[[Result], Sequence[str]] = lambda result: ()
     part: str = ""
     ranks: Callable[[Sequence[float]], float] = max

@@ -225,6 +225,7 @@ COSTS = (
         units={"s": 1, "min": 60},
         bounds=runs_interval(_seconds_to_target),
         per_run=True,
+        learned=True,
         about="Time to accuracy: of steps, until an evaluation on dev first reached the target.",
         absent=("—", "no accuracy was named (--accuracy), or it was not reached"),
     ),
@@ -238,6 +239,7 @@ ACCURACIES = tuple(
         base_unit="1",
         units=PERCENT,
         absent=_NO_TASK,
+        learned=True,
         bounds=bounds,
         remarks=remarks,
     )
@@ -250,18 +252,19 @@ ACCURACIES = tuple(
 """On test with the weights that were best on dev; on dev with them; on dev before the first step."""
 SCORES = (
     Quantity(
-        name="f1", key="f1", value=_score("f1", "test"), base_unit="1", units=PERCENT, absent=_NOT_ANSWERED,
+        name="f1", key="f1", value=_score("f1", "test"), base_unit="1", units=PERCENT, learned=True,
         about="F1: the mean over questions of the words that the answer shares with a right one (SQuAD).",
+        absent=_NOT_ANSWERED,
     ),
     Quantity(
         name="exact_match", key="exact_match", value=_score("exact_match", "test"), base_unit="1", units=PERCENT,
         about="Exact match: the share of answers that are a right one, but for case, punctuation and articles.",
-        absent=_NOT_ANSWERED, bounds=_share_interval("exact_match"),
+        absent=_NOT_ANSWERED, bounds=_share_interval("exact_match"), learned=True,
     ),
     Quantity(
         name="perplexity", key="perplexity", value=_score("perplexity", "test"), base_unit="1", units={"": 1},
         about="Perplexity: the exponential of the mean loss of a token.",
-        absent=("—", "the run did not go on with a text"),
+        absent=("—", "the run did not go on with a text"), learned=True,
     ),
 )  # fmt: skip
 """On test with the weights that were best on dev, of tasks that are not scored by an accuracy."""
