@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from zobench.execute.process import run_in_process
+from zobench.finetune.run import sealed
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -44,22 +45,18 @@ training.Training._step = step
 observe.DISTURBING_CORES = -1.0  # another process is too much, if it counts
 main(sys.argv[2:])
 """
+TORCHRUN = (
+    sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
+    "--rdzv-endpoint", "127.0.0.1:0",
+)  # fmt: skip
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")
 
 
 def torchrun(folder: Path, lost: str, words: list[str]) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-    command += [
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        "127.0.0.1:0",
-        str(folder / "script.py"),
-        str(folder / "r"),
-    ]
+    command = [*TORCHRUN, "--max-restarts", "1", str(folder / "script.py"), str(folder / "r"), *words]
     return subprocess.run(
-        [*command, *words], env={**os.environ, "LOST": lost, "OMP_NUM_THREADS": "1"}, cwd=folder, text=True,
+        command, env={**os.environ, "LOST": lost, "OMP_NUM_THREADS": "1"}, cwd=folder, text=True,
         capture_output=True, timeout=200, check=False,
     )  # fmt: skip
 
@@ -86,8 +83,9 @@ def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
     (tmp_path / "disk").mkdir()
     wanted = spec(gpus=2, parallel="pertp", exact=True, steps=20, eval_every=5)
-    cell = run_in_process(wanted, disk_dir=tmp_path / "disk")
+    cell = run_in_process(wanted, disk_dir=tmp_path / "disk", journal=tmp_path / "journal")
     assert cell.outcome is Outcome.OK, cell.reason
+    assert sealed(tmp_path / "journal") == cell.environment["journal_sha256"]
     alone = run_in_process(wanted.alone())
     assert (cell.evaluation, cell.samples["loss"]) == (alone.evaluation, alone.samples["loss"])
     assert len(cell.environment["ranks"]) == 2
@@ -117,3 +115,27 @@ def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that
     assert result.samples["loss"] == cell.samples["loss"]
     assert (tmp_path / "mine" / "model").is_dir()
     assert not [line for line in result.warnings if "other processes" in line]  # the other rank is none
+
+
+@pytest.mark.slow
+def test_a_cell_on_ranks_that_torchrun_has_started_keeps_its_journal(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
+    script, question = tmp_path / "script.py", spec(gpus=2, parallel="pertp", steps=3, eval_every=3).to_dict()
+    script.write_text(
+        "import json, os, sys\n"
+        "from pathlib import Path\n"
+        "from zobench.execute.process import run_in_process\n"
+        "from zobench.runspec import RunSpec\n"
+        "result = run_in_process(RunSpec.from_dict(json.loads(sys.argv[1])), journal=Path('journal'))\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    print(json.dumps(result.to_dict()))\n"
+    )
+    done = subprocess.run(
+        [*TORCHRUN, str(script), json.dumps(question)], cwd=tmp_path, text=True, capture_output=True, timeout=200,
+        check=True,
+    )  # fmt: skip
+    result = Result.from_dict(json.loads(done.stdout))
+    assert result.outcome is Outcome.OK, result.reason
+    assert sealed(tmp_path / "journal") == result.environment["journal_sha256"]

@@ -175,7 +175,6 @@ def test_of_another_model_what_it_takes_is_held_against_a_claim_and_what_it_lear
     assert claims.elsewhere(blocks, grid)[0].ratios == ()
 
 
-
 @given(
     value=st.floats(0.01, 100),
     spread=st.floats(1, 2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import hashlib
 import io
 import itertools
 import json
@@ -68,6 +69,28 @@ def test_saving_again_replaces_the_old_file_and_leaves_no_other(tmp_path: Path) 
     path = store.save(result())
     assert store.find(result().spec, MACHINE) == result()
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_journal_is_kept_beside_exactly_the_result_that_has_its_hash(tmp_path: Path) -> None:
+    """A failed run leaves none, a new run replaces that of the run before, and merging the same result again none."""
+    store, spec = Store(tmp_path), result().spec.replace(model="mine", config_hash="0" * 12)
+
+    def save(text: str, *, drafted: str = "", spec: RunSpec = spec, **changes: Any) -> list[tuple[str, str]]:
+        if drafted:
+            store.draft(spec).write_text(drafted)
+        facts = {"machine": MACHINE, "journal_sha256": hashlib.sha256(text.encode()).hexdigest()}
+        path = store.save(result(spec=spec, **{"environment": facts, **changes}))
+        assert [*tmp_path.glob(".*.journal")] == []
+        return [(kept.stem == path.stem, kept.read_text()) for kept in tmp_path.rglob("*.journal")]
+
+    assert save("one", drafted="one") == save("one") == [(True, "one")]
+    assert save("one", spec=spec.replace(model="Mine 2")) == [(True, "one")]
+    assert save("two", drafted="two") == [(True, "two")]
+    assert save("three") == []
+    assert save("four", drafted="another") == []
+    assert save("five", drafted="five") == [(True, "five")]
+    lost = {"outcome": Outcome.FAILED, "reason": "lost", "environment": {"machine": MACHINE}}
+    assert save("", drafted="five", **lost) == []
 
 
 def test_a_model_that_was_renamed_keeps_its_result_and_one_file(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from zobench.measure.turns import Seat
 from zobench.predict.interval import Consolidation
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.runspec.order import Order
+from zobench.runspec.order import Order, begin
 
 POLL_SECONDS = 0.1
 PATIENCE = 20.0
@@ -76,16 +76,18 @@ def run_in_process(
     ``while_waiting`` is called about ten times a second. A KeyboardInterrupt ends the cell's process and is passed on.
     A process that torchrun has started is a rank of the cell: it measures here, and gets the result of all.
     """
+    kept_as = str(journal.resolve()) if journal else None
     if torchrun_ranks():
         from zobench.execute.rank import measured
 
         os.environ |= _disk_folder(disk_dir)
+        begin(Order(spec=spec, journal=kept_as))
         return measured(spec)
     try:
         order = Order(
             spec=spec, end=None if enough is None else time.monotonic() + enough, slowdown=slowdown,
             consolidation=(written.steps, written.reason) if written else None,
-            turn=seat.descriptors if seat else None, journal=str(journal.resolve()) if journal else None,
+            turn=seat.descriptors if seat else None, journal=kept_as,
         )  # fmt: skip
         return _run(order, timeout, disk_dir, while_waiting, seat)
     except OSError as error:  # no process, or no folder for its answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import hashlib
 import json
 import re
 import shlex
@@ -104,7 +105,7 @@ class Store:
 
     def save(self, result: Result) -> Path:
         """Write ``result`` so that a crash at any moment leaves either the old file or the new one, whole; and beside
-        it the journal of its run, if there is one.
+        it the journal whose SHA-256 it has, if there is one, and no other.
 
         Raises :class:`StoreError` if the disk refuses (full, read-only, not permitted).
         """
@@ -116,8 +117,14 @@ class Store:
             replace(path, text.encode())
             if before != path:
                 before.unlink(missing_ok=True)
-            if (draft := self.draft(result.spec)).exists():
-                draft.replace(path.with_suffix(JOURNAL))
+            kept = path.with_suffix(JOURNAL)
+            for journal in (self.draft(result.spec), before.with_suffix(JOURNAL), kept):
+                if not journal.exists():
+                    continue
+                if hashlib.sha256(journal.read_bytes()).hexdigest() == result.environment.get("journal_sha256"):
+                    journal.replace(kept)
+                else:  # of an earlier run of this cell, or of one whose result was never stored
+                    journal.unlink()
         except OSError as error:
             cause = error.strerror or str(error)
             remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
