@@ -180,7 +180,7 @@ def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(
     assert f", {floor:.0%} of the floor" in err
 
 
-def test_repeats_are_in_rounds_where_the_table_shows_ratios_which_then_have_an_interval(
+def test_repeats_are_in_rounds_so_that_ratios_have_an_interval_and_too_few_are_warned_of(
     here: Path, zobench: Any, cells: list[RunSpec], machine: str
 ) -> None:
     axes = 'repeats = 6\n[axes]\nmodel = ["OPT-125M"]\nengine = ["resident", "offload"]\n'
@@ -198,7 +198,15 @@ def test_repeats_are_in_rounds_where_the_table_shows_ratios_which_then_have_an_i
     cells.clear()
     assert zobench("sweep", "mine.toml", "--device", "cpu")[0] == 0
     assert cells == []
-    zobench("sweep", write(here, axes), "--device", "cpu", "--results", "elsewhere", "--repeats", "2")
+    assert "warning" not in err
+    words = ("sweep", write(here, axes), "--device", "cpu", "--results")  # no table: in rounds all the same
+    _, _, err = zobench(*words, "rounds", "--repeats", "3")
+    assert all(len({spec.engine for spec in cells[n : n + 2]}) == 2 for n in range(0, 6, 2))
+    few = "3 against 3 processes cannot reach 5 %, whatever they are; at least --repeats 4, or 6, which need no guess"
+    assert f"elsewhere {few}" in err
+    cells.clear()
+    _, _, err = zobench(*words, "elsewhere", "--repeats", "2", "--cell-by-cell")
+    assert "warning: 2 against 2 processes cannot reach 5 %" in err
     assert [spec.engine for spec in cells] in (["resident"] * 2 + ["offload"] * 2, ["offload"] * 2 + ["resident"] * 2)
 
 

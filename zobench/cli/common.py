@@ -98,7 +98,7 @@ Price = Annotated[
 DetectWarmUp = Annotated[bool, _long("--detect-warm-up", help="First steps that are slower count as warm-up.")]
 Interleave = Annotated[
     bool | None,
-    _long("--interleave/--cell-by-cell", help="Repeat in rounds of all cells [where a table shows ratios]."),
+    _long("--interleave/--cell-by-cell", help="Repeat in rounds of all cells [rounds]."),
 ]
 Turns = Annotated[bool, _long("--turns", help="The cells of a round side by side, in turns of a step (CPU).")]
 FIELDS_ARE_LISTED = "`zobench list fields`"

@@ -20,6 +20,7 @@ from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.stats import intervals
 from zobench.stats.intervals import repeats_interval
+from zobench.stats.ranks import LEAST
 
 MOST = 20
 """Rounds of a sweep that is to go on until its medians are known, unless it says how many."""
@@ -51,6 +52,15 @@ class Repeats:
         order = "in rounds of all cells" if self.interleaved else "one cell after the other"
         end = "" if self.until is None else f", fewer once each median is known to {100 * self.until:g} %"
         return f"each cell runs {self.count} times, {order}{end}; the times above are of one"
+
+    @property
+    def caution(self) -> str:
+        """What so few repeats cannot show, whatever is measured; "" of enough, and of cells that run once."""
+        if not 1 < self.count < LEAST:
+            return ""
+        few = f"{self.count} against {self.count} processes cannot reach 5 %, whatever they are"
+        within = "ratios within a round rest on a guess of the spread, and elsewhere " if self.interleaved else ""
+        return f"warning: {within}{few}; at least --repeats {LEAST}, or {intervals.FEW}, which need no guess"
 
 
 def run(first: Plan, repeats: Repeats, again: Again, perform: Run, budget: float | None) -> Summary:

@@ -97,7 +97,7 @@ class MatrixSweep:
         self._budget = None if options.turns else parse_seconds("--budget", options.budget or self.matrix.budget)
         self._selftest = parse_seconds(f"{path.name}: selftest", self.matrix.selftest)
         self.tables = _tables(self.matrix.tables)
-        self._repeats = _repeats(options, self.matrix, with_ratios=any(table.baseline for table in self.tables))
+        self._repeats = _repeats(options, self.matrix)
         self._stages = self._later_stages()
 
     def go(self) -> Summary:
@@ -114,6 +114,7 @@ class MatrixSweep:
         planned = anew(planned, self._retry) if self._options.turns else planned
         session.monitor.show_plan(self.matrix.title, planned.steps, self._budget)
         session.say(self._repeats.told)
+        session.say(self._repeats.caution, "yellow")
         if self._stages:
             self._stages.foresee()
             session.monitor.show_power(self._stages.power())
@@ -238,11 +239,9 @@ def _tables(names: Sequence[str]) -> list[Table]:
     return [table for name in names if (table := artifacts.laid_out(artifacts.load(name))) is not None]
 
 
-def _repeats(options: SweepOptions, matrix: Matrix, *, with_ratios: bool) -> Repeats:
-    """How often the cells run: as the options say, else the matrix. Raises ``ValueError`` for what cannot be.
-
-    ``with_ratios``: whether a table of the sweep shows any; then rounds hold all cells, unless the options say else.
-    """
+def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:
+    """How often the cells run: as the options say, else the matrix, in rounds of all cells unless the options say
+    else. Raises ``ValueError`` for what cannot be."""
     from zobench.execute.rounds import MOST, Repeats
     from zobench.stats.intervals import FEW
 
@@ -264,6 +263,6 @@ def _repeats(options: SweepOptions, matrix: Matrix, *, with_ratios: bool) -> Rep
         raise ValueError(f"a protocol repeats by seeds of its own, but got --repeats {count}; leave it out")
     return Repeats(
         count=count, until=until,
-        interleaved=options.turns or (with_ratios if options.interleave is None else options.interleave),
+        interleaved=options.turns or options.interleave is not False,
         first=options.first_round,
     )  # fmt: skip
