@@ -315,3 +315,77 @@ def test_a_message_names_what_was_given_and_not_weights_path(monkeypatch: pytest
     for one, name in ((spec, "`weights=pretrained`"), (spec.replace(weights_path="/no/such"), "`weights_path`")):
         with pytest.raises(ValueError, match=f"^{name} {told}"):
             assemble.initial_weights(one, model)
+
+
+@pytest.mark.parametrize("more", [[], ["--scheme", "lora", "--method", "zo-sgd", "--set", "lr=1e-1"]])
+def test_a_model_and_a_runs_best_weights_are_evaluated_without_training(
+    zobench: Command, given: list[str], tmp_path: Path, more: list[str]
+) -> None:
+    words = [word for word in given if "lr=" not in word] if more else given
+    assert zobench("finetune", *words, "--steps", "8", "--set", "eval_every=4", "--out", "mine", *more)[0] == 0
+    (result,) = Store(tmp_path / "results").load()
+    data = ["--data-dir", given[given.index("--data-dir") + 1], "--device", "cpu"]
+    for split, key in (("test", "test"), ("dev", "best")):
+        code, out, _ = zobench("evaluate", "mine", "--split", split, *data, "--json", "-")
+        seen, stored = json.loads(out), result.evaluation[key]
+        assert (code, seen["accuracy"], seen["count"]) == (0, stored["accuracy"], stored["count"])
+        assert seen["loss"] == pytest.approx(stored["loss"], rel=1e-6)
+    code, out, _ = zobench("evaluate", *given[:-1], "--split", "dev", "--seq-len", "64", "--json", "kept.json")
+    start = result.evaluation["start"]
+    low, high = json.loads((tmp_path / "kept.json").read_text())["interval"]
+    row = ["dev", f"{start['accuracy']:.1%}", f"{low:.1%}", "to", f"{high:.1%}", f"{start['loss']:.4f}"]
+    assert (code, out.splitlines()[1].split()[:6], out.split()[-1]) == (0, row, "12")
+    assert low < start["accuracy"] < high
+    assert len(Store(tmp_path / "results").load()) == 1
+    if more:
+        (tmp_path / "mine" / "journal.bin").write_bytes(b"")
+        assert zobench("evaluate", "mine", *data)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "`evaluate` needs RUN or --model, but got both or neither; name one of them"),
+        ("empty --model opt-tiny", "`evaluate` needs RUN or --model, but got both or neither; name one of them"),
+        ("empty", "`RUN` must be the folder of a fine-tuning run that has ended, but empty has no result.json or no "),
+        ("--model opt-tiny", "`--task` must be given, but is not; see `zobench list tasks`"),
+        ("--model opt-tiny --task sst2 --split all", "`--split` must be test or dev, but got 'all'; "),
+        ("--model OPT-175B --task sst2", "`weights=pretrained` needs a checkpoint, but none of OPT-175B is on the hub"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_one_line(zobench: Command, tmp_path: Path, arguments: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    code, out, err = zobench("evaluate", *arguments.split(), "--device", "cpu")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(f"zobench: {message}")
+
+
+def test_an_adapter_without_a_journal_of_updates_is_refused(zobench: Command, given: list[str], tmp_path: Path) -> None:
+    words = ["--scheme", "lora", "--method", "fo-sgd", "--steps", "2", "--out", "mine"]
+    assert zobench("finetune", *given, *words)[0] == 0
+    code, _, err = zobench("evaluate", "mine", "--device", "cpu")
+    assert code == 2
+    assert "but mine holds an adapter that fo-sgd trained; merge it into a model with peft" in err.splitlines()[-1]
+
+
+def test_the_length_the_type_and_the_batch_are_options_of_every_command_that_makes_cells(
+    zobench: Command, given: list[str], tmp_path: Path
+) -> None:
+    sizes = ["--seq-len", "24", "--dtype", "bf16", "--batch-size", "3"]
+    words = [word for word in given if "batch_size" not in word]
+    assert zobench("finetune", *words, *sizes, "--steps", "1")[0] == 0
+    assert (
+        zobench("run", "--model", "opt-tiny", "--device", "cpu", *sizes, "--json", "cell.json", "--set", "steps=1")[0]
+        == 0
+    )
+    stored = [
+        Store(tmp_path / "results").load()[0].spec.to_dict(),
+        json.loads((tmp_path / "cell.json").read_text())["spec"],
+    ]
+    assert [(one["seq_len"], one["dtype"], one["batch_size"]) for one in stored] == [(24, "bf16", 3)] * 2
+    for words in (
+        ["plan", "--model", "OPT-125M", "--gpu", "h100-sxm"],
+        ["sweep", "smoke", "--device", "cpu", "--dry-run", "-v"],
+    ):
+        code, out, _ = zobench(*words, *sizes)
+        assert (code, "bf16" in out, "fp32" in out) == (0, True, False), out

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from zobench.cli import calibrate, campaign, finetune, forecast, jobs, measure, model, programs, publish, show, stored  # noqa: F401  their commands are its
+from zobench.cli import evaluate as _evaluate  # noqa: F401
 from zobench.cli import verdict as _verdict  # noqa: F401
 from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.cli.usage import Command

@@ -45,6 +45,9 @@ Model = Annotated[
 Engine = Annotated[str | None, _cell(help="resident (MeZO) or offload (ZO2).")]
 Method = Annotated[str | None, _cell(help="zo-sgd, zo-adam, fo-adam, ... [zo-sgd].", autocompletion=completion.methods)]
 Scheme = Annotated[str | None, _cell(help="full, lora, prefix or prompt [full].", autocompletion=completion.schemes)]
+SeqLen = Annotated[str | None, _cell("--seq-len", metavar="N", help="Tokens of a sequence; with a task the most.")]
+Dtype = Annotated[str | None, _cell(metavar="TYPE", help="Of the weights: fp32, fp16 or bf16.")]
+BatchSize = Annotated[str | None, _cell("--batch-size", metavar="N", help="Sequences of a step.")]
 Steps = Annotated[str | None, _cell(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 fo].")]
 WeightsPath = Annotated[
     str | None, _cell(metavar="DIR", help="Folder or hub id of weights and tokenizer [the model's on the hub].")

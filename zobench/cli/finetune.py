@@ -13,9 +13,11 @@ import typer
 
 from zobench.cli.checks import check_json, check_out
 from zobench.cli.common import (
+    BatchSize,
     Changes,
     DataDir,
     Device,
+    Dtype,
     EachStep,
     Json,
     Log,
@@ -26,6 +28,7 @@ from zobench.cli.common import (
     Results,
     RunFolder,
     Scheme,
+    SeqLen,
     Steps,
     Task,
     WeightsPath,
@@ -49,7 +52,8 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=TUNE)
 def finetune(
     model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
-    steps: Steps = None, data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None,
+    steps: Steps = None, seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
+    data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None,
     out: RunFolder = None, results: Results = Path("results"), device: Device = "auto", output: Json = None,
     resume: Annotated[bool, typer.Option("--resume", help="Only go on with the run in the folder.")] = False,
     log: Log = None, verbose: EachStep = False, quiet: Quiet = False,
@@ -60,7 +64,8 @@ def finetune(
     the end the saved model. After Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
     """
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
-    options = named(changes, **given, weights_path=weights_path)
+    given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
+    options = named(changes, **given)
     values = _checked(changed(options))
     from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar
@@ -135,6 +140,7 @@ def _show(result: Result, folder: Path, output: str | None) -> None:
 @app.command(rich_help_panel=TUNE)
 def search(
     model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
+    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
     grid: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML of lists [by method and scheme].")] = None,
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: RunFolder = None,
     results: Results = Path("results"), device: Device = "auto", log: Log = None,
@@ -145,7 +151,9 @@ def search(
     `--set lr=1e-6,1e-7` varies a field; the whole grid and the winner are kept in the folder's search.json.
     """
     single, axes = _axes(changes or [])
-    options = named(single, model=model, name=name, task=task, method=method, scheme=scheme, weights_path=weights_path)
+    given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme}
+    given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
+    options = named(single, **given)
     values = _checked(changed(options))
     from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar, show_result, show_search

@@ -11,7 +11,7 @@ import typer
 
 from zobench.cli import completion
 from zobench.cli.checks import check_file, check_json
-from zobench.cli.common import Changes, Json, Model, Name, Stored, app, changed, named
+from zobench.cli.common import BatchSize, Changes, Dtype, Json, Model, Name, SeqLen, Stored, app, changed, named
 from zobench.cli.usage import FORESEE
 from zobench.session.inputs import check_results, check_words
 
@@ -48,7 +48,7 @@ def plan(
     name: Name = None,
     gpu: GpuName = "all",
     host: Annotated[str, typer.Option(metavar="SIZE", help="The host's memory.")] = "64GB",
-    seq_len: Annotated[str | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
+    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
     disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: Changes = None,
     methods: Annotated[
         bool, typer.Option("--methods", help="Compare ZO, SGD and Adam, of all weights and of LoRA, each at its best.")
@@ -64,7 +64,9 @@ def plan(
     from zobench.predict.choices import TargetMachine
 
     check_json(output)
-    values = {"dtype": "fp16"} | changed(named(changes, model=model, name=name, seq_len=seq_len))
+    values = {"dtype": "fp16"} | changed(
+        named(changes, model=model, name=name, seq_len=seq_len, dtype=dtype, batch_size=batch_size)
+    )
     check_words(values)
     if trace is not None:
         check_file("--trace", trace)
@@ -204,6 +206,7 @@ def predict(
     gpu: Annotated[str, typer.Option(
         "--gpu", metavar="GPU", help="Of `zobench list gpus`, or a FILE.toml.", autocompletion=completion.gpus,
     )],
+    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
     link: Link = None, disk: Disk = None, anchor: Anchor = None, changes: Changes = None,
     results: Stored = Path("results"),
     form: Annotated[str, typer.Option("--format", help="terminal, markdown or latex.")] = "terminal",
@@ -219,7 +222,8 @@ def predict(
     check_results(results)
     speed = 0 if disk is None else _positive("--disk", disk)
     (card,) = _gpus(gpu, link, anchor) if gpu != "all" else _refuse_all()
-    matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", changed(changes))
+    values = changed(named(changes, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
+    matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", values)
     cells = tuple(
         cell for cell in cells if cell.checkpoint == "none" and cell.task == "none"
     )  # what they add is not known

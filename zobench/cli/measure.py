@@ -13,6 +13,7 @@ import typer
 from zobench.cli import completion
 from zobench.cli.checks import check_json
 from zobench.cli.common import (
+    BatchSize,
     Budget,
     Changes,
     DetectWarmUp,
@@ -20,6 +21,7 @@ from zobench.cli.common import (
     DeviceMemory,
     DiskDir,
     DryRun,
+    Dtype,
     Engine,
     Executor,
     Gres,
@@ -35,6 +37,7 @@ from zobench.cli.common import (
     Repeats,
     Results,
     Retry,
+    SeqLen,
     Slurm,
     Task,
     Time,
@@ -61,6 +64,7 @@ def sweep(
     name: Annotated[str, typer.Argument(
         metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.", autocompletion=completion.matrices
     )],
+    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
     device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
@@ -75,7 +79,9 @@ def sweep(
     """
     from zobench.cli.jobs import Wanted, submit_matrix, submits
 
-    changes = named(changes, device_memory=device_memory, task=task)
+    changes = named(
+        changes, device_memory=device_memory, task=task, seq_len=seq_len, dtype=dtype, batch_size=batch_size
+    )
     wanted = Wanted(executor=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=tuple(slurm or ()))
     submitted = submits(wanted, budget)
     if submitted and rendezvous is not None:
@@ -104,6 +110,7 @@ def sweep(
 @app.command(rich_help_panel=MEASURE)
 def ablate(
     model: Model = None, name: Name = None,
+    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
     device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
@@ -113,7 +120,8 @@ def ablate(
 ) -> None:  # fmt: skip
     """Sweep the matrix `ablation`: ZO2 less one mechanism each, of the matrix's models or of one."""
     sweep(
-        "ablation", named(changes, model=model, name=name), device=device, results=results, budget=budget,
+        "ablation", changes=named(changes, model=model, name=name), seq_len=seq_len, dtype=dtype,
+        batch_size=batch_size, device=device, results=results, budget=budget,
         timeout=timeout, retry=retry, disk_dir=disk_dir, dry_run=dry_run, device_memory=device_memory,
         executor=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=slurm, repeats=repeats,
         until=until, interleave=interleave, turns=turns, detect_warm_up=detect_warm_up, price=price, verbose=verbose,
@@ -126,6 +134,7 @@ def run(
     model: Model = None,
     name: Name = None,
     engine: Engine = None,
+    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
     changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
     task: Task = None, quiet: Quiet = False,
@@ -138,7 +147,8 @@ def run(
     from zobench.result import Outcome
     from zobench.runspec import check_effect
 
-    values = changed(named(changes, model=model, name=name, engine=engine, device_memory=device_memory, task=task))
+    given = {"model": model, "name": name, "engine": engine, "device_memory": device_memory, "task": task}
+    values = changed(named(changes, **given, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
     bound, silent = parse_seconds("--timeout", timeout), output == "-"
     check_folder("--disk-dir", disk_dir)
     check_json(output)

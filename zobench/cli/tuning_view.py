@@ -15,6 +15,7 @@ from rich.text import Text
 
 from zobench.cli.console import MIB, Seldom, bar_width, show_warnings
 from zobench.execute.plan import duration
+from zobench.finetune.assess import Assessed
 from zobench.finetune.cautions import trained
 from zobench.finetune.progress import Evaluation, Hooks, StepReport
 from zobench.finetune.search import Trial
@@ -123,6 +124,23 @@ def show_result(console: Console, result: Result) -> None:
     console.print(table)
     show_warnings(console, map(printable, (*result.warnings, *lost)))
     console.print(Text(", ".join(_costs(result))))
+
+
+def show_assessed(console: Console, found: Assessed, interval: tuple[float, float] | None) -> None:
+    """One row: the scores on the split, the 95 % ``interval`` of an accuracy, the loss, the majority's share."""
+    table, seen = Table(box=None, padding=(0, 2, 0, 0)), found.seen
+    ends = "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}"
+    cells = {
+        "": seen.split, **{_words(name): score(name, value) for name, value in seen.scores.items()},
+        "95 % interval": ends, "loss": _number(seen.loss),
+        "majority": "—" if found.majority is None else f"{found.majority:.1%}",
+        "tokens" if seen.names[0] == "perplexity" else "examples": str(seen.count),
+    }  # fmt: skip
+    for name, cell in cells.items():
+        if cell or not name:
+            table.add_column(name, justify="right" if name else "left", header_style="dim")
+    table.add_row(*filter(None, cells.values()))
+    console.print(table)
 
 
 def _only_lost(result: Result) -> tuple[str, ...]:

@@ -1,0 +1,101 @@
+"""Evaluates weights as they are, without a step: a model's own, or those that a fine-tuning run has kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench import models
+from zobench.finetune.assemble import Tuner, planned, tuner
+from zobench.finetune.evaluate import evaluate
+from zobench.finetune.examine import MODEL, best_weights
+from zobench.finetune.progress import Evaluation
+from zobench.finetune.run import RESULT, task_data
+from zobench.models import tokenizers
+from zobench.result import Result
+from zobench.runspec import METHODS, RunSpec
+from zobench.runspec.kinds import TIERS
+from zobench.runspec.registries import scheme_of
+from zobench.store import reading
+
+SPLITS = ("test", "dev")
+
+
+@dataclass(frozen=True, slots=True)
+class Assessed:
+    """What the weights of ``spec`` came to on a split of its task. ``majority``: the accuracy of always giving the
+    most frequent answer, None where answers are free; ``facts``: of the data."""
+
+    spec: RunSpec
+    seen: Evaluation
+    majority: float | None
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run that has ended: its ``folder`` and ``result``."""
+
+    folder: Path
+    result: Result
+
+    @classmethod
+    def of(cls, folder: Path) -> EndedRun:
+        """The run in ``folder``. Raises ``ValueError``, one line, unless it has ended and its weights can be had."""
+        if not (folder / RESULT).is_file() or not (folder / MODEL).is_dir():
+            raise ValueError(
+                f"`RUN` must be the folder of a fine-tuning run that has ended, but {folder} has no {RESULT} or no "
+                f"{MODEL}; name another, or a model with --model"
+            )
+        kept = cls(folder, reading.read(folder / RESULT))
+        if not kept.has_whole_model and METHODS.get(kept.result.spec.method).backpropagates:
+            raise ValueError(
+                f"`RUN` must have saved a whole model or a journal of updates, but {folder} holds an adapter that "
+                f"{kept.result.spec.method} trained; merge it into a model with peft, and name that with --model"
+            )
+        return kept
+
+    @property
+    def has_whole_model(self) -> bool:
+        """Whether what it saved is a model, and not an adapter."""
+        return scheme_of(self.result.spec).adapter is None
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run's spec, of the weights that it has saved where these are a whole model."""
+        spec = self.result.spec
+        if not self.has_whole_model:
+            return spec
+        if not TIERS[spec.tier].is_filled:  # the base weights' own file, which the saved ones are not in
+            spec = spec.replace(tier="disk")
+        saved = str((self.folder / MODEL).resolve())
+        return spec.replace(model_path=saved, weights_hash="") if spec.config_hash else spec.replace(weights_path=saved)
+
+
+def assess(
+    spec: RunSpec, split: str = "test", *, run: EndedRun | None = None, data_dir: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Assessed:  # fmt: skip
+    """Evaluates the pretrained weights of ``spec`` (resolved), or the best ones of ``run``, on ``split`` of its task.
+
+    The weights of an adapter are had from the run's journal, on its base weights. Raises ``ValueError``, one line, for
+    data, a tokenizer or a base that will not do, and for a split without examples.
+    """
+    words, where = tokenizers.load(spec)
+    say(where)
+    data = task_data(spec, words, data_dir)
+    if not data.splits[split]:
+        raise ValueError(f"`{split}_size >= 1` must hold, but {split} has no examples; add --set {split}_size=500")
+    with _weights(models.checked(spec, spec.device), run, say) as built:
+        seen = evaluate(built.engine, data, split, 0)
+    return Assessed(spec, seen, data.majority(split), data.facts)
+
+
+def _weights(spec: RunSpec, run: EndedRun | None, say: Callable[[str], None]) -> AbstractContextManager[Tuner]:
+    if run is None or run.has_whole_model:
+        return tuner(planned(spec.alone())[0])
+    own = run.result.spec.replace(device=spec.device)
+    return best_weights(own, run.folder, int(run.result.evaluation["best"]["step"]), say)
