@@ -67,11 +67,11 @@ def evaluate(
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     _check_fits(spec)
     with errors.status(f"evaluating {spec.model} on {spec.task_name}"):
-        found = assess(
+        assessed = assess(
             spec, split, run=kept, data_dir=data_dir or usual_data_dir(),
             say=lambda text: errors.print(text, style="dim", markup=False, soft_wrap=True),
         )  # fmt: skip
-    _show(found, output)
+    _show(assessed, output)
 
 
 def _spec(values: dict[str, Any], kept: EndedRun | None, device: str) -> tuple[RunSpec, str]:
@@ -98,18 +98,18 @@ def _check_fits(spec: RunSpec) -> None:
         raise ValueError(f"the model must fit this machine, but {missing}; {plan.remedy(spec)}")
 
 
-def _show(found: Assessed, output: str | None) -> None:
+def _show(assessed: Assessed, output: str | None) -> None:
     """Prints a table of one row, and writes the same as JSON to the file ``output``; "-" prints just that."""
     from zobench.cli import console
     from zobench.cli.tuning_view import show_assessed
     from zobench.stats.intervals import wilson_interval
 
-    seen, first = found.seen, found.seen.names[0]
+    seen, first = assessed.seen, assessed.seen.names[0]
     interval = wilson_interval(seen.accuracy, seen.count) if first == "accuracy" else None
     numbers = {key: value if math.isfinite(value) else None for key, value in seen.point.items()}
     body = {
-        "model": found.spec.model, "task": found.spec.task, "split": seen.split, **numbers, "interval": interval,
-        "majority": found.majority, "data": found.facts, "spec": found.spec.to_dict(),
+        "model": assessed.spec.model, "task": assessed.spec.task, "split": seen.split, **numbers, "interval": interval,
+        "majority": assessed.majority, "data": assessed.facts, "spec": assessed.spec.to_dict(),
     }  # fmt: skip
     text = json.dumps(body, indent=1, allow_nan=False)
     if output == "-":
@@ -117,4 +117,4 @@ def _show(found: Assessed, output: str | None) -> None:
         return
     if output is not None:
         Path(output).write_text(text + "\n")
-    show_assessed(console.answer_console(), found, interval)
+    show_assessed(console.answer_console(), assessed, interval)

@@ -126,14 +126,14 @@ def show_result(console: Console, result: Result) -> None:
     console.print(Text(", ".join(_costs(result))))
 
 
-def show_assessed(console: Console, found: Assessed, interval: tuple[float, float] | None) -> None:
+def show_assessed(console: Console, assessed: Assessed, interval: tuple[float, float] | None) -> None:
     """One row: the scores on the split, the 95 % ``interval`` of an accuracy, the loss, the majority's share."""
-    table, seen = Table(box=None, padding=(0, 2, 0, 0)), found.seen
+    table, seen = Table(box=None, padding=(0, 2, 0, 0)), assessed.seen
     ends = "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}"
     cells = {
         "": seen.split, **{_words(name): score(name, value) for name, value in seen.scores.items()},
         "95 % interval": ends, "loss": _number(seen.loss),
-        "majority": "—" if found.majority is None else f"{found.majority:.1%}",
+        "majority": "—" if assessed.majority is None else f"{assessed.majority:.1%}",
         "tokens" if seen.names[0] == "perplexity" else "examples": str(seen.count),
     }  # fmt: skip
     for name, cell in cells.items():

@@ -97,5 +97,5 @@ def assess(
 def _weights(spec: RunSpec, run: EndedRun | None, say: Callable[[str], None]) -> AbstractContextManager[Tuner]:
     if run is None or run.has_whole_model:
         return tuner(planned(spec.alone())[0])
-    own = run.result.spec.replace(device=spec.device)
-    return best_weights(own, run.folder, int(run.result.evaluation["best"]["step"]), say)
+    spec_of_run = run.result.spec.replace(device=spec.device)
+    return best_weights(spec_of_run, run.folder, int(run.result.evaluation["best"]["step"]), say)
