@@ -148,6 +148,9 @@ HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
                                                   "multirc, copa, winogrande, squad, drop, record, but got 'sst3'; "
                                                   "did you mean sst2"),
         ("finetune --model opt-tiny --task no.toml", "`task` must be a TOML file, but no.toml cannot be read (No such"),
+        ("finetune --model opt-tiny --task reviews.csv", "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, "
+                                                         "multirc, copa, winogrande, squad, drop, record, but got "
+                                                         "'reviews.csv'; that is data: name a task.toml with [data] "),
         (f"{RUN} --log tensorbord", "`--log` must be one of tensorboard, wandb, mlflow, but got 'tensorbord'; did "),
         (f"{RUN} --method zo-sdg", "`method` must be one of zo-sgd, zo-sgd-sign, "),
         (f"{RUN} --steps 0", "`steps >= 1` must hold, but got steps=0; "),
@@ -389,3 +392,34 @@ def test_the_length_the_type_and_the_batch_are_options_of_every_command_that_mak
     ):
         code, out, _ = zobench(*words, *sizes)
         assert (code, "bf16" in out, "fp32" in out) == (0, True, False), out
+
+
+def test_several_seeds_are_runs_of_their_own_and_have_a_mean_with_an_interval(
+    zobench: Command, given: list[str], tmp_path: Path
+) -> None:
+    words = [*given, "--steps", "2", "--set", "seed=3", "--seeds", "3", "--out", "mine"]
+    code, out, _ = zobench("finetune", *words)
+    runs = Store(tmp_path / "results").load()
+    scores = [run.evaluation["test"]["accuracy"] for run in sorted(runs, key=lambda run: run.spec.seed)]
+    assert code == 0
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["seed-3", "seed-4", "seed-5"]
+    assert f"test accuracy: {sum(scores) / 3:.1%}, mean of 3 seeds, 95 % interval " in out.splitlines()[-1]
+    rows = [line.split() for line in out.splitlines()[-4:-1]]
+    assert [(row[0], row[2]) for row in rows] == [(str(n + 3), f"{score:.1%}") for n, score in enumerate(scores)]
+    told = json.loads(zobench("finetune", *words, "--json", "-")[1])
+    assert (told["seeds"], told["accuracy"]["mean"]) == ([3, 4, 5], pytest.approx(sum(scores) / 3))
+    low, high = told["accuracy"]["interval"]
+    assert low <= told["accuracy"]["mean"] <= high
+    code, _, err = zobench("finetune", *given, "--seeds", "1")
+    assert (code, err.splitlines()[-1]) == (
+        2, "zobench: `--seeds >= 2` must hold, but got 1; leave it out for one run",
+    )  # fmt: skip
+
+
+def test_a_measured_cell_is_kept_where_that_is_asked_for(zobench: Command, tmp_path: Path) -> None:
+    words = ["run", "--model", "opt-tiny", "--device", "cpu", "--seq-len", "16", "--set", "steps=1"]
+    assert zobench(*words)[0] == 0
+    assert not (tmp_path / "results").exists()
+    assert zobench(*words, "--results", "results")[0] == 0
+    (kept,) = Store(tmp_path / "results").load()
+    assert (kept.spec.seq_len, kept.is_ok) == (16, True)

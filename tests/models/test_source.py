@@ -11,9 +11,10 @@ import pytest
 
 from tests.support.small_gguf import LLAMA, of_llama
 from zobench import models
-from zobench.models import identity
+from zobench.models import identity, published
 from zobench.recipes import matrix
-from zobench.result import Result
+from zobench.report import toml
+from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
 
@@ -312,3 +313,41 @@ def test_a_published_config_json_is_that_of_its_registered_model(tmp_path: Path)
     other = written(tmp_path / "other", {**config, "num_attention_heads": 16, "hidden_act": "gelu"})
     with pytest.raises(ValueError, match="has num_attention_heads=16 and not 32, hidden_act=gelu and not silu; use"):
         models.check(spec.replace(weights_path=str(other)))
+
+
+PUBLISHED = {
+    "Gemma-3-1B": 1.00, "Llama-3-70B": 70.6, "Llama-3-8B": 8.03, "Llama-3.1-70B": 70.6, "Llama-3.1-8B": 8.03,
+    "Llama-3.2-1B": 1.24, "Llama-3.2-3B": 3.21, "Mistral-7B-v0.3": 7.25, "Mistral-Small-24B": 23.6,
+    "Mixtral-8x22B": 141, "Mixtral-8x7B": 46.7, "Phi-2": 2.78, "Phi-3-mini": 3.82, "Phi-4": 14.7, "Qwen2.5-0.5B": 0.494,
+    "Qwen2.5-1.5B": 1.54, "Qwen2.5-14B": 14.8, "Qwen2.5-32B": 32.8, "Qwen2.5-3B": 3.09, "Qwen2.5-72B": 72.7,
+    "Qwen2.5-7B": 7.62, "Qwen3-0.6B": 0.596, "Qwen3-30B-A3B": 30.5,
+}  # fmt: skip
+"""Parameters, in 1e9, as the hub's pages of these models have them."""
+
+
+def test_the_configurations_by_name_have_the_published_numbers_of_parameters() -> None:
+    assert set(published.names()) == set(PUBLISHED)
+    for name, billions in PUBLISHED.items():
+        spec = given(name.lower())
+        assert (spec.model, spec.model_path) == (name, name)
+        assert models.parameter_count(models.of(spec)) / 1e9 == pytest.approx(billions, rel=4e-3), name
+        assert Result.from_dict(json.loads(json.dumps(result_of(spec).to_dict()))).spec == spec
+
+
+def result_of(spec: RunSpec) -> Result:
+    return Result(spec=spec, outcome=Outcome.SKIPPED, reason="too large")
+
+
+def test_a_configuration_alone_has_no_weights_and_its_name_is_nobodys(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Phi-4 is a configuration alone; use --model microsoft/phi-4, a folder that"):
+        given("phi-4", weights="pretrained")
+    with pytest.raises(ValueError, match="`name` must not be a registered model's, but got 'Phi-4'; give another"):
+        given(folder, name="Phi-4")
+    assert given(shutil.copytree(folder, tmp_path / "Phi-4")).model == "Phi-4-local"
+    with pytest.raises(ValueError, match="unknown model 'Mixtral-8x7'; did you mean Mixtral-8x7B"):
+        given("Mixtral-8x7")
+
+
+def test_a_table_takes_the_place_of_a_model_as_its_matrix_does(folder: Path) -> None:
+    conditions = toml.where("rows", {"model": [str(folder), "opt-125m", "facebook/opt-1.3b", "Mine 2", "phi-4"]})
+    assert conditions["model"] == ("mine", "OPT-125M", "OPT-1.3B", "Mine 2", "Phi-4")

@@ -70,6 +70,12 @@ def test_a_metric_of_a_package_is_a_column_of_a_table_in_its_units(folder: Path)
     assert f"{spread * 1e3:.3f}" in shown
 
 
+def test_a_metric_that_returned_none_is_said_so(folder: Path) -> None:
+    (folder / "guest.py").write_text(SOURCE.replace('"loss", []', '"no_such_samples", []'))
+    shown = zobench(folder, "table", "mine.toml", "--format", "markdown").stdout
+    assert "n/a means that the metric loss\\_spread of guest 1.0 returned None for that run." in shown
+
+
 def test_a_metric_is_listed_with_its_package_and_imported_only_where_it_is_named(folder: Path) -> None:
     (folder / "guest.py").write_text("import nowhere_at_all\n")
     rows = [line.split() for line in zobench(folder, "list", "metrics").stdout.splitlines()]

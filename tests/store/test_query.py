@@ -51,6 +51,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["outcome=oom", "outcome=ok"], RUNS),
         (["machine=h200-16c-0a1b2c"], [RUNS[2]]),
         (["model=qwen3-1.7b"], [RUNS[5]]),
+        (["model=Qwen/Qwen3-1.7B"], [RUNS[5]]),
+        (["task=none"], RUNS),
         (["writeback_every=inf"], [RUNS[4]]),
         (["writeback_every=4", "noise = counter"], [RUNS[3]]),
         (["writeback_every=4", "noise=torch"], []),
@@ -61,6 +63,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_conditions_pick_the_runs_that_fulfil_all_of_them(texts: list[str], expected: list[Result]) -> None:
     assert query.select(RUNS, query.conditions(texts)) == expected
+
+
+def test_a_task_of_a_file_and_a_model_of_a_folder_are_had_by_their_names(tmp_path: Path) -> None:
+    reviews = replace(RUNS[0], spec=RUNS[0].spec.replace(task="reviews@0123456789ab", weights="pretrained"))
+    folder = replace(RUNS[0], spec=RUNS[0].spec.replace(model="qwen", model_path="/x", config_hash="0123456789ab"))
+    found = [query.select([*RUNS, reviews, folder], query.conditions([text])) for text in
+             ("task=reviews", "task=reviews@0123456789ab", "task=review", f"model={tmp_path}/qwen")]  # fmt: skip
+    assert found == [[reviews], [reviews], [], [folder]]
 
 
 @pytest.mark.parametrize(

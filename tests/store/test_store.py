@@ -478,8 +478,20 @@ def test_the_frame_has_one_row_per_result_and_no_numbers_for_failures() -> None:
     assert list(table["machine"]) == [MACHINE, MACHINE]
     assert table["throughput"][0] == 128.0
     assert table.loc[1, ["throughput", "step_seconds", "device_peak_bytes", "pinned_bytes"]].isna().all()
-    assert list(table.columns[: len(FIELDS)]) == list(FIELDS)
-    assert list(frame([]).columns) == [name for name in table.columns if name != "pinned_bytes"]
+    single = frame([result()])
+    assert list(single.columns[: len(FIELDS)]) == list(FIELDS)
+    assert list(frame([]).columns) == [name for name in single.columns if name != "pinned_bytes"]
+    differing = ["model", "spec_hash", "outcome", "reason", "step_seconds", "throughput"]
+    assert [*table.columns[: len(differing)]] == differing  # those in which the runs differ, then the others in order
+    assert [name for name in table.columns if name in FIELDS and name != "model"] == [*FIELDS][1:]
+    assert set(table.columns) == set(single.columns)
+
+
+def test_a_result_prints_as_one_line_with_its_speed() -> None:
+    run_ = result()
+    assert run_.tokens_per_second == metrics(run_)["throughput"] == 128.0
+    assert repr(run_) == f"Result({run_.spec.label}: ok, 128 tokens/s, 0.5 s a step)"
+    assert repr(result(outcome=Outcome.OOM, samples={}, reason="device memory")).endswith(": oom, device memory)")
 
 
 def test_the_store_and_the_report_import_neither_torch_nor_pandas() -> None:

@@ -65,9 +65,17 @@ def changes(incomplete: str) -> list[str]:
     return [f"{key}={word}" for word in choices if word.startswith(begun)]
 
 
+def _models() -> Iterable[str]:
+    from zobench.models import published
+    from zobench.runspec.registries import MODELS
+
+    return (*MODELS.names(), *published.names())
+
+
 matrices, tables, figures = _recipes("runners"), _recipes("tables"), _recipes("plots")
 artifacts = _recipes("tables", "plots")
-models, tasks, methods, schemes = map(_registered, ("models", "tasks", "methods", "schemes"))
+models = _of(_models)
+tasks, methods, schemes = map(_registered, ("tasks", "methods", "schemes"))
 gpus = _of(_gpus)
 papers = _of(_papers)
 lists = _of(lambda: LISTS)

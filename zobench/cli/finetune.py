@@ -56,6 +56,9 @@ def finetune(
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None,
     out: RunFolder = None, results: Results = Path("results"), device: Device = "auto", output: Json = None,
     resume: Annotated[bool, typer.Option("--resume", help="Only go on with the run in the folder.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="N runs, with the seeds from --set seed (0) on; their mean.")
+    ] = None,
     log: Log = None, verbose: EachStep = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Fine-tune a model on a task; keep the best weights on dev, and test them once.
@@ -80,23 +83,58 @@ def finetune(
     silent = output == "-" or not leads()
     if not silent:
         check_json(output)
-    spec, notes = _spec(values, device)
     data_dir = data_dir or usual_data_dir()
-    threads = settle() if spec.gpus == 1 else ""
-    folder = _run_folder(out, spec, data_dir, results)  # named by what was asked for, so that the same command finds it
-    spec = chosen(spec, values, folder, data_dir, lambda text: None if silent else _say(text))
-    if spec.gpus > 1 and not torchrun_ranks():
-        places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
-        flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
-        raise typer.Exit(_as_ranks(_finetune_again(options, device, places, flags, log or ()), spec))
-    notes = [*notes, *filter(None, [threads]), f"folder: {folder}"]
-    bar = TuningBar(console.error_console(), verbose=verbose)
-    result = _trained(spec, folder, data_dir, () if silent else notes, resume, None if silent else bar, logged)
-    if leads():
-        _store(result, results)
-        _show(result, folder, output)
-        if not trained(result.evaluation["curve"]):  # it diverged, as its warnings say
-            raise typer.Exit(1)
+    results_of_seeds = []
+    for seed in _seeds(values, seeds):
+        of_seed = values if seeds is None else {**values, "seed": seed}
+        spec, notes = _spec(dict(of_seed), device)
+        if seeds is not None and spec.gpus > 1:
+            raise ValueError(f"`--seeds` must have one device, but got gpus={spec.gpus}; give each seed by itself")
+        threads = settle() if spec.gpus == 1 else ""
+        run_folder = out if out is None or seeds is None else out / f"seed-{seed}"
+        folder = _run_folder(run_folder, spec, data_dir, results)  # of what was asked for: the same command finds it
+        spec = chosen(spec, of_seed, folder, data_dir, lambda text: None if silent else _say(text))
+        if spec.gpus > 1 and not torchrun_ranks():
+            places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
+            flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
+            raise typer.Exit(_as_ranks(_finetune_again(options, device, places, flags, log or ()), spec))
+        notes = [*notes, *filter(None, [threads]), f"folder: {folder}"]
+        bar = TuningBar(console.error_console(), verbose=verbose)
+        result = _trained(spec, folder, data_dir, () if silent else notes, resume, None if silent else bar, logged)
+        results_of_seeds.append(result)
+        if leads():
+            _store(result, results)
+            if seeds is None or output != "-":
+                _show(result, folder, output if seeds is None else None)
+    if seeds is not None:
+        _show_seeds(results_of_seeds, output)
+    if leads() and not all(trained(result.evaluation["curve"]) for result in results_of_seeds):
+        raise typer.Exit(1)  # one diverged, as its warnings say
+
+
+def _seeds(values: Mapping[str, Any], count: int | None) -> Sequence[int]:
+    """The seeds of ``count`` runs, from that in ``values`` on; of a command without ``--seeds`` one."""
+    first = int(values.get("seed", 0))
+    if count is not None and count < 2:
+        raise ValueError(f"`--seeds >= 2` must hold, but got {count}; leave it out for one run")
+    return range(first, first + (count or 1))
+
+
+def _show_seeds(results: Sequence[Result], output: str | None) -> None:
+    """Shows the mean over runs that differ in their seed alone, with its 95 % interval; as JSON with every run."""
+    from zobench.cli import console
+    from zobench.cli.tuning_view import show_seeds
+    from zobench.report.paired import over_seeds
+    from zobench.store import without_place
+
+    means = over_seeds(results)
+    if output is not None:
+        scores = {name: {"mean": mean.value, "interval": [mean.low, mean.high]} for name, mean in means.items()}
+        runs = [without_place(result).to_dict() for result in results]
+        text = json.dumps({"seeds": [result.spec.seed for result in results], **scores, "runs": runs}, indent=1)
+        print(text) if output == "-" else Path(output).write_text(text + "\n")
+    if output != "-":
+        show_seeds(console.answer_console(), results, means)
 
 
 def _trained(

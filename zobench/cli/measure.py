@@ -50,13 +50,18 @@ from zobench.cli.common import (
     named,
 )
 from zobench.cli.matrices import run_matrix
-from zobench.cli.usage import MEASURE
-from zobench.session.inputs import check_folder, check_price, parse_seconds
+from zobench.cli.usage import KEPT, MEASURE
+from zobench.session.inputs import check_folder, check_price, check_results, parse_seconds
 
 if TYPE_CHECKING:
     from zobench.predict import Estimate
     from zobench.result import Result
     from zobench.runspec import RunSpec
+
+Kept = Annotated[
+    Path | None,
+    typer.Option("--results", metavar="DIR", rich_help_panel=KEPT, help="Keep the result there, as a sweep does."),
+]
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -137,21 +142,24 @@ def run(
     seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
     changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
-    task: Task = None, quiet: Quiet = False,
+    task: Task = None, results: Kept = None, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
-    from zobench.execute.process import check_start
+    from zobench.execute.process import check_start, leads
     from zobench.machine.device import check_devices, choose_device
     from zobench.predict import footprint
     from zobench.recipes import matrix
     from zobench.result import Outcome
     from zobench.runspec import check_effect
+    from zobench.store import Store
 
     given = {"model": model, "name": name, "engine": engine, "device_memory": device_memory, "task": task}
     values = changed(named(changes, **given, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
     bound, silent = parse_seconds("--timeout", timeout), output == "-"
     check_folder("--disk-dir", disk_dir)
     check_json(output)
+    if results is not None:
+        check_results(results)
     wanted = str(values.pop("device", device))
     asked = matrix.asked(values)
     check_effect(asked, values)
@@ -166,6 +174,8 @@ def run(
     if not silent:
         _say_choices(spec, why, seq_len_given="seq_len" in values)
     result = _measured(spec, need, bound, disk_dir, silent)
+    if results is not None and leads():
+        Store(results).save(result)
     _show(result, output)
     raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
 

@@ -22,6 +22,7 @@ from zobench.finetune.search import Trial
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
+from zobench.stats.significance import Difference
 from zobench.store import printable
 
 
@@ -141,6 +142,22 @@ def show_assessed(console: Console, assessed: Assessed, interval: tuple[float, f
             table.add_column(name, justify="right" if name else "left", header_style="dim")
     table.add_row(*filter(None, cells.values()))
     console.print(table)
+
+
+def show_seeds(console: Console, results: Sequence[Result], means: Mapping[str, Difference]) -> None:
+    """A row for each run, and for each score the mean over the seeds with its 95 % interval."""
+    table, names = Table(box=None, padding=(0, 2, 0, 0)), results[0].scores
+    for name in ("seed", *(f"{split} {_words(name)}" for split in ("dev", "test") for name in names), "test loss"):
+        table.add_column(name, justify="right", header_style="dim")
+    for result in results:
+        best, test = result.evaluation["best"], result.evaluation.get("test", {})
+        cells = [score(name, row.get(name)) for row in (best, test) for name in names]
+        table.add_row(str(result.spec.seed), *cells, _number(test.get("loss")))
+    console.print(table)
+    for name, mean in means.items():
+        ends = f"{score(name, mean.low)} to {score(name, mean.high)}"
+        text = f"test {_words(name)}: {score(name, mean.value)}, mean of {len(results)} seeds, 95 % interval {ends}"
+        console.print(Text(text, style="bold"))
 
 
 def _only_lost(result: Result) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from zobench.models.sizes import resident_sizes as resident_sizes
 from zobench.models.source import identified as identified
 from zobench.models.source import identifying_name as identifying_name
 from zobench.models.source import place_of as place_of
+from zobench.models.source import shown_name as shown_name
 from zobench.models.tokenizers import tokenizer_place as tokenizer_place
 from zobench.models.variants import check as check
 from zobench.models.variants import checked as checked

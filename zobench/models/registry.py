@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from zobench.models import published
 from zobench.models.families import Architecture
 from zobench.models.inspected import Inspected
 from zobench.runspec import suggestion
@@ -103,7 +104,7 @@ def _registered_name(name: str) -> str | None:
 def _named(name: str) -> Architecture:
     match = _registered_name(name)
     if match is None:
-        near = suggestion(name, MODELS.names())
+        near = suggestion(name, (*MODELS.names(), *published.names()))
         hint = near if near.endswith("?") else f"see `zobench list models`, {ALTERNATIVES}"
         raise ValueError(f"unknown model {name!r}; {hint}")
     architecture: Architecture = MODELS.get(match)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zobench.models import gguf, hub, identity, packaged
+from zobench.models import gguf, hub, identity, packaged, published
 from zobench.models.registry import ARCHITECTURES, get, is_registered
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import TIERS
@@ -40,7 +40,7 @@ def identified(spec: RunSpec) -> RunSpec:
     weights = identity.weights_hash(local) if spec.weights == "pretrained" else ""
     _check_unchanged(spec, path, config, weights)
     name = spec.name or (spec.model if spec.config_hash else _usual_name(path))
-    if is_registered(name):
+    if is_registered(name) or (published.get(name) and not published.get(path)):
         raise ValueError(f"`name` must not be a registered model's, but got {name!r}; give another")
     return spec.replace(model=name, name="", model_path=path, config_hash=config, weights_hash=weights)
 
@@ -51,10 +51,24 @@ def identifying_name(given: str) -> str:
     return get(given).name if is_registered(given) else place_of(given)
 
 
+def shown_name(given: str) -> str:
+    """What results call the model that ``given`` names, where the user gives it no name: a model of the list by its
+    own, also where its id on the hub is given; any other by that of its folder or file."""
+    if is_registered(given):
+        return get(given).name
+    if given.lower() in _LISTED:
+        return _LISTED[given.lower()]
+    is_place = "/" in given or given.startswith((".", "~")) or given.lower().endswith(".gguf")
+    return _usual_name(place_of(given)) if is_place or packaged.get(given) or published.get(given) else given
+
+
+_LISTED = {model.hub_id.lower(): model.name for model in ARCHITECTURES if model.hub_id}
+"""Id on the hub, in small letters, to the name of a model of the list."""
+
+
 def _named_by_the_hub(spec: RunSpec) -> RunSpec:
     """A hub id of the list is the model of the list."""
-    names = {model.hub_id.lower(): model.name for model in ARCHITECTURES if model.hub_id}
-    name = names.get(spec.model.lower())
+    name = _LISTED.get(spec.model.lower())
     return spec if name is None or spec.name else spec.replace(model=name)
 
 
@@ -79,6 +93,8 @@ def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
     read = gguf.described if as_it_lies else gguf.converted
     if (model := packaged.get(path)) is not None:
         return read(packaged.file_of(model))
+    if (name := published.get(path)) is not None:
+        return published.folder_of(name, weights)
     if _is_hub_id(path):
         return hub.downloaded(path, repr(path), "give a folder that holds it", weights=weights)
     local = Path(path)
@@ -95,6 +111,8 @@ def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
 def place_of(given: str) -> str:
     """What ``given`` names: the absolute path of a folder or file, a hub id, or a package's model. Raises
     ``ValueError`` for what is none of these, and for a name that a package's model and a folder here have."""
+    if (name := published.get(given)) is not None:
+        return name
     local = Path(given).expanduser()
     if (model := packaged.get(given)) is not None:
         if local.exists():
@@ -122,5 +140,7 @@ def _usual_name(path: str) -> str:
     package's, which stand for the published weights."""
     if (model := packaged.get(path)) is not None:
         return model.name
+    if (published_name := published.get(path)) is not None:
+        return published_name
     name = Path(path).stem if path.lower().endswith(".gguf") else Path(path).resolve().name
-    return f"{name}-local" if is_registered(name) or packaged.get(name) else name
+    return f"{name}-local" if is_registered(name) or packaged.get(name) or published.get(name) else name

@@ -18,7 +18,7 @@ from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Table
 from zobench.result import Outcome, Result
-from zobench.result.quantity import Interval
+from zobench.result.quantity import ABSENT, Interval, Quantity
 from zobench.runspec import named
 from zobench.runspec.registries import METRICS
 from zobench.stats.intervals import Ratio as PairedRatio
@@ -361,12 +361,20 @@ def _intervals(cells: Sequence[TableCell]) -> list[str]:
     return [f"In brackets after {names}: the 95 % interval."] if shown else []
 
 
+def _absent(quantity: Quantity) -> tuple[str, str]:
+    """What stands where a run has no value, and what that means: of a plug-in's metric, that it returned None."""
+    provider = METRICS.provider(quantity.name)
+    if not provider or quantity.absent is not ABSENT:
+        return quantity.absent
+    return ABSENT[0], f"the metric {quantity.name} of {provider} returned None for that run"
+
+
 def _legend(cells: Sequence[TableCell]) -> list[str]:
     legend = []
     if any(cell.result and cell.result.outcome is Outcome.OOM for cell in cells):
         legend.append(f"{OUT_OF_MEMORY} means out of memory.")
     lacking = [cell for cell in cells if cell.result and cell.result.outcome is Outcome.OK and cell.value is None]
-    absent = dict.fromkeys(cell.quantity.absent for cell in lacking)
+    absent = dict.fromkeys(_absent(cell.quantity) for cell in lacking)
     legend += [f"{text} means that {meaning}." for text, meaning in absent]
     if any(cell.result is None for cell in cells):
         legend.append(f"{NO_VALUE} means never run.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zobench.report.claims import UNSHOWN
@@ -113,3 +113,22 @@ def _score(run: Result) -> float:
 
 def _loss(run: Result) -> Any:
     return run.evaluation["test"]["loss"]
+
+
+def over_seeds(results: Sequence[Result]) -> dict[str, Difference]:
+    """Each score on test, its mean over ``results`` that differ in their seed alone, with the 95 % interval: of an
+    accuracy that of seeds and examples, both of which could have been others, else Student's of the seeds. Empty where
+    a run did not look at the test set or has a score that is not finite."""
+    means, each = {}, [unpacked(result.evaluation) for result in results]
+    for name in results[0].scores:
+        values = [result.evaluation.get("test", {}).get(name) for result in results]
+        known = [float(value) for value in values if value is not None and math.isfinite(value)]
+        if len(known) < len(values):
+            continue
+        if name == "accuracy" and all(each) and len({len(examples.right) for examples in each if examples}) == 1:
+            import numpy as np
+
+            means[name] = significance.joint(np.array([1.0 * examples.right for examples in each if examples]))
+        else:
+            means[name] = significance.paired(known)
+    return means

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from zobench import models
 from zobench.recipes.reference import COLUMNS
 from zobench.runspec import check_key, check_value, suggestion
 
@@ -45,7 +46,8 @@ def where(section: str, data: Mapping[str, Any]) -> Where:
         values = tuple(value) if isinstance(value, list) else (value,)
         if not values:
             raise ValueError(f"`{section}.{field}` must allow a value, but got []; leave it out to allow all")
-        conditions[field] = tuple(check_value(field, item) for item in values)
+        checked = (check_value(field, item) for item in values)
+        conditions[field] = tuple(models.shown_name(item) if field == "model" else item for item in checked)
     return conditions
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from zobench.result.record import Outcome, Result
 
 Interval = tuple[float, float]
+ABSENT = ("n/a", "this machine cannot measure it")
+"""What stands in a table where a run has no value, and what that means, unless a metric says else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +40,7 @@ class Quantity:
     units: Mapping[str, float]
     about: str = ""
     share: bool = False
-    absent: tuple[str, str] = ("n/a", "this machine cannot measure it")
+    absent: tuple[str, str] = ABSENT
     source: str = "measured"
     bounds: Callable[[Result], Interval | None] = lambda result: None
     timed: bool = False

@@ -63,7 +63,7 @@ class Round:
         return cls(**values)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Result:
     """One cell: its spec, how it ended, and every sample in base units (bytes, seconds, tokens, joules).
 
@@ -101,6 +101,19 @@ class Result:
     traceback: str = ""
     round: Round | None = None
     repeats: tuple[Result, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line: the cell, how it ended and how fast it was; everything else is in its attributes."""
+        step, rate = self.step_seconds, self.tokens_per_second
+        words = [str(self.outcome), f"{rate:.4g} tokens/s" if rate else "", f"{step:.3g} s a step" if step else ""]
+        words += [self.reason, f"{len(self.runs)} processes" if self.repeats else ""]
+        return f"Result({self.spec.label}: {', '.join(filter(None, words))})"
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of a batch over the median step; None without a step, and of a task, whose tokens are not counted."""
+        step = self.step_seconds
+        return self.tokens_per_step / step if step and self.spec.task == "none" else None
 
     @property
     def tokens_per_step(self) -> int:

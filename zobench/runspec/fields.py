@@ -220,6 +220,8 @@ class RegistryField(WordField):
         return "" if value in self.before else self.registry.origin(value)
 
 
+_DATA = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
+"""How the names of files of rows end."""
 _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[0-9a-f]{12}")
 
 
@@ -238,6 +240,15 @@ class FileField(RegistryField):
 
     def names(self, value: str) -> bool:
         return "@" not in value and super().names(value)
+
+    def hint(self, value: str) -> str:
+        """See :meth:`WordField.hint`. A file of data is no task yet, which a line says how to make of it."""
+        if not value.lower().endswith(_DATA):
+            return super().hint(value)
+        return (
+            f'that is data: name a task.toml with [data] path = "{value}", [prompt] template = "{{COLUMN}}" and '
+            "[labels] column, words (docs/data.md)"
+        )
 
     def shown(self, value: str) -> str:
         """See :meth:`SpecField.shown`: without the fingerprint."""

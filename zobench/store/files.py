@@ -296,12 +296,13 @@ def row(result: Result) -> dict[str, Any]:
 
 
 def frame(results: Iterable[Result]) -> pd.DataFrame:
-    """One :func:`row` per result, a column per name."""
+    """One :func:`row` per result, a column per name: first those in which the results differ, then the others."""
     import pandas as pd
 
     rows = [row(result) for result in results]
     rest = sorted({key for values in rows for key in values} - set(COLUMNS))
-    return pd.DataFrame(rows, columns=[*COLUMNS, *rest])
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *rest])
+    return table[sorted(table.columns, key=lambda name: table[name].nunique(dropna=False) < 2)] if rows[1:] else table
 
 
 def without_place(result: Result) -> Result:

@@ -69,12 +69,6 @@ def _seconds_interval(result: Result) -> Interval | None:
     return repeats_interval(result.run_seconds) if is_repeated else median_interval(result.measured_seconds)
 
 
-def _throughput(result: Result) -> float | None:
-    """Of a task, whose examples are shorter than the longest that they may be, tokens are not counted."""
-    step = result.step_seconds
-    return result.tokens_per_step / step if step and result.spec.task == "none" else None
-
-
 def _throughput_interval(result: Result) -> Interval | None:
     seconds = _seconds_interval(result)
     return None if seconds is None else (result.tokens_per_step / seconds[1], result.tokens_per_step / seconds[0])
@@ -148,8 +142,8 @@ PROCESS_MEMORY = _bytes(
     absent=("n/a", "NVML shows no process's memory here"),
 )  # fmt: skip
 THROUGHPUT = Quantity(
-    name="throughput", key="throughput", value=_throughput, base_unit="tokens/s", units={"tokens/s": 1},
-    bounds=_throughput_interval, timed=True, rate=True,
+    name="throughput", key="throughput", value=lambda result: result.tokens_per_second, base_unit="tokens/s",
+    units={"tokens/s": 1}, bounds=_throughput_interval, timed=True, rate=True,
 )  # fmt: skip
 STEP_TIME = Quantity(
     name="step_time", key="step_seconds", value=lambda result: result.step_seconds, base_unit="s", units={"s": 1},
@@ -173,7 +167,7 @@ def _joules_per_token(run: Result) -> float | None:
 
 def _cost(run: Result) -> float | None:
     """Of a million tokens at the run's median step, in the currency of the price of an hour."""
-    price, speed = run.environment.get(PRICE), _throughput(run)
+    price, speed = run.environment.get(PRICE), run.tokens_per_second
     return price / 3600 * 1e6 / speed if price is not None and speed else None
 
 

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zobench import models
 from zobench.machine.texts import csv_of
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, check_value, labels, parse_value, suggestion
+from zobench.runspec.fields import FileField
 from zobench.store import COLUMNS, Store, first_sweep, frame, machine_of, printable, row
 from zobench.store.reading import read
 
@@ -43,7 +45,9 @@ def conditions(texts: Iterable[str]) -> Conditions:
 
 def select(results: Iterable[Result], where: Conditions) -> list[Result]:
     """The results that fulfil every condition."""
-    return [result for result in results if all(_has(result, key) in values for key, values in where.items())]
+    return [
+        result for result in results if all(not values.isdisjoint(_has(result, key)) for key, values in where.items())
+    ]
 
 
 def ordered(results: Sequence[Result], field: str) -> list[Result]:
@@ -134,18 +138,21 @@ def _wanted(key: str, text: str) -> Any:
         raise ValueError(
             f"`outcome` must be one of {', '.join(outcomes)}, but got {text!r}; {suggestion(text, outcomes)}"
         )
-    if key in ("outcome", "machine"):
+    if key in ("outcome", "machine") or (key == "task" and not text.endswith(FileField.suffix)):
         return text
     value = check_value(key, parse_value(key, text))
-    return value.casefold() if key == "model" else value
+    return models.shown_name(value).casefold() if key == "model" else value
 
 
-def _has(result: Result, key: str) -> Any:
+def _has(result: Result, key: str) -> tuple[Any, ...]:
+    """What a condition on ``key`` may ask for to get ``result``: a task of one's own is had by its name too."""
+    if key == "task":
+        return result.spec.task, result.spec.task_name
     if key == "machine":
-        return machine_of(result)
+        return (machine_of(result),)
     if key == "model":
-        return result.spec.model.casefold()
-    return str(result.outcome) if key == "outcome" else result.spec.value(key)
+        return (result.spec.model.casefold(),)
+    return (str(result.outcome),) if key == "outcome" else (result.spec.value(key),)
 
 
 def _sort_key(value: Any) -> tuple[bool, bool, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from zobench.measure.environment import CPU_FLAGS, PACKAGES, describe
 from zobench.measure.samples import THROTTLE
-from zobench.models import packaged
+from zobench.models import packaged, published
 from zobench.result import Result
 from zobench.result.examples import KEY as EXAMPLES
 from zobench.result.examples import unpacked
@@ -99,9 +99,9 @@ def sendable(result: Result, keep_text: bool = False) -> Result:
     kept = {name: form(getattr(result, name)) for name, form in parts.items()}
     spec = without_place(result).spec.replace(task_file="")
     if not keep_text:
-        is_known = spec.model in _builtin_names()["model"] or packaged.get(spec.model)
+        is_known = spec.model in _builtin_names()["model"] or packaged.get(spec.model) or published.get(spec.model)
         shown = spec.model if is_known else f"model-{spec.config_hash[:8]}"
-        path = spec.model_path if packaged.get(spec.model_path) else ""
+        path = spec.model_path if packaged.get(spec.model_path) or published.get(spec.model_path) else ""
         spec = spec.replace(name="", model_path=path, model=shown)
     return replace(result, spec=spec, partial=result.partial is True, **kept)
 
