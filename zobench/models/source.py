@@ -59,7 +59,7 @@ def shown_name(given: str) -> str:
     if given.lower() in _LISTED:
         return _LISTED[given.lower()]
     is_place = "/" in given or given.startswith((".", "~")) or given.lower().endswith(".gguf")
-    return _usual_name(place_of(given)) if is_place or packaged.get(given) or published.get(given) else given
+    return _usual_name(place_of(given)) if is_place or published.get(given) else given
 
 
 _LISTED = {model.hub_id.lower(): model.name for model in ARCHITECTURES if model.hub_id}
