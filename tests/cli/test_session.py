@@ -60,6 +60,10 @@ def test_a_sweep_and_its_plan(recipes: Path, machine: str, cells: list[RunSpec],
 
 def test_a_sweep_that_cannot_be_is_one_line_before_anything_runs(recipes: Path, cells: list[RunSpec]) -> None:
     for options, line in (
+        ({"budget": 0}, "`--budget > 0` must hold, but got '0s'; write 90s, 10m or 2h30m"),
+        ({"until": 0.02}, "`--until` must be text, but got 0.02; write '5%'"),
+        ({"changes": {"device": "cuda:1"}}, "`changes` must not hold device, but got 'cuda:1'; "),
+        ({"changes": {"device_memory": "much"}}, "`device_memory` "),
         ({"budget": -1.0}, "`--budget` must be a time, but got '-1.0s'; write 90s, 10m or 2h30m"),
         ({"timeout": "soon"}, "`--timeout` must be a time, but got 'soon'; write 90s, 10m or 2h30m"),
         ({"disk_dir": "nowhere"}, "`--disk-dir` must be a folder, but got 'nowhere'; create it first"),
@@ -75,12 +79,18 @@ def test_a_sweep_that_cannot_be_is_one_line_before_anything_runs(recipes: Path, 
 def test_a_campaign_goes_on_where_its_budget_ended(recipes: Path, machine: str, cells: list[RunSpec]) -> None:
     listener = Listener()
     session = Session(Store(recipes / "results"), "cpu", monitor=listener)
-    assert session.campaign("mine", budget=1).results == []
+    stopped = session.campaign("mine", budget=1)
+    assert (stopped.results, stopped.waiting) == ([], 9)
     assert listener.lines[-1][1].startswith("stops before first, which needs ")
     assert len(session.campaign("mine", part="first").results) == 3
     assert (len(cells), len(Store(recipes / "results").runs(machine))) == (3 + 2 + 2, 7)  # a seed of 1 fails
     assert any(line.startswith("\npart 1 of 1, first: why; 9 runs, ") for _, line in listener.lines)
-    assert session.campaign("mine").results == []
+    done = session.campaign("mine")
+    assert (done.results, done.waiting) == ([], 0)
+    dry = Session(Store(recipes / "dry"), "cpu", dry=True)
+    for run in (dry.sweep, dry.campaign):
+        with pytest.raises(ValueError, match="a session with dry=True measures nothing"):
+            run("mine")
     with pytest.raises(ValueError, match="`--part` must be one of the campaign's, but got 'second'; "):
         session.campaign("mine", part="second")
     (recipes / "campaigns" / "mine.toml").write_text(HEAD.replace('"cpu"', '"cuda"') + PART.format("first"))
@@ -113,9 +123,11 @@ def test_a_comparison_of_two_stores_says_what_cannot_be_read(
 ) -> None:
     for folder in ("a", "b"):
         zobench.sweep("mine", device="cpu", results=folder)
-    comparison = zobench.compare("a", "b")
+    comparison = zobench.compare(Path("a"), Path("b"))
     assert [str(pair.judgement.verdict) for pair in comparison.pairs] == ["SAME", "AMBIGUOUS", "SAME"]
     assert (comparison.only_a, comparison.only_b) == ([], [])
+    with pytest.raises(ValueError, match="`tolerance` must be a share from 0 to 1, but got 2; "):
+        zobench.compare("a", "b", tolerance=2)
     next(Path("a").rglob("*opt*.json")).write_text("{")
     with caplog.at_level(logging.WARNING, "zobench"):
         assert len(zobench.compare("a", "b").pairs) == 2

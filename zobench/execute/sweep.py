@@ -34,7 +34,7 @@ class SweepHooks:
 @dataclass
 class Summary:
     """The outcome of a sweep. ``results``: this sweep's and the kept ones; ``unsaved``: why results were not stored;
-    ``waiting``: how many cells of the matrix need more time."""
+    ``waiting``: how many cells of the matrix, or runs of the campaign's parts that did not begin, need more time."""
 
     results: list[Result] = field(default_factory=list)
     unsaved: list[str] = field(default_factory=list)

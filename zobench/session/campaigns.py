@@ -94,6 +94,7 @@ class CampaignRun:
         from zobench.session.matrices import refuse_torchrun
 
         refuse_torchrun()
+        self._session.refuse_dry()
         end, total = None if budget is None else time.monotonic() + budget, Summary()
         left = [outlook for outlook in outlooks if not outlook.is_done]
         if left:
@@ -105,6 +106,7 @@ class CampaignRun:
             rest = None if end is None else end - time.monotonic()
             if rest is not None and outlook.left > rest:
                 self._say_stop(outlook, rest)
+                total.waiting = sum(len(later.progress.left) for later in left[number:])
                 break
             summary = self._run_part(outlook, f"{number + 1} of {len(left)}", rest)
             total.results += summary.results

@@ -21,10 +21,11 @@ def matrix_cells(
     seconds is priced."""
     from zobench.predict.budget import price
     from zobench.recipes import matrix
+    from zobench.runspec import check_value
 
     changes = {key: value for key, value in values.items() if key != "device_memory"}
     cells = matrix.load(path, device, changes, narrow, lambda unit, spec: price(unit, spec, rates), part)
-    size = values.get("device_memory", 0)
+    size = check_value("device_memory", values.get("device_memory", 0))
     if size and cells.contest:
         raise ValueError(f"`--device-memory` is not for the protocol {path.name}; leave it out")
     return cells, *(limited_cells(cells.cells, size, path.name) if size else (cells.cells, ""))

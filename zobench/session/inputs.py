@@ -85,6 +85,8 @@ def parse_outcomes(text: str) -> frozenset[str]:
 
 def parse_percent(option: str, text: str) -> float:
     """0.05 for ``5%`` or ``5``. Raises ``ValueError`` with ``option``'s name."""
+    if not isinstance(text, str):
+        raise ValueError(f"`{option}` must be text, but got {text!r}; write '5%'")
     try:
         percent = float(text.strip().removesuffix("%"))
     except ValueError:

@@ -28,18 +28,19 @@ class LocalMachine:
     """
 
     def __init__(
-        self, store: Store, device: str = "auto", *, disk_dir: Path | None = None, monitor: Monitor | None = None,
+        self, store: Store, device: str = "auto", *, disk_dir: str | Path | None = None, monitor: Monitor | None = None,
         dry: bool = False,
     ) -> None:  # fmt: skip
         from zobench.machine.device import choose_device
         from zobench.measure.environment import fingerprint_without_torch
 
-        check_folder("--disk-dir", disk_dir)
+        self.disk_dir = None if disk_dir is None else Path(disk_dir)
+        check_folder("--disk-dir", self.disk_dir)
         check_results(store.root)
         self.device, why = choose_device(device)
         facts = fingerprint_without_torch()
         self.machine: str = facts["machine"]
-        self.store, self.disk_dir, self.monitor = store, disk_dir, monitor or Monitor()
+        self.store, self.monitor = store, monitor or Monitor()
         self._unreadable: set[str] = set()
         self._dry = dry
         self._introduction = f"{why}; machine {self.machine} ({facts['description']})"
@@ -47,6 +48,11 @@ class LocalMachine:
     def say(self, text: str, style: str = "dim") -> None:
         """See :meth:`zobench.session.monitor.Monitor.say`."""
         self.monitor.say(text, style)
+
+    def refuse_dry(self) -> None:
+        """Raises ``ValueError`` in a dry session, before anything is measured."""
+        if self._dry:
+            raise ValueError("a session with dry=True measures nothing, but is to run cells; make one without it")
 
     @cached_property
     def rates(self) -> dict[str, Any]:

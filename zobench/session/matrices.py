@@ -53,6 +53,8 @@ class SweepOptions:
     def __post_init__(self) -> None:
         parse_seconds("--timeout", self.timeout)
         parse_outcomes(self.retry)
+        if "device" in self.changes:
+            raise ValueError(f"`changes` must not hold device, but got {self.changes['device']!r}; give it as device=")
         check_words(self.changes)
         check_price(self.price)
 
@@ -94,7 +96,8 @@ class MatrixSweep:
         refuse_twice(self._store.root, self.cells)
         if options.turns:
             _check_turns(options, self.matrix, self.cells)
-        self._budget = None if options.turns else parse_seconds("--budget", options.budget or self.matrix.budget)
+        budget = self.matrix.budget if options.budget is None else options.budget
+        self._budget = None if options.turns else parse_seconds("--budget", budget)
         self._selftest = parse_seconds(f"{path.name}: selftest", self.matrix.selftest)
         self.tables = _tables(self.matrix.tables)
         self._repeats = _repeats(options, self.matrix)
@@ -125,6 +128,7 @@ class MatrixSweep:
         it with what is done."""
         from zobench.session.selftest_first import selftest_first
 
+        self._session.refuse_dry()
         if self._selftest is not None:
             selftest_first(self._session, self._selftest)
         begin = time.monotonic()

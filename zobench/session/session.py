@@ -50,7 +50,8 @@ def sweep(matrix: str | Path, **options: Any) -> Summary:
     ``options``: ``results``, the folder that they are stored in; ``device``: auto, cpu, cuda or cuda:N; ``disk_dir``:
     the folder of the disk tier; ``monitor``, which is told how it goes (:class:`zobench.Monitor`); and those of
     :class:`zobench.SweepOptions`, as ``budget="10m"`` or ``repeats=5``. A KeyboardInterrupt ends the sweep, and the
-    summary says so. Raises ``ValueError`` for what cannot be, before anything is measured.
+    summary says so. Raises ``ValueError`` for what cannot be, before anything is measured, and ``BusyError``, an
+    ``OSError``, while another sweep writes into that store or has these cells.
     """
     return _sweep(matrix, **options).go()
 
@@ -68,12 +69,11 @@ def _sweep(
 ) -> MatrixSweep:  # fmt: skip
     from zobench.store import Store
 
-    folder = None if disk_dir is None else Path(disk_dir)
-    return Session(Store(Path(results)), device, disk_dir=folder, monitor=monitor, dry=dry).matrix(matrix, **options)
+    return Session(Store(Path(results)), device, disk_dir=disk_dir, monitor=monitor, dry=dry).matrix(matrix, **options)
 
 
 def compare(
-    before: str, after: str, *, results: str | Path = "results", tolerance: float = 0.02,
+    before: str | Path, after: str | Path, *, results: str | Path = "results", tolerance: float = 0.02,
     across_machines: bool = False, monitor: Monitor | None = None,
 ) -> Comparison:  # fmt: skip
     """Compares two sets of runs cell by cell, as ``zobench compare`` does: which steps became faster or slower.
@@ -81,11 +81,13 @@ def compare(
     ``before`` and ``after``: a folder of results, or of the store in ``results`` a machine, a commit or conditions as
     ``engine=offload``. ``tolerance``: the share by which equal step times may differ. ``across_machines``: cells of
     other machines are matched too. ``monitor`` is told what cannot be read, and what a reader should know. Raises
-    ``ValueError`` for a side that names nothing.
+    ``ValueError`` for a side that names nothing and a tolerance that is no share.
     """
     from zobench.store import compare as comparing
 
-    words, says = (before, after), (monitor or Monitor()).say
+    if not 0 <= tolerance <= 1:
+        raise ValueError(f"`tolerance` must be a share from 0 to 1, but got {tolerance:g}; write 0.02 for 2 %")
+    words, says = (str(before), str(after)), (monitor or Monitor()).say
     (a, problems_a), (b, problems_b) = (comparing.side(word, Path(results)) for word in words)
     for problem in dict.fromkeys([*problems_a, *problems_b]):
         says(f"not read: {problem}", "yellow")
