@@ -66,14 +66,18 @@ def test_where_g_is_another_in_bf16_the_run_stays_with_float32(chosen: Any, monk
 
 def test_a_model_that_cannot_be_driven_in_bf16_stays_with_float32(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def gradients(spec: RunSpec, data: Any) -> list[float]:
-        if spec.autocast == "bf16":
+        if spec.autocast == refused:
             raise ValueError("its attention asks for sdpa by name")
         return [1.0]
 
     monkeypatch.setattr(choices, "gradients", gradients)
+    refused = "bf16"
     taken, said = chosen()
     assert taken == (True, "none", "model")
     assert said[-1].endswith("could not be driven in bf16: its attention asks for sdpa by name")
+    refused = "none"  # what float32 cannot is no fault of bf16, and the run's own error
+    with pytest.raises(ValueError, match=r"^its attention asks for sdpa by name$"):
+        chosen()
 
 
 def test_the_interval_of_the_distance_covers_95_of_100() -> None:

@@ -533,7 +533,9 @@ def test_without_a_test_set_nobody_looks_and_the_model_is_kept(
     assert (tmp_path / "without" / "model").stat().st_mtime_ns == before  # it has ended, and is not ended again
 
 
-def test_an_evaluation_takes_large_batches_whatever_a_step_takes(spec: Any, data_dir: Path) -> None:
+def test_an_evaluation_takes_large_batches_whatever_a_step_takes(
+    spec: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The dev set at once, and not 62 batches of the two rows of a step's points; not where memory is planned."""
     wanted = spec(batch_size=1, noise="counter")
     words, _ = tokenizers.load(wanted)
@@ -548,4 +550,9 @@ def test_an_evaluation_takes_large_batches_whatever_a_step_takes(spec: Any, data
     assert len(calls) <= 3
     known = RunSpec(model="OPT-125M", task="sst2", batch_size=1).resolve("cpu")
     assert 1000 < room(known) <= room(known.replace(model="OPT-1.3B")) <= 2048
+    streamed = known.replace(engine="offload", tier="pageable")
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    rooms = [room(own.replace(device=device)) for own in (known, streamed) for device in ("cpu", "cuda")]
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert rooms == [room(known)] * 2 + [room(streamed)] * 2
     assert room(wanted.replace(engine="offload", tier="pageable", device_memory=10**9)) == 0

@@ -144,7 +144,7 @@ def _shard_name(number: int, count: int) -> str:
 
 
 def _index(sizes_of: Mapping[str, Mapping[str, int]]) -> str:
-    """The list of ``held``, the bytes of each tensor by its file, as transformers writes it."""
+    """The list of tensors as transformers writes it, from the bytes of each by its file, ``sizes_of``."""
     weight_map = {name: file for file, sizes in sizes_of.items() for name in sizes}
     total = sum(sum(sizes.values()) for sizes in sizes_of.values())
     return json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}, indent=1)

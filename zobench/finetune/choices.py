@@ -103,11 +103,12 @@ def _in_16_bits(
     words, _ = tokenizers.load(spec)
     masked = models.of(spec).masked
     data = TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
-    try:
-        with telling(say, "autocast: comparing"):
-            difference = distance(gradients(spec, data), gradients(fast, data))
-    except ValueError as error:  # the model's attention cannot be driven so, as the error says; float32 can
-        return spec, f"autocast: none, because with {rates} this model could not be driven in bf16: {error}"
+    with telling(say, "autocast: comparing"):
+        exact = gradients(spec, data)
+        try:
+            difference = distance(exact, gradients(fast, data))
+        except ValueError as error:  # the model's attention cannot be driven so, as the error says; float32 can
+            return spec, f"autocast: none, because with {rates} this model could not be driven in bf16: {error}"
     compared = (
         f"g along {DIRECTIONS} directions is {difference:.0%} from float32's, so with 95 % confidence at most "
         f"{WIDER * difference:.0%} ({MOST_DIFFERENCE:.0%} is allowed)"

@@ -21,15 +21,15 @@ from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import EvaluatingEngine
 from zobench.engine.loss import counted
 from zobench.finetune.progress import Evaluation
-from zobench.predict.footprint import memory
+from zobench.predict.footprint import weights_bytes
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import WIDTHS
 from zobench.runspec.registry import resolve
 
 PLATEAU = 2048
 """Tokens from which more of them make products no faster, on a processor from 256 on, on a GPU later."""
-SHARE = 1 / 8
-"""Of a step's memory that an evaluation may take on top of it."""
+SHARE, LEAST = 1 / 8, 4 << 20
+"""Of the memory of a device's weights that an evaluation may take on top of a step; bytes that it may take of any."""
 
 
 class Judge(Protocol):
@@ -104,13 +104,14 @@ def evaluate(
 
 def room(spec: RunSpec) -> int:
     """Tokens that an evaluation of a run takes at once even where a step takes fewer: up to :data:`PLATEAU`, while
-    their activations are at most the :data:`SHARE` of the memory that a step is predicted to take. 0, no more than a
-    step's, where ``device_memory`` is planned with these."""
+    their activations are at most the :data:`SHARE` of the memory of the weights, or :data:`LEAST`. 0, no more than a
+    step's, where ``device_memory`` is planned with these. Neither the device nor its cores matter, because scores are
+    verified to the digit elsewhere, and products over other shapes round otherwise."""
     if spec.device_memory:
         return 0
     architecture = models.of(spec)
     token = (4 * architecture.hidden + 2 * architecture.inner) * WIDTHS[spec.dtype]
-    return min(PLATEAU, int(SHARE * memory(spec)[0]) // token)
+    return min(PLATEAU, max(LEAST, int(SHARE * weights_bytes(spec))) // token)
 
 
 def _in_order(

@@ -69,7 +69,7 @@ class Hooks:
 class EarlyResults:
     """``progress.jsonl``: a line per evaluation on dev, on the disk as soon as it is known.
 
-    ``known``: the lines of the evaluations in the journal; any others in the file, as after a crash, are removed.
+    ``lines``: those of the evaluations in the journal; any others in the file, as after a crash, are removed.
     """
 
     def __init__(self, path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

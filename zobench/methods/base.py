@@ -42,7 +42,7 @@ INTEGERS = (
     Need("compile", False, "its products are made of integers, a few at a time; use compile=false"),
     Need("weight_decay", 0.0, "nothing decays; use weight_decay=0"),
 )
-"""What at_least_two methods need."""
+"""What methods that tune integer weights need."""
 
 
 def at_least_two(usual: int) -> Callable[[SpecFields], int]:

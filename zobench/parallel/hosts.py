@@ -185,7 +185,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 def _gather(link: Any, slot: Tensor, part_of_rank: Tensor) -> None:
-    """Makes ``slot`` whole on all ranks of the group ``link``, each of which holds its part, ``mine``, in place."""
+    """Makes ``slot`` whole on all ranks of the group ``link``, each of which holds ``part_of_rank`` of it in place."""
     with telling():
         if slot.is_cuda:  # on the current stream, which the host does not wait for
             _all_gather(slot, part_of_rank, group=link)

@@ -66,22 +66,28 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
     if METHODS.get(spec.method).backpropagates:
         return max(backward.peak(spec), _resident_bytes(spec) + activations(spec)), 0, 0, 0
     layers, streamed, host = models.of(spec).layers, streamed_layers(spec), 0
-    resident = _resident_bytes(spec)
-    device = resident + _scratch(spec) + activations(spec)
-    device += _blocks_bytes(spec, layers - streamed, sizes.base_width(spec))
+    device = weights_bytes(spec) + _scratch(spec) + activations(spec)
     if not streamed:
         return device, 0, 0, 0
-    device += min(spec.slots * unit_bytes(spec, wire_width(spec)), _blocks_bytes(spec, streamed, wire_width(spec)))
     stored = min(SHARED_BLOCKS, layers) if spec.weights == "shared" else streamed
     at_rest = _blocks_bytes(spec, stored, wire_width(spec))
     if spec.device == "cpu":
-        device = max(device, resident + _filling(spec))
+        device = max(device, _resident_bytes(spec) + _filling(spec))
     else:
         host = max(_filling(spec), _staging(spec))
     tier = TIERS[spec.tier]
     if not tier.is_file:
         return device, host, 0, at_rest
     return device, host, at_rest if tier.is_filled or consolidates(spec) else 0, 0
+
+
+def weights_bytes(spec: RunSpec) -> int:
+    """Bytes of weights that a device holds at once, its slots among them, whatever the device and the cores."""
+    streamed = streamed_layers(spec)
+    held = _resident_bytes(spec) + _blocks_bytes(spec, models.of(spec).layers - streamed, sizes.base_width(spec))
+    if not streamed:
+        return held
+    return held + min(spec.slots * unit_bytes(spec, wire_width(spec)), _blocks_bytes(spec, streamed, wire_width(spec)))
 
 
 def _blocks_bytes(spec: RunSpec, count: int, width: float) -> int:
