@@ -40,6 +40,7 @@ def write(folder: Path) -> None:
     (folder / "verdicts.inc").write_text(verdicts(results, reference), encoding="utf-8")
     (folder / "coverage.inc").write_text(elements.text(results, filled, reference), encoding="utf-8")
     pages = {**dict(artifacts(report, folder / "figures")), "cli": commands(), "fields": fields(), "names": names()}
+    pages["registered"] = registered()
     for name, text in {**pages, "api": api()}.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
@@ -141,6 +142,31 @@ def _help(words: Sequence[str]) -> str:
     if not printed.getvalue().strip():
         raise RuntimeError(f"zobench {' '.join(words)} printed nothing")
     return f"```text\n{printed.getvalue().strip()}\n```"
+
+
+def registered() -> str:
+    """What is predicted of GPUs that nobody has measured zobench on, as it was registered."""
+    from zobench.predict import registered
+
+    parts = [
+        "# Registered predictions",
+        "Predicted before anybody measured them, and never changed: a file each in `zobench/predict/registered`, with "
+        "its day and SHA-256. `zobench results --merge-into` scores them when a run comes in "
+        "([how](../predictions.md#registered-predictions)).",
+    ]
+    for body in registered.read_all():
+        parts.append(f"## {body['gpu']}, {body['matrix']}")
+        parts.append(
+            f"Registered on {body['registered']} by zobench {body['zobench']}, SHA-256 `{body[registered.STAMP]}`."
+        )
+        rows = []
+        for cell in body["cells"]:
+            low, middle, high = cell["step_seconds"]
+            seconds = f"~{middle:.3g} ({low:.3g} to {high:.3g})" if cell["fits"] else "out of memory"
+            memory = f"~{cell['device_bytes'] / 1e9:.1f} ± {100 * cell['memory_share']:.0f} %"
+            rows.append((cell["label"], seconds, memory))
+        parts.append(_table(("cell", "seconds of a step", "GB on the device"), rows))
+    return "\n\n".join(parts) + "\n"
 
 
 def fields() -> str:

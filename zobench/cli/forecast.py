@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from zobench.cli import completion
 from zobench.cli.checks import check_file, check_json
 from zobench.cli.common import BatchSize, Changes, Dtype, Json, Model, Name, SeqLen, Stored, app, changed, named
 from zobench.cli.usage import FORESEE
-from zobench.session.inputs import check_results, check_words
+from zobench.session.inputs import check_folder, check_results, check_words
 
 if TYPE_CHECKING:
     from zobench.predict.choices import TargetMachine
@@ -210,16 +211,21 @@ def predict(
     link: Link = None, disk: Disk = None, anchor: Anchor = None, changes: Changes = None,
     results: Stored = Path("results"),
     form: Annotated[str, typer.Option("--format", help="terminal, markdown or latex.")] = "terminal",
+    register: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Register them: a file with their day and SHA-256.")
+    ] = None,
     output: Json = None,
 ) -> None:  # fmt: skip
     """Fill the tables of a matrix with predictions for a GPU, beside what was measured here and the paper's values."""
     from zobench import recipes
-    from zobench.cli import forecast_view
+    from zobench.cli import console, forecast_view
+    from zobench.predict import registered
     from zobench.predict.gpu import predict as predicted
     from zobench.session.cells import matrix_cells
 
     check_json(output)
     check_results(results)
+    check_folder("--register", register)
     speed = 0 if disk is None else _positive("--disk", disk)
     (card,) = _gpus(gpu, link, anchor) if gpu != "all" else _refuse_all()
     values = changed(named(changes, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
@@ -233,6 +239,10 @@ def predict(
     if needing:
         raise ValueError(f"`--disk` must be given for {len(needing)} cells with a tier on a disk; add --disk 5GB")
     predictions = [predicted(cell, card, speed) for cell in cells]
+    if register is not None:
+        body = registered.registered(Path(name).stem, predictions, datetime.date.today())
+        path = registered.write(register, body)
+        console.error_console().print(f"registered: {path}, SHA-256 {body[registered.STAMP]}", soft_wrap=True)
     if output is not None:
         _write(output, [{**forecast_view.prediction_dict(each), "fits": each.fits} for each in predictions])
     if output != "-":

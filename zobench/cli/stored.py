@@ -292,8 +292,9 @@ def trace(
 
 def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
     """Merges other stores into this one and prints how many results were new. Ends in ``typer.Exit`` with 1 if anything
-    was left out, as packing does."""
-    from zobench.store import printable
+    was left out, as packing does. Registered predictions of what it then holds are scored."""
+    from zobench.predict import registered
+    from zobench.store import Store, printable
     from zobench.store.merge import merge
 
     check_results(into, "--merge-into")
@@ -302,6 +303,11 @@ def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
     for line in merged.choices:
         print(printable(line))
     print(f"{into}: {merged.added} added, {merged.equal} there already, {len(merged.choices)} chosen between")
+    scores = list(registered.scores(Store(into).load()))
+    for score in scores:
+        print(printable(score.line))
+    if scores:
+        print(f"registered predictions: {sum(score.is_within for score in scores)} of {len(scores)} within their range")
     if merged.problems:
         raise typer.Exit(1)
 
