@@ -129,6 +129,25 @@ def test_scaling_the_loss_saves_small_gradients_from_fp16():
 
 @pytest.mark.parametrize("foreach", [True, False])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_sgd_by_its_formula(decay, foreach):
+    """w -= lr * (gradient + decay * w), without the decay where the name has bias or layer_norm."""
+    with backprop() as engine:
+        for lr in (0.5, 0.25):
+            before = dict(engine.named_tensors())
+            engine.backward(padded())
+            slopes = gradients(engine)
+            engine.update("sgd", lr=lr, weight_decay=decay, foreach=foreach)
+            for name, tensor in engine.named_tensors():
+                rate = 0.0 if "bias" in name or "layer_norm" in name else decay
+                expected = before[name] - lr * (slopes[name] + rate * before[name])
+                assert torch.allclose(tensor, expected, rtol=1e-6, atol=1e-8), name
+                assert not torch.equal(tensor, before[name])
+        assert gradients(engine) == {}
+        assert list(engine.state_tensors()) == []
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_adam_by_its_formula(decay, foreach):
     """With bias correction and decoupled decay, in float64 beside it."""
     with backprop() as engine:

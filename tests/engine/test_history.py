@@ -159,6 +159,15 @@ def test_a_run_is_retraced_bit_for_bit(name, device, engine, width):
         assert_equal_from_here(ran, again, name)
 
 
+def test_a_run_of_several_windows_is_retraced_bit_for_bit(monkeypatch):
+    monkeypatch.setattr(history, "TOGETHER", 2)
+    with engine_of("opt-tiny", True, {}) as ran, engine_of("opt-tiny", True, {}) as again:
+        moments, _ = run(ran, "opt-tiny", queries=1)
+        assert len(moments) > 2
+        history.retrace(again, moments)
+        assert_equal_from_here(ran, again, "opt-tiny")
+
+
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 def test_parts_are_found_before_a_run_of_parts_is_retraced(noise):
     with engine_of("opt-tiny", True, {"noise": noise}) as ran, engine_of("opt-tiny", True, {"noise": noise}) as again:

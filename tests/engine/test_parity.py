@@ -17,26 +17,26 @@ MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
 MODES_OF = {"cpu": MODES, CUDA: MODES | {"pageable": {"tier": "pageable"}}}
 
 
-def batches_on(device, name, decay):
-    return [batch.to(device) for batch in batches(name, "ragged" if decay else "random")]
+def batches_on(device, name, decay, rows):
+    return [batch.to(device) for batch in batches(name, "ragged" if decay else "random", rows=rows)]
 
 
 @functools.cache
-def reference(device, name, dtype, tied, decay):
+def reference(device, name, dtype, tied, decay, eps=EPS, rows=1):
     """(losses, projected gradients, final weights, loss of the first batch at the final weights)."""
-    model, data = materialised(name, dtype, tied, device), batches_on(device, name, decay)
-    losses, gradients = mezo(model, data, draw_seeds(RUN_SEED, STEPS), eps=EPS, lr=LR, wd=decay)
+    model, data = materialised(name, dtype, tied, device), batches_on(device, name, decay, rows)
+    losses, gradients = mezo(model, data, draw_seeds(RUN_SEED, STEPS), eps=eps, lr=LR, wd=decay)
     with torch.inference_mode():
         first = data[0]
         final = model(input_ids=first.input_ids, attention_mask=first.attention_mask, labels=first.labels).loss.item()
     return losses, gradients, dict(model.named_parameters()), final
 
 
-def engine_run(device, name, dtype, tied, decay, mode):
-    model, data = models.build(name, dtype, tied), batches_on(device, name, decay)
+def engine_run(device, name, dtype, tied, decay, mode, eps=EPS, rows=1):
+    model, data = models.build(name, dtype, tied), batches_on(device, name, decay, rows)
     place = {} if "placement" in mode else {"tier": HOST[device]}
     with Engine(model, EngineConfig(device=device, **place | mode), weights=weights.RandomWeights(model, 3)) as engine:
-        method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED, weight_decay=decay)
+        method = ZOSGD(lr=LR, eps=eps, seed=RUN_SEED, weight_decay=decay)
         steps = [method.step(engine, batch) for batch in data]
         final = engine.evaluate(data[0])
         engine.flush()
@@ -57,6 +57,17 @@ def test_engine_equals_plain_mezo(name, tied, dtype, decay, device, mode):
     assert all(torch.equal(mine[2][key].cpu(), final_weights[key].cpu()) for key in final_weights)
     assert mine[3] == final_loss
     assert len(set(gradients)) == STEPS  # a loop that never moved would agree with itself
+
+
+@pytest.mark.parametrize("mode", ["resident", "two slots", "disk"])
+@pytest.mark.parametrize("eps", [1e-2, 5e-3, 1e-4])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["opt-tiny", "llama-tiny"])
+def test_engine_equals_plain_mezo_on_three_rows_at_any_eps(name, dtype, eps, mode):
+    losses, gradients, final_weights, final_loss = reference("cpu", name, dtype, None, 0.0, eps, 3)
+    run = engine_run("cpu", name, dtype, None, 0.0, MODES[mode], eps, 3)
+    assert (run[0], run[1], run[3]) == (losses, gradients, final_loss)
+    assert all(torch.equal(run[2][key], tensor) for key, tensor in final_weights.items())
 
 
 def test_the_reference_learns():

@@ -325,3 +325,24 @@ def test_pieces_of_tensors_and_tiles_of_the_head_change_no_bit(noise, own, monke
     assert pieces[0] == pytest.approx(whole[0], abs=1e-5)
     for found, wanted in zip(pieces[1:], whole[1:], strict=True):
         assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+@pytest.mark.parametrize("config", [{"placement": "resident"}, {"tier": "disk"}], ids=["resident", "disk"])
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_a_flush_after_every_step_changes_no_bit_of_weights_or_state(config, noise):
+    runs = []
+    for flushes in (False, True):
+        model, losses = build(), []
+        source = weights.RandomWeights(model, 3)
+        with Engine(model, EngineConfig(noise=noise, **config), weights=source, rule=Momentum()) as engine:
+            for step, batch in enumerate(batches(count=4)):
+                losses += engine.probe(batch, [Point(step, EPS), Point(step, -EPS)])
+                engine.commit([Entry(step=step, seed=step, g=1.0, lr=1e-2, weight_decay=0.1)])
+                if flushes:
+                    engine.flush()
+            runs.append((losses, dict(engine.named_tensors()), dict(engine.state_tensors())))
+    (losses, *tensors), (others, *expected) = runs
+    assert losses == others
+    for flushed, wanted in zip(expected, tensors, strict=True):
+        assert all(torch.equal(flushed[key], wanted[key]) for key in wanted)
+        assert any(tensor.any() for tensor in flushed.values())

@@ -11,7 +11,7 @@ from tests.support.formulas import DEFINITIONS, ZEROTH_ORDER
 from tests.support.reference import g_of
 from tests.support.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
 from zobench import RunSpec
-from zobench.methods import learning_rate, make, rule
+from zobench.methods import definition, learning_rate, make, rule
 from zobench.methods.base import StepResult
 from zobench.runspec import METHODS
 
@@ -279,6 +279,14 @@ def test_a_kind_says_how_much_state_its_rule_keeps(case):
     if own and own.states:
         width = kind.definition(spec).state_width
         assert own.state_dtype(torch.float16).itemsize == (width or 2)
+
+
+def test_each_definition_says_its_own_formula():
+    lines = [definition(spec_of(*case)) for case in DEFINITIONS]
+    assert len(set(lines)) == len(lines)
+    assert all("\n" not in line for line in lines)
+    assert definition(spec_of("zo-sgd-sign")).startswith("w -= lr * sign(ghat), elementwise")
+    assert definition(spec_of("zo-sgd-sign", "as-shipped")).startswith("w -= lr * sign(g) z")
 
 
 def test_the_spec_reaches_the_method_and_its_rule():

@@ -10,6 +10,7 @@ from tests.support.formulas import DEFINITIONS, beta, cos2
 from tests.support.parity import batches, materialised
 from tests.support.reference import direction, loss_at, z_of
 from zobench import Engine, EngineConfig, RunSpec, models
+from zobench.engine.backprop import Backprop
 from zobench.methods import make, rule, thresholds
 from zobench.methods.sparsity import layer_sparsity
 from zobench.models import weights
@@ -176,3 +177,22 @@ def test_the_cosine_with_the_gradient_is_what_theory_says(trainable):
     whole = beta(queries * repeats, len(gradient))  # all of them as one estimate: the cosine has risen
     assert cos2(sum(found), gradient) == pytest.approx(whole[0], abs=4 * whole[1])
     assert whole[0] > 2 * mean
+
+
+@pytest.mark.parametrize(
+    ("name", "need"),
+    [
+        ("eggroll", "a population"),
+        ("forward-grad", "a forward derivative"),
+        ("zo-sgd-block", "a method that moves parts of a model"),
+    ],
+)
+def test_an_engine_without_what_a_method_needs_is_refused(name, need):
+    """Of backpropagation, which has the losses at points alone."""
+    spec, model = RunSpec(model="opt-tiny", method=name, noise="counter", queries=2), models.build("opt-tiny", "fp32")
+    config = EngineConfig(placement="resident")
+    with (
+        Backprop(model, config, weights=weights.RandomWeights(model, 3), zo_layers=1) as engine,
+        pytest.raises(ValueError, match=f"^{need} needs an Engine, but got Backprop; build that$"),
+    ):
+        make(spec).step(engine, batches("opt-tiny", count=1, kind="random")[0])

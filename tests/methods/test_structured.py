@@ -110,6 +110,22 @@ def test_a_momentum_whose_subspace_lasts_one_step(definition):
         assert not formula.shipped or formula.m["model.decoder.final_layer_norm.weight"].any()
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_where_a_model_rests_changes_no_bit_when_a_subspace_ends(name):
+    """Of losses, weights and state, in five steps of which the fourth draws another subspace."""
+    spec, runs = spec_of(name, weight_decay=DECAY), []
+    for config in (MODES["resident"], MODES["blocks"], {"tier": "disk", "overlap": False}, {"resident_blocks": 1}):
+        with engine_of(spec, **config) as engine:
+            method = methods.make(spec)
+            steps = [method.step(engine, batch_of(number)) for number in range(5)]
+            runs.append((steps, engine.evaluate(full()), dict(engine.named_tensors()), dict(engine.state_tensors())))
+    for steps, loss, tensors, states in runs[1:]:
+        assert (steps, loss) == runs[0][:2]
+        assert_same(tensors, runs[0][2])
+        assert_same(states, runs[0][3])
+    assert bool(runs[0][3]) == (name == "lozo-m")
+
+
 @pytest.mark.parametrize("config", list(MODES.values())[1:], ids=list(MODES)[1:])
 @pytest.mark.parametrize("name", OWN)
 def test_a_run_is_made_again_from_its_journal_whatever_the_moment(name, config, tmp_path):
@@ -269,6 +285,11 @@ def test_constants_out_of_range_are_one_line(name, options, told):
     with pytest.raises(ValueError, match=told) as error:
         methods.make(spec), methods.directions(spec)
     assert "\n" not in str(error.value)
+
+
+def test_the_directions_of_one_query_cannot_be_orthogonalised():
+    with pytest.raises(ValueError, match=r"`method=zo-muon` needs queries=4, but got queries=1; its estimate is of"):
+        spec_of("zo-muon", queries=1)
 
 
 def test_a_kind_that_says_another_number_of_states_is_refused(monkeypatch):

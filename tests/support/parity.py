@@ -20,8 +20,8 @@ MODES = {
 }
 
 
-def batches(name, kind="random", count=STEPS):
-    spec = RunSpec(model=name, batch_size=3 if kind == "ragged" else 1, seq_len=17, data=kind, seed=1)
+def batches(name, kind="random", count=STEPS, rows=1):
+    spec = RunSpec(model=name, batch_size=3 if kind == "ragged" else rows, seq_len=17, data=kind, seed=1)
     config = models.build_config(name)
     return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
 

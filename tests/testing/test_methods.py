@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
-from zobench import methods, schemes
+from zobench import Batch, methods, schemes
 from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import Engine, EngineConfig
 from zobench.engine.backprop import Backprop
 from zobench.engine.interface import TunedEngine
+from zobench.engine.population import Population
 from zobench.methods import KINDS, Method
+from zobench.methods.eggroll import EGGROLL
+from zobench.methods.rewards import less_loss
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 from zobench.testing import MethodConformance
-from zobench.testing.plain import start
+from zobench.testing.plain import skeleton, start
 
 
 class OfSpec(MethodConformance):
@@ -89,6 +93,26 @@ SUITES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What each suite sets of :class:`OfSpec`."""
 globals().update({f"Test{suite}": type(f"Test{suite}", (OfSpec,), own) for suite, own in SUITES.items()})
+
+
+def less_loss_of_two_passes(members: Population, batches: Sequence[Batch]) -> list[float]:
+    """The reward :func:`less_loss`, from two evaluations of each population."""
+    pairs = zip(less_loss(members, batches), members.losses(batches), strict=True)
+    return [(first - second) / 2 for first, second in pairs]
+
+
+class TestEGGROLLWhoseRewardTakesTwoPasses(OfSpec):
+    name, changes = "eggroll", SUITES["EGGROLL"]["changes"]
+
+    def method(self) -> Method:
+        method = super().method()
+        assert isinstance(method, EGGROLL)
+        method.reward = less_loss_of_two_passes
+        return method
+
+    def test_a_step_has_two_passes(self) -> None:
+        with self.engine(skeleton(), start()) as engine:
+            assert self._taken(engine, self.method(), 0).passes == 2
 
 
 class OfIntegers(OfSpec):
