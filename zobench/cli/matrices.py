@@ -116,9 +116,9 @@ def _show(session: LocalMachine, summary: Summary, tables: Sequence[str], *, nam
     for name in tables:
         text = table_text(name, session.store.root, "terminal", session.machine, summary.results)
         print("\n" + text, end="")
-    if homeless := _homeless(tables, summary.results) if names_others else []:
+    if outside := _outside_tables(tables, summary.results) if names_others else []:
         print("\nIn none of these tables:" if tables else "")
-        listing.show_runs(console.answer_console(), homeless)
+        listing.show_runs(console.answer_console(), outside)
 
 
 def _close(
@@ -137,7 +137,7 @@ def _close(
     raise typer.Exit(1 if broken else 0)
 
 
-def _homeless(tables: Sequence[str], results: Sequence[Result]) -> list[Result]:
+def _outside_tables(tables: Sequence[str], results: Sequence[Result]) -> list[Result]:
     """The results that none of ``tables`` shows: all where there is no table, or where a change took them out."""
     from zobench.report import artifacts
 
