@@ -33,7 +33,7 @@ def test_nothing_of_the_package_imports_the_programs_that_write_its_files() -> N
 def test_rooms_use_only_those_below_them_and_a_planted_upward_import_is_found(planted: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "zobench", tmp_path / "zobench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    with (tmp_path / "zobench/engine/schedule.py").open("a") as module:
+    with (tmp_path / "zobench/engine/transfers/schedule.py").open("a") as module:
         module.write(f"\n{planted}\n")
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

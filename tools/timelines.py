@@ -20,8 +20,8 @@ from zobench.durable.savers.base import Saved, Saver, Target, block_of, part
 from zobench.durable.savers.blocking import BlockingSaver
 from zobench.durable.savers.halves import HalvesSaver
 from zobench.durable.savers.journal import JournalSaver
-from zobench.engine.blocks import Unit
-from zobench.engine.lanes import Event
+from zobench.engine.transfers.lanes import Event
+from zobench.engine.weights.blocks import Unit
 from zobench.finetune.virtual import VirtualRun, virtual_step
 from zobench.predict import hardware, timelines
 from zobench.predict.gpu import STEPS

@@ -26,7 +26,7 @@ from zobench import models
 from zobench.data.batch import IGNORED
 from zobench.data.tasks.read import read
 from zobench.data.tasks.task import Example, Record
-from zobench.engine.checkpoint import save_checkpoint
+from zobench.engine.weights.checkpoint import save_checkpoint
 from zobench.measure.threads import settle
 from zobench.runspec.registries import TASKS
 

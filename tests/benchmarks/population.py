@@ -16,7 +16,7 @@ import torch
 
 from zobench import Batch, Engine, EngineConfig, kernels, models
 from zobench.engine import Point
-from zobench.engine.factors import IndependentLowRank
+from zobench.engine.directions.factors import IndependentLowRank
 from zobench.methods.rewards import less_loss
 from zobench.models.weights import RandomWeights, materialise
 

@@ -27,7 +27,7 @@ from tests.support.real import data_of, spec_of
 from tests.support.reference import mezo
 from zobench import Batch, RunSpec, kernels, models
 from zobench.data.tokens import stream
-from zobench.engine import attention, objective
+from zobench.engine.passes import attention, objective
 from zobench.finetune import assemble
 from zobench.finetune import evaluate as evaluation
 from zobench.measure.threads import Neighbours, settle

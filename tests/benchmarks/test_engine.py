@@ -9,8 +9,8 @@ import torch
 
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine import schedule
-from zobench.engine.noise import TorchNoise
+from zobench.engine.directions.noise import TorchNoise
+from zobench.engine.transfers import schedule
 from zobench.measure.sampler import Sampler
 from zobench.models import weights
 

@@ -25,7 +25,7 @@ from zobench.durable.snapshot import Writer
 from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import Engine
 from zobench.engine.base import Position
-from zobench.engine.tiers import DiskTier, HostTier
+from zobench.engine.weights.tiers import DiskTier, HostTier
 from zobench.finetune.assemble import tuner
 from zobench.parallel import PeerGoneError
 from zobench.programs.cell import run

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.fast import TILE
-from zobench.engine import blocks as units
+from zobench.engine.weights import blocks as units
 
 
 @pytest.fixture

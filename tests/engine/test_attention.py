@@ -13,9 +13,9 @@ from transformers import LlamaForCausalLM
 from tests.support.candidates import POINTS, batch_of
 from tests.support.causal import CONFIGS, model_of
 from zobench import Engine, EngineConfig
-from zobench.engine import attention, packing
-from zobench.engine.attention import FUSED, KERNELS, PRODUCTS, Choice, Shape
-from zobench.engine.factors import LowRank
+from zobench.engine.directions.factors import LowRank
+from zobench.engine.passes import attention, packing
+from zobench.engine.passes.attention import FUSED, KERNELS, PRODUCTS, Choice, Shape
 
 EVERY = {name: ((1 << 20, name),) for name in KERNELS}
 

@@ -10,7 +10,7 @@ from tests.support.backprop import BEFORE, RESIDENT, Values, backprop
 from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
 from zobench import Batch, EngineConfig, Entry
 from zobench.engine.backprop import Backprop
-from zobench.engine.optimizers import OPTIMIZERS
+from zobench.engine.updates.optimizers import OPTIMIZERS
 from zobench.models import blocks
 
 BATCHES = {"causal": padded, "choice": lambda: choosing("choice"), "lm": lambda: choosing("lm")}

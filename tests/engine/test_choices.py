@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.support.reference import draw_seeds, perturb, replay, update, z_of
 from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, models
 from zobench.data.batch import IGNORED, Batch, Choices
-from zobench.engine import blocks as units
 from zobench.engine.base import BASE
-from zobench.engine.head import Head
-from zobench.engine.loss import candidate_scores, choice_loss, only_right
+from zobench.engine.passes.head import Head
+from zobench.engine.passes.loss import candidate_scores, choice_loss, only_right
+from zobench.engine.weights import blocks as units
 from zobench.models import weights
 
 MODELS = ("opt-tiny", "qwen3-tiny", "llama-tiny")

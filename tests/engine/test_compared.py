@@ -14,12 +14,12 @@ from tests.support.candidates import POINTS
 from tests.support.causal import SIZES, model_of
 from zobench import Batch, Engine, EngineConfig
 from zobench.data.batch import IGNORED, Choices
-from zobench.engine import objective
 from zobench.engine.base import Entry
-from zobench.engine.factors import LowRank
-from zobench.engine.loss import is_relative
-from zobench.engine.pristine import Pristine
-from zobench.engine.rules import Adam
+from zobench.engine.directions.factors import LowRank
+from zobench.engine.directions.pristine import Pristine
+from zobench.engine.passes import objective
+from zobench.engine.passes.loss import is_relative
+from zobench.engine.updates.rules import Adam
 
 TOKENS = [60, 61, 7, 60, 61, 7]
 """The candidates of both examples."""

@@ -5,7 +5,7 @@ import torch
 
 from tests.support.races import model, resident
 from zobench import ZOSGD, Batch, Engine, EngineConfig
-from zobench.engine.lanes import CudaLanes
+from zobench.engine.transfers.lanes import CudaLanes
 from zobench.machine.accelerator import Accelerator
 from zobench.models.weights import RandomWeights
 

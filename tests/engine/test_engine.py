@@ -9,9 +9,10 @@ import torch
 
 from tests.support.fast import EPS, LR, RUN_SEED, batches, run
 from zobench import ZOSGD, Engine, EngineConfig, Entry, models
-from zobench.engine import head, linear
 from zobench.engine.base import Point
-from zobench.engine.tiers import HostTier
+from zobench.engine.passes import head
+from zobench.engine.weights import linear
+from zobench.engine.weights.tiers import HostTier
 from zobench.models import weights
 
 pytestmark = pytest.mark.usefixtures("small_tiles")

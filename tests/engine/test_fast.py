@@ -21,7 +21,7 @@ from tests.support.fast import (
 )
 from tests.support.reference import pristine_mezo
 from zobench import ZOSGD, Engine, EngineConfig, Point, kernels, models
-from zobench.engine.survival import Survival
+from zobench.engine.weights.survival import Survival
 from zobench.models import weights
 
 pytestmark = pytest.mark.usefixtures("small_tiles")

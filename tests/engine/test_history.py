@@ -11,11 +11,11 @@ from tests.support.devices import CUDA, on_devices
 from tests.support.reference import g_of
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine import history
 from zobench.engine.base import PassRecord, Position
-from zobench.engine.noise import TorchNoise
-from zobench.engine.rules import Momentum
-from zobench.engine.tiers import allocate
+from zobench.engine.directions.noise import TorchNoise
+from zobench.engine.updates import history
+from zobench.engine.updates.rules import Momentum
+from zobench.engine.weights.tiers import allocate
 from zobench.models import weights
 
 STEPS, EPS = 6, 1e-3

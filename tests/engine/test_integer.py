@@ -10,9 +10,9 @@ import torch
 from tests.support.reference import draw_seeds, pristine_mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine.blocks import Field, Unit, make_unit
-from zobench.engine.tiers import allocate
-from zobench.engine.wire import IntegerWire
+from zobench.engine.weights.blocks import Field, Unit, make_unit
+from zobench.engine.weights.tiers import allocate
+from zobench.engine.weights.wire import IntegerWire
 from zobench.models import weights
 from zobench.runspec.kinds import WIRES
 
@@ -49,7 +49,7 @@ def packed(unit: Unit, kind: str, fill):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_matrices_lie_on_the_grid_and_vectors_stay(kind, dtype, monkeypatch):
-    monkeypatch.setattr("zobench.engine.grid.CHUNK_ELEMENTS", 900)  # several chunks, the last one short
+    monkeypatch.setattr("zobench.engine.weights.grid.CHUNK_ELEMENTS", 900)  # several chunks, the last one short
     unit = unit_of((48, 96), (31, 17), (96,), dtype=dtype)  # the second fills no whole number of groups
     torch.manual_seed(0)
     master, back, slot = packed(

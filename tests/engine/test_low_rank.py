@@ -13,8 +13,9 @@ from tests.support import adapters
 from tests.support.low_rank import LowRankPlain, direction, other_family
 from tests.support.parity import batches, materialised
 from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
-from zobench.engine import Entry, Point, products
-from zobench.engine.factors import Factors, LowRank
+from zobench.engine import Entry, Point
+from zobench.engine.directions.factors import Factors, LowRank
+from zobench.engine.passes import products
 from zobench.engine.twin import own_loss
 from zobench.measure.ledger import Ledger
 from zobench.methods import ZOSGD

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zobench.engine.noise import CHUNK, TorchNoise
+from zobench.engine.directions.noise import CHUNK, TorchNoise
 
 SHAPES = [[(5,), (17, 3)], [(1,)], [(300, 512), (15,), (16,)], [(CHUNK + 7,)], [(2, CHUNK + 16)]]
 

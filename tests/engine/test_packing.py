@@ -9,11 +9,11 @@ from transformers import AutoModelForCausalLM, BloomConfig, Gemma3TextConfig
 from tests.support.candidates import POINTS, batch_of
 from tests.support.causal import CONFIGS, SIZES, model_of
 from zobench import Batch, Engine, EngineConfig
-from zobench.engine import packing
 from zobench.engine.backprop import Backprop
 from zobench.engine.base import Entry
-from zobench.engine.factors import LowRank
-from zobench.engine.loss import candidate_scores
+from zobench.engine.directions.factors import LowRank
+from zobench.engine.passes import packing
+from zobench.engine.passes.loss import candidate_scores
 
 
 def test_a_packed_batch_holds_each_beginning_of_a_row_once() -> None:

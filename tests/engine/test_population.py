@@ -16,9 +16,10 @@ from tests.support.low_rank import other_family
 from tests.support.parity import materialised
 from tests.support.population import normalised, one_by_one
 from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, models
-from zobench.engine import BASE, Point, products
-from zobench.engine.factors import IndependentLowRank
-from zobench.engine.population import Population
+from zobench.engine import BASE, Point
+from zobench.engine.directions.factors import IndependentLowRank
+from zobench.engine.passes import products
+from zobench.engine.passes.population import Population
 from zobench.kernels import Span, philox
 from zobench.measure.ledger import Ledger
 from zobench.methods.rewards import less_loss

@@ -13,11 +13,11 @@ import torch
 from tests.support.emulator import EmulatedLanes, RaceError
 from tests.support.races import model, resident, trace
 from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, models
-from zobench.engine import schedule
-from zobench.engine.in_place import InPlace
-from zobench.engine.lanes import ThreadLanes
-from zobench.engine.pipeline import Pipeline
-from zobench.engine.tiers import HostTier
+from zobench.engine.directions.in_place import InPlace
+from zobench.engine.transfers import schedule
+from zobench.engine.transfers.lanes import ThreadLanes
+from zobench.engine.transfers.pipeline import Pipeline
+from zobench.engine.weights.tiers import HostTier
 from zobench.models.weights import RandomWeights
 from zobench.predict.clock import Clock
 

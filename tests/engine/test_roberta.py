@@ -13,10 +13,10 @@ from tests.support.reference import draw_seeds, mezo, perturb, z_of
 from zobench import ZOSGD, Engine, EngineConfig, Point, RunSpec, models
 from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.data.tokens import stream
-from zobench.engine import blocks as units
 from zobench.engine.backprop import Backprop
 from zobench.engine.base import BASE
-from zobench.engine.head import Head
+from zobench.engine.passes.head import Head
+from zobench.engine.weights import blocks as units
 from zobench.models import weights
 
 NAME, STEPS, EPS, LR, RUN_SEED, CLOSE = "roberta-tiny", 20, 1e-3, 1e-3, 7, 1e-5

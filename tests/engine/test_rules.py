@@ -10,9 +10,9 @@ import torch
 from tests.support.reference import g_of, plain_loss, z_of
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine import general
-from zobench.engine import noise as noise_module
-from zobench.engine.noise import MASK
+from zobench.engine.directions import general
+from zobench.engine.directions import noise as noise_module
+from zobench.engine.directions.noise import MASK
 from zobench.models import weights
 
 EPS, LR, STEPS = 1e-3, 1e-3, 6
@@ -253,7 +253,7 @@ def test_frozen_weights_are_not_moved_and_not_written_back(mode, noise, monkeypa
 
         monkeypatch.setattr(tier, "offload", offload)
 
-    from zobench.engine import tiers
+    from zobench.engine.weights import tiers
 
     for tier in (tiers.HostTier, tiers.DiskTier):
         spy(tier, tier.offload)

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from tests.support.families import CONFIGS, made
 from tests.support.parity import batches
 from zobench import ZOSGD, Batch, Engine, EngineConfig
-from zobench.engine import checkpoint
-from zobench.engine.checkpoint import save_checkpoint
+from zobench.engine.weights import checkpoint
+from zobench.engine.weights.checkpoint import save_checkpoint
 from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import PretrainedWeights
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import link
-from zobench.engine.schedule import Op, numbered, places, prologue, traversal
+from zobench.engine.transfers.schedule import Op, numbered, places, prologue, traversal
 
 SIZES = list(itertools.product(range(1, 8), range(1, 5)))
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.support.reference import draw_seeds, pristine_mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine.tiers import DiskTier
+from zobench.engine.weights.tiers import DiskTier
 from zobench.finetune.assemble import initial_weights
 from zobench.models.compressed import bits_of
 from zobench.models.gguf_weights import GGUFWeights

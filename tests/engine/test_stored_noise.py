@@ -9,7 +9,7 @@ import torch
 
 from tests.support.first_order import batches
 from zobench import RunSpec
-from zobench.engine.noise import StoredNoise, TorchNoise
+from zobench.engine.directions.noise import StoredNoise, TorchNoise
 from zobench.finetune.assemble import tuner
 from zobench.predict.footprint import memory
 from zobench.predict.sizes import trained_count, trained_width

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.parity import batches
 from zobench import Engine, EngineConfig, RunSpec, models
-from zobench.engine.survival import Survival
+from zobench.engine.weights.survival import Survival
 from zobench.methods import make, rule, thresholds
 from zobench.models import weights
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.support.parity import MODES, batches, materialised
 from tests.support.reference import draw_seeds, mezo, perturb, update
 from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, run
-from zobench.engine.fold import fold
+from zobench.engine.passes.fold import fold
 from zobench.engine.shrink import shrunk
 from zobench.models import weights
 

@@ -19,8 +19,8 @@ from tests.support.reference import perturb
 from zobench import Batch, Engine, EngineConfig, Entry, Point, models
 from zobench.engine import twin
 from zobench.engine.backprop import Backprop
-from zobench.engine.fold import fold
-from zobench.engine.follow import observe
+from zobench.engine.passes.fold import fold
+from zobench.engine.passes.follow import observe
 from zobench.engine.shrink import shrunk
 
 IDS = torch.arange(12).view(2, 6) * 7 % 60 + 5
@@ -112,13 +112,13 @@ def test_a_refused_batch_leaves_the_engine_usable_and_an_error_in_a_pass_is_told
 
 
 def test_a_soft_cap_that_is_left_out_is_found(monkeypatch):
-    monkeypatch.setattr("zobench.engine.head.finished", lambda output, notes: output)
+    monkeypatch.setattr("zobench.engine.passes.head.finished", lambda output, notes: output)
     with pytest.raises(ValueError, match="an engine must give the model's own loss, but of Gemma2ForCausalLM it gives"):
         Engine(small("gemma2", final_logit_softcapping=0.05), EngineConfig())
 
 
 def test_weights_that_do_not_move_are_found(monkeypatch):
-    from zobench.engine.in_place import InPlace
+    from zobench.engine.directions.in_place import InPlace
 
     own = InPlace.at
     monkeypatch.setattr(InPlace, "at", lambda self, unit, point: own(self, unit, Point() if unit.part == 2 else point))

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from zobench import Batch, Engine, EngineConfig, Point, models
 from zobench.engine.base import BASE, transitions
-from zobench.engine.fold import fold, join, split
-from zobench.engine.loss import log_probabilities, mean_loss, rows_per_chunk
-from zobench.engine.tiers import DiskTier, HostTier, allocate
+from zobench.engine.passes.fold import fold, join, split
+from zobench.engine.passes.loss import log_probabilities, mean_loss, rows_per_chunk
+from zobench.engine.weights.tiers import DiskTier, HostTier, allocate
 from zobench.models import weights
 
 

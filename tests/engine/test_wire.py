@@ -8,9 +8,9 @@ from tests.support.devices import CUDA, DEVICES
 from tests.support.fast import EPS, LR, PLACES_ON, RUN_SEED, assert_equal, batches, run
 from tests.support.reference import draw_seeds, g_of, perturb, update
 from zobench import ZOSGD, Engine, EngineConfig, Point, models
-from zobench.engine import blocks as units
-from zobench.engine.tiers import allocate
-from zobench.engine.wire import FloatWire
+from zobench.engine.weights import blocks as units
+from zobench.engine.weights.tiers import allocate
+from zobench.engine.weights.wire import FloatWire
 from zobench.models import weights
 
 pytestmark = pytest.mark.usefixtures("small_tiles")

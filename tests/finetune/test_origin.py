@@ -11,7 +11,7 @@ import torch
 
 from zobench import RunSpec
 from zobench.durable.journal import JournalFile
-from zobench.engine import attention
+from zobench.engine.passes import attention
 from zobench.finetune.assemble import engine_config
 from zobench.finetune.origin import JOURNAL, same_sums
 

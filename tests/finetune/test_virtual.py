@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.rates import RATES
 from zobench import models, recipes
-from zobench.engine import schedule
-from zobench.engine.schedule import Op
+from zobench.engine.transfers import schedule
+from zobench.engine.transfers.schedule import Op
 from zobench.finetune.virtual import VirtualRun, virtual_step
 from zobench.predict import Rates, gpu, hardware, local
 from zobench.predict.clock import Clock

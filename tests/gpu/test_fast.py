@@ -20,7 +20,7 @@ from torch.nn import functional
 import zobench
 from tests.support.devices import ON_GPU
 from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, kernels, models
-from zobench.engine import blocks as units
+from zobench.engine.weights import blocks as units
 from zobench.execute.process import run_in_process
 from zobench.kernels import Span, Update
 from zobench.measure.ledger import Ledger
@@ -51,7 +51,7 @@ def test_no_race_under_the_cuda_sanitizer(granularity, slots):
     import torch
     from zobench import ZOSGD, Batch, Engine, EngineConfig, models
     from zobench.models import weights
-    from zobench.engine import blocks
+    from zobench.engine.weights import blocks
     blocks.tiles.__defaults__ = (3000,)
     model = models.build("opt-tiny", "fp16")
     ids = torch.arange(20, device="cuda").view(1, 20)

@@ -11,7 +11,7 @@ import torch
 
 from zobench import Engine, EngineConfig, models
 from zobench.engine import build
-from zobench.engine.tiers import HostTier
+from zobench.engine.weights.tiers import HostTier
 from zobench.machine import numa
 from zobench.machine.accelerator import Accelerator
 from zobench.models.weights import RandomWeights

@@ -11,8 +11,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine import assemble, build, weight_store
-from zobench.engine.loss import log_probabilities, mean_loss, next_tokens
+from zobench.engine import assemble, build
+from zobench.engine.passes.loss import log_probabilities, mean_loss, next_tokens
+from zobench.engine.weights import weight_store
 from zobench.execute.process import run_in_process
 from zobench.machine.directio import aligned
 from zobench.measure.ledger import Ledger

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from tests.support.reference import draw_seeds, g_of, plain_loss, z_of
 from zobench import RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine.steps import AtLeast, WholeSteps, edges
-from zobench.engine.tiers import DiskTier
+from zobench.engine.updates.steps import AtLeast, WholeSteps, edges
+from zobench.engine.weights.tiers import DiskTier
 from zobench.finetune.assemble import tuner
 from zobench.methods import rule
 from zobench.methods.qes import standardised

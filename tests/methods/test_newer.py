@@ -13,7 +13,7 @@ from tests.support.reference import direction, g_of, loss_at, z_of
 from tests.support.three import Three, rosenbrock
 from tests.support.three import z_of as three_of
 from zobench import Engine, EngineConfig, RunSpec, models
-from zobench.engine.shapes import DiagonalHessian, Rademacher, SmallWeights
+from zobench.engine.directions.shapes import DiagonalHessian, Rademacher, SmallWeights
 from zobench.methods import make, rule, thresholds
 from zobench.methods.conmezo import warmed_up
 from zobench.methods.sparsity import magnitude_quantiles

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from zobench.engine.rules import Adam, Momentum, Sign, TorchAdam
+from zobench.engine.updates.rules import Adam, Momentum, Sign, TorchAdam
 
 REFINED = Adam(is_refined=True)
 RULES = [Sign(), Momentum(), Momentum(0.5), Adam(), REFINED, TorchAdam()]

@@ -9,7 +9,7 @@ import torch
 
 from tests.support.three import Three, quadratic
 from zobench import RunSpec, kernels, models
-from zobench.engine.general import General
+from zobench.engine.directions.general import General
 from zobench.methods import make, sparsity, thresholds
 from zobench.models import weights
 

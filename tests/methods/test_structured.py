@@ -16,11 +16,13 @@ from tests.support.low_rank import other_family
 from tests.support.structured import FORMULAS
 from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
 from zobench.durable.journal import JournalFile, read
-from zobench.engine import Entry, Point, blocks, products
-from zobench.engine.factor_rules import orthogonalised, orthonormal
-from zobench.engine.factors import Core, Factors, LowRank, Projected
-from zobench.engine.pending import Pending
+from zobench.engine import Entry, Point
+from zobench.engine.directions.factor_rules import orthogonalised, orthonormal
+from zobench.engine.directions.factors import Core, Factors, LowRank, Projected
+from zobench.engine.passes import products
 from zobench.engine.twin import own_loss
+from zobench.engine.updates.pending import Pending
+from zobench.engine.weights import blocks
 from zobench.measure.ledger import Ledger
 from zobench.methods.base import Taken
 from zobench.methods.zo_sgd import ZOSGD

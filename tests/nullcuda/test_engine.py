@@ -12,8 +12,10 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.devices import CUDA, ON_GPU
 from zobench import ZOSGD, Batch, Engine, EngineConfig, models
-from zobench.engine import blocks as units
-from zobench.engine import build, core, lanes, pipeline, pristine, staging
+from zobench.engine import build, core
+from zobench.engine.directions import pristine
+from zobench.engine.transfers import lanes, pipeline, staging
+from zobench.engine.weights import blocks as units
 from zobench.machine.directio import memory_of
 from zobench.models.weights import PretrainedWeights, RandomWeights, materialise
 

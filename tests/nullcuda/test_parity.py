@@ -10,7 +10,7 @@ import torch
 
 from tests.support.devices import CUDA, HOST, ON_GPU
 from tests.support.tuned import run, spec_of
-from zobench.engine import blocks as units
+from zobench.engine.weights import blocks as units
 from zobench.runspec import CHOICES, METHODS, RunSpec
 
 NULL = "tests.nullcuda.start" in sys.modules

@@ -47,7 +47,7 @@ def test_the_checks_of_the_numbers_are_ok():
 
 
 MISSING_WAIT = """
-    from zobench.engine.lanes import CudaLanes
+    from zobench.engine.transfers.lanes import CudaLanes
     submit = CudaLanes.submit
     CudaLanes.submit = lambda self, op, action, after: submit(self, op, action, () if op.kind == {kind!r} else after)
     """

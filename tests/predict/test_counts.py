@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zobench import kernels, models
 from zobench.data.batch import Batch
 from zobench.engine import Engine, EngineConfig, Entry, Point
-from zobench.engine.tiers import NoTier
+from zobench.engine.weights.tiers import NoTier
 from zobench.measure.ledger import AsCuda
 from zobench.models.weights import RandomWeights
 from zobench.predict import gpu, hardware

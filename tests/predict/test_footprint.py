@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.predictions import BLOCK, FILLERS, LINEAR, cell
 from zobench import models
-from zobench.engine import EngineConfig, staging, tiers
+from zobench.engine import EngineConfig
+from zobench.engine.transfers import staging
+from zobench.engine.weights import tiers
 from zobench.finetune import assemble
 from zobench.models.weights import RandomWeights, materialise
 from zobench.predict import footprint

@@ -11,8 +11,8 @@ import torch
 from tests.support.rates import CALIBRATION
 from tools import fits as written_fits
 from zobench import models
-from zobench.engine.lanes import VirtualLanes
-from zobench.engine.pipeline import Pipeline
+from zobench.engine.transfers.lanes import VirtualLanes
+from zobench.engine.transfers.pipeline import Pipeline
 from zobench.predict import choices, fits, footprint, gpu, hardware, interval, local, seconds
 from zobench.predict.choices import TargetMachine
 from zobench.predict.seconds import Rates

@@ -13,7 +13,7 @@ import pytest
 from tools import constants, validation
 from tools.validation import Spread
 from zobench import RunSpec, models
-from zobench.engine import schedule
+from zobench.engine.transfers import schedule
 from zobench.predict import gpu, hardware, local
 from zobench.predict.allocator import LARGE_ROUND, MIDDLE_SEGMENT, SMALL_SEGMENT, Allocator
 from zobench.predict.clock import Clock

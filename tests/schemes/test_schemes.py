@@ -14,9 +14,9 @@ from transformers import DistilBertConfig, DistilBertForMaskedLM, GPT2Config, GP
 from tests.support.adapters import adapter, applied, base_model, batches, loss, peft_name
 from zobench import Engine, EngineConfig, RunSpec, methods, models, schemes
 from zobench.engine import Batch
-from zobench.engine.drive import plain
-from zobench.engine.fold import split
-from zobench.engine.tiers import DiskTier
+from zobench.engine.passes.drive import plain
+from zobench.engine.passes.fold import split
+from zobench.engine.weights.tiers import DiskTier
 from zobench.models import weights
 from zobench.schemes.base import real_tokens
 from zobench.schemes.prefix import PrefixCache

@@ -10,8 +10,8 @@ import torch
 
 from zobench import RunSpec, predict
 from zobench.cli import main
-from zobench.engine.lanes import ThreadLanes
-from zobench.engine.tiers import HostTier
+from zobench.engine.transfers.lanes import ThreadLanes
+from zobench.engine.weights.tiers import HostTier
 from zobench.kernels import cpu
 from zobench.result import Outcome, Result
 from zobench.selftest import bits, engines, run, speed

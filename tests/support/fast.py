@@ -12,7 +12,7 @@ from tests.support.devices import CUDA
 from tests.support.reference import draw_seeds, pristine_mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine import blocks as units
+from zobench.engine.weights import blocks as units
 from zobench.models import weights
 
 STEPS, EPS, LR, RUN_SEED = 50, 1e-3, 1e-3, 7

@@ -16,7 +16,7 @@ from transformers import OPTConfig, OPTForCausalLM
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine.base import Position
-from zobench.engine.tiers import allocate
+from zobench.engine.weights.tiers import allocate
 from zobench.models import weights
 from zobench.parallel import ParallelEngine, hosts, join
 from zobench.parallel.world import world_of

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from zobench import ZOSGD, Batch, Engine, EngineConfig, kernels, models
-from zobench.engine.factors import LowRank
-from zobench.engine.tiers import DiskTier
+from zobench.engine.directions.factors import LowRank
+from zobench.engine.weights.tiers import DiskTier
 from zobench.finetune.assemble import disk_dir
 from zobench.methods.lozo import LOZO
 from zobench.models.weights import RandomWeights

@@ -1,6 +1,6 @@
 """A step's seconds when its schedule runs on lanes of given rates: each lane one operation after another."""
 
-from zobench.engine import schedule
+from zobench.engine.transfers import schedule
 
 TOKENS = 2048
 MODELS = {"OPT-13B": (40, 5120), "OPT-30B": (48, 7168), "OPT-175B": (96, 12288)}

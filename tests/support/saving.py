@@ -1,8 +1,8 @@
 """All that happened to an engine's weights, and what is restored from a snapshot."""
 
 from zobench.durable.snapshot import SnapshotStart
-from zobench.engine import history
 from zobench.engine.base import BASE, PassRecord
+from zobench.engine.updates import history
 from zobench.finetune.assemble import tuner
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from zobench.engine import Engine, EngineConfig
 from zobench.engine.interface import Start, TunedEngine
-from zobench.engine.lanes import Lanes, ThreadLanes
-from zobench.engine.tiers import HostTier, Tier
+from zobench.engine.transfers.lanes import Lanes, ThreadLanes
+from zobench.engine.weights.tiers import HostTier, Tier
 from zobench.models.weights import Weights
 from zobench.testing import LanesConformance, LocalEngineConformance, TierConformance
 from zobench.testing.tier import SIZES

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from zobench import EngineConfig
-from zobench.engine.rules import initial
-from zobench.engine.shapes import shaping
+from zobench.engine.directions.shapes import shaping
+from zobench.engine.updates.rules import initial
 from zobench.kernels import Update
 
 CURVATURE = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from tests.support.low_rank import LowRankPlain
 from tests.support.suites import OfEngine
 from zobench.engine import Engine, EngineConfig
-from zobench.engine import blocks as units
 from zobench.engine.backprop import Backprop
-from zobench.engine.factors import LowRank
+from zobench.engine.directions.factors import LowRank
 from zobench.engine.interface import Start, TunedEngine
+from zobench.engine.weights import blocks as units
 from zobench.models.weights import Weights
 from zobench.parallel import ParallelEngine
 from zobench.parallel.mesh import Mesh

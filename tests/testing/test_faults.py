@@ -15,9 +15,9 @@ from tests.support.suites import OfEngine, OfHostTier, OfThreadLanes
 from zobench.data.batch import Batch
 from zobench.engine import Engine, EngineConfig, Entry, Point
 from zobench.engine.interface import Start, TunedEngine
-from zobench.engine.lanes import Lanes, ThreadLanes
-from zobench.engine.schedule import Op
-from zobench.engine.tiers import HostTier, Tier
+from zobench.engine.transfers.lanes import Lanes, ThreadLanes
+from zobench.engine.transfers.schedule import Op
+from zobench.engine.weights.tiers import HostTier, Tier
 from zobench.methods import ZOSGD, Method
 from zobench.models.weights import Weights
 from zobench.testing import MethodConformance, failures

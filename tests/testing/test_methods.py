@@ -13,7 +13,7 @@ from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import Engine, EngineConfig
 from zobench.engine.backprop import Backprop
 from zobench.engine.interface import TunedEngine
-from zobench.engine.population import Population
+from zobench.engine.passes.population import Population
 from zobench.methods import KINDS, Method
 from zobench.methods.eggroll import EGGROLL
 from zobench.methods.rewards import less_loss

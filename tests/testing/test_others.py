@@ -10,7 +10,7 @@ from torch import Tensor
 
 import zobench
 from tests.support.suites import OfHostTier, OfThreadLanes
-from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Tier, allocate
+from zobench.engine.weights.tiers import CheckpointTier, DiskTier, Extent, Tier, allocate
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.testing import ProgramConformance, TierConformance

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from zobench.engine.base import EngineConfig
-from zobench.engine.blocks import Unit, is_tuned
-from zobench.engine.factors import LowRank
-from zobench.engine.logits import holder_of, may_adopt, unused_beside
-from zobench.engine.rules import UpdateRule
-from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
-from zobench.engine.wire import FORMATS
+from zobench.engine.directions.factors import LowRank
+from zobench.engine.passes.logits import holder_of, may_adopt, unused_beside
+from zobench.engine.updates.rules import UpdateRule
+from zobench.engine.weights.blocks import Unit, is_tuned
+from zobench.engine.weights.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
+from zobench.engine.weights.wire import FORMATS
 from zobench.machine.accelerator import Accelerator, tf32
 from zobench.machine.device import choose_device
 from zobench.models.weights import Weights
@@ -98,7 +98,7 @@ def by_tensor(units: Sequence[Unit], thresholds: Mapping[str, float]) -> dict[in
 
 
 def stream_thresholds(units: Sequence[Unit], thresholds: Mapping[int, float]) -> list[list[float]]:
-    """What :class:`~zobench.engine.noise.SparseNoise` needs to know of all units, by their index."""
+    """What :class:`~zobench.engine.directions.noise.SparseNoise` needs to know of all units, by their index."""
     ordered = sorted(units, key=lambda unit: unit.index)
     return [[thresholds.get(item.tensor_id, -math.inf) for item in unit.trainable] for unit in ordered]
 

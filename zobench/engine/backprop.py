@@ -19,20 +19,21 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zobench.data.batch import Batch
-from zobench.engine import optimizers, perturb
 from zobench.engine.assemble import check, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, Point, transitions
-from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.core import judged
-from zobench.engine.drive import Drive, plain
-from zobench.engine.head import Head
-from zobench.engine.lanes import Event
-from zobench.engine.logits import Driven, adopt_bias, drive_to_head
-from zobench.engine.loss import averaged, counted
-from zobench.engine.noise import TorchNoise
-from zobench.engine.objective import Objective
-from zobench.engine.packing import Packer
-from zobench.engine.perturb import is_decayed
+from zobench.engine.directions import perturb
+from zobench.engine.directions.noise import TorchNoise
+from zobench.engine.directions.perturb import is_decayed
+from zobench.engine.passes.drive import Drive, plain
+from zobench.engine.passes.head import Head
+from zobench.engine.passes.logits import Driven, adopt_bias, drive_to_head
+from zobench.engine.passes.loss import averaged, counted
+from zobench.engine.passes.objective import Objective
+from zobench.engine.passes.packing import Packer
+from zobench.engine.transfers.lanes import Event
+from zobench.engine.updates import optimizers
+from zobench.engine.weights.checkpoint import save_checkpoint
 from zobench.models import blocks as find_blocks
 from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import Weights, materialise
@@ -89,7 +90,7 @@ class Backprop:
         return _value(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
     def update(self, optimizer: str, *, lr: float, weight_decay: float = 0.0, foreach: bool = True) -> None:
-        """One step of :mod:`zobench.engine.optimizers` by the gradients, which are freed.
+        """One step of :mod:`zobench.engine.updates.optimizers` by the gradients, which are freed.
 
         ``optimizer`` ("sgd" or "adam") and ``foreach`` stay what they are at the first call.
         """
@@ -173,7 +174,8 @@ class Backprop:
             yield name, tensor.detach().cpu().clone()
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(parameter#state, CPU copy) of the optimizer's state, as :mod:`zobench.engine.optimizers` names it."""
+        """(parameter#state, CPU copy) of the optimizer's state, as :mod:`zobench.engine.updates.optimizers` names
+        it."""
         self._open()
         state = self._state if self._optimizer is None else optimizers.state_of(self._optimizer, self._upper)
         yield from optimizers.named(state)

@@ -16,8 +16,8 @@ class Point:
     """Weights ``W + scale * z(seed)``. ``Point(None, 0.0)`` is W itself, as evaluation needs it.
 
     ``part``: only this part of the model is moved (``Engine.parts`` says how many there are); None moves all of it.
-    ``subspace``: of a direction of low rank, the seed of what it shares with others (:mod:`zobench.engine.factors`);
-    None: it shares nothing. Other directions have none.
+    ``subspace``: of a direction of low rank, the seed of what it shares with others
+    (:mod:`zobench.engine.directions.factors`); None: it shares nothing. Other directions have none.
     """
 
     seed: int | None = None
@@ -39,8 +39,8 @@ BASE = Point()
 
 
 NO_STATE_YET, KEEPS_VECTOR_STATE = -1.0, -2.0
-"""An :class:`Entry`'s ``extra`` where a rule in factors keeps state (:mod:`zobench.engine.factor_rules`): the state is
-that of no step yet; the state of vectors goes on, and that of matrices begins again."""
+"""An :class:`Entry`'s ``extra`` where a rule in factors keeps state (:mod:`zobench.engine.directions.factor_rules`):
+the state is that of no step yet; the state of vectors goes on, and that of matrices begins again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +49,8 @@ class Entry:
 
     ``part``: the only part of the model that it moves; None moves all of it. ``subspace``: as a point's. With a rule
     other than SGD's, all entries of one step are one update: the rule takes the sum of their g * z
-    (:mod:`zobench.engine.rules`). ``extra``: a second number that a rule which shapes directions needs of the step
-    (:mod:`zobench.engine.shapes`), or one in factors (:mod:`zobench.engine.factor_rules`).
+    (:mod:`zobench.engine.updates.rules`). ``extra``: a second number that a rule which shapes directions needs of the
+    step (:mod:`zobench.engine.directions.shapes`), or one in factors (:mod:`zobench.engine.directions.factor_rules`).
     """
 
     step: int
@@ -81,7 +81,7 @@ class PassRecord:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
     """How far a unit's weights at rest have come: ``passes`` of the run it went through, with the first
-    ``applied`` entries of the journal in them. ``part``: see :class:`~zobench.engine.blocks.Unit`."""
+    ``applied`` entries of the journal in them. ``part``: see :class:`~zobench.engine.weights.blocks.Unit`."""
 
     passes: int = 0
     applied: int = 0
@@ -127,9 +127,9 @@ class EngineConfig:
     between two write-backs of a unit, or "inf": only after ``consolidate_after`` steps. ``wire``: format at rest and on
     the link. ``autocast``: precision of the products. ``resident_blocks`` of the blocks stay on the device.
     ``compile``: torch.compile of the blocks' forward, once for all of them. ``packed``: the rows of a batch with
-    choices are computed as one, without padding (:mod:`zobench.engine.packing`). ``accumulate``: micro-batches that a
-    batch is cut into, one pass over the model for each. ``attention``: (longest row, kernel) in rising order, the
-    kernels of :mod:`zobench.engine.attention`; empty: the model's own attention.
+    choices are computed as one, without padding (:mod:`zobench.engine.passes.packing`). ``accumulate``: micro-batches
+    that a batch is cut into, one pass over the model for each. ``attention``: (longest row, kernel) in rising order,
+    the kernels of :mod:`zobench.engine.passes.attention`; empty: the model's own attention.
     ``out_of_place``: with torch noise too W + c z is written into memory of its own, one draw of z for each point, and
     W moves by updates alone: what a rank with one sign of the perturbation needs (DistZO2, section 4.2).
     ``shared_blocks``: this many host blocks serve all layers in turn, so that time and device memory of a model larger

@@ -12,27 +12,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from zobench.engine import head, history, linear
-from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.assemble import by_tensor, located, make_tier, slot_maker, stream_thresholds, streamed_modules
 from zobench.engine.base import EngineConfig, Entry
-from zobench.engine.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
-from zobench.engine.factored import Factored, RowFactored
-from zobench.engine.factors import LowRank
-from zobench.engine.follow import Marks
-from zobench.engine.forwards import Forwards
-from zobench.engine.general import General
-from zobench.engine.in_place import InPlace, OutOfPlace
+from zobench.engine.directions.arithmetic import Arithmetic
+from zobench.engine.directions.factored import Factored, RowFactored
+from zobench.engine.directions.factors import LowRank
+from zobench.engine.directions.general import General
+from zobench.engine.directions.in_place import InPlace, OutOfPlace
+from zobench.engine.directions.noise import Noise, SparseNoise, StoredNoise, TorchNoise
+from zobench.engine.directions.pristine import Pristine
 from zobench.engine.interface import Start
-from zobench.engine.lanes import CudaLanes, Lanes, ThreadLanes
-from zobench.engine.noise import Noise, SparseNoise, StoredNoise, TorchNoise
-from zobench.engine.pipeline import Pipeline
-from zobench.engine.pristine import Pristine
-from zobench.engine.products import ProductForwards, RowForwards
-from zobench.engine.rules import UpdateRule
-from zobench.engine.tiers import Hosts, Tier, allocate
-from zobench.engine.weight_store import Stream, WeightStore
-from zobench.engine.wire import DeviceWeights, FloatWire, IntegerWire, StoredWire, Wire
+from zobench.engine.passes import head
+from zobench.engine.passes.follow import Marks
+from zobench.engine.passes.forwards import Forwards
+from zobench.engine.passes.products import ProductForwards, RowForwards
+from zobench.engine.transfers.lanes import CudaLanes, Lanes, ThreadLanes
+from zobench.engine.transfers.pipeline import Pipeline
+from zobench.engine.updates import history
+from zobench.engine.updates.rules import UpdateRule
+from zobench.engine.weights import linear
+from zobench.engine.weights.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
+from zobench.engine.weights.tiers import Hosts, Tier, allocate
+from zobench.engine.weights.weight_store import Stream, WeightStore
+from zobench.engine.weights.wire import DeviceWeights, FloatWire, IntegerWire, StoredWire, Wire
 from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights

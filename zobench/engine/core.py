@@ -3,7 +3,7 @@
 ``probe`` drives the model's own forward on one copy of the batch per point. Each unit of weights is perturbed to
 every point while it is on the device, after the journal entries that it lacks are applied. The same code serves a
 resident model (MeZO) and an offloaded one (ZO2): only where the blocks come from differs
-(:mod:`zobench.engine.weight_store`).
+(:mod:`zobench.engine.weights.weight_store`).
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ import torch
 from torch import Tensor, nn
 
 from zobench.data.batch import Batch
-from zobench.engine import history, tangent, twin
+from zobench.engine import twin
 from zobench.engine.assemble import check, check_directions, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Position
-from zobench.engine.blocks import Field, Unit
 from zobench.engine.build import Source, build, is_end
-from zobench.engine.checkpoint import save_checkpoint
-from zobench.engine.drive import Drive, plain
-from zobench.engine.factors import LowRank
-from zobench.engine.follow import Marks
+from zobench.engine.directions.factors import LowRank
 from zobench.engine.interface import GradientEngine, Start
-from zobench.engine.lanes import Event, Lanes
-from zobench.engine.logits import adopt_bias, drive_to_head
-from zobench.engine.loss import averaged
-from zobench.engine.objective import Objective
-from zobench.engine.packing import Packer
-from zobench.engine.pipeline import Pipeline
-from zobench.engine.population import Population, Reward
-from zobench.engine.products import RowForwards
-from zobench.engine.rules import UpdateRule
-from zobench.engine.tiers import Hosts
+from zobench.engine.passes import tangent
+from zobench.engine.passes.drive import Drive, plain
+from zobench.engine.passes.follow import Marks
+from zobench.engine.passes.logits import adopt_bias, drive_to_head
+from zobench.engine.passes.loss import averaged
+from zobench.engine.passes.objective import Objective
+from zobench.engine.passes.packing import Packer
+from zobench.engine.passes.population import Population, Reward
+from zobench.engine.passes.products import RowForwards
+from zobench.engine.transfers.lanes import Event, Lanes
+from zobench.engine.transfers.pipeline import Pipeline
+from zobench.engine.updates import history
+from zobench.engine.updates.rules import UpdateRule
+from zobench.engine.weights.blocks import Field, Unit
+from zobench.engine.weights.checkpoint import save_checkpoint
+from zobench.engine.weights.tiers import Hosts
 from zobench.machine.accelerator import Accelerator
 from zobench.models import blocks as find_blocks
 from zobench.models.checkpoint import persistent_buffers
@@ -57,8 +59,8 @@ class Engine:
     by default the model's own. ``lanes`` replaces the lanes that the device calls for, ``drive`` the plain call of the
     model's body. ``rule`` is an update other than SGD's; its state rests and travels beside the weights and begins as
     ``state`` (by :attr:`Field.key`) or zeros. ``thresholds``, by parameter name, make directions sparse
-    (:class:`~zobench.engine.noise.SparseNoise`); ``directions`` are those that have low rank. Parameters that require
-    no gradient are never moved nor written back.
+    (:class:`~zobench.engine.directions.noise.SparseNoise`); ``directions`` are those that have low rank. Parameters
+    that require no gradient are never moved nor written back.
     ``start``: an earlier run's weights at rest, to be brought up to date by :meth:`retrace`.
     ``hosts``: host memory that several ranks share, where the streamed units rest. ``marks``: how the arguments of the
     model's modules follow the batch; by default that is found on a twin of the model, and with it whether the engine
@@ -167,7 +169,7 @@ class Engine:
     @property
     def rows(self) -> RowForwards:
         """The forwards of a population. Raises ``ValueError`` where directions are not
-        :class:`~zobench.engine.factors.IndependentLowRank`."""
+        :class:`~zobench.engine.directions.factors.IndependentLowRank`."""
         if self._rows is None:
             raise ValueError(
                 f"`fitness` needs directions of which each point has its own, but got {self.directions}; give "
@@ -183,7 +185,7 @@ class Engine:
         if len(rewards) != len(points):
             raise ValueError(
                 f"`reward` must give one number for each of {len(points)} members, but gave {len(rewards)}; see "
-                "zobench.engine.population"
+                "zobench.engine.passes.population"
             )
         return rewards
 

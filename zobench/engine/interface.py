@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from zobench.data.batch import Batch
     from zobench.engine.base import EngineConfig, Entry, PassRecord, Point, Position
-    from zobench.engine.blocks import Unit
-    from zobench.engine.lanes import Event
-    from zobench.engine.pipeline import Pipeline
-    from zobench.engine.population import Reward
-    from zobench.engine.rules import UpdateRule
+    from zobench.engine.passes.population import Reward
+    from zobench.engine.transfers.lanes import Event
+    from zobench.engine.transfers.pipeline import Pipeline
+    from zobench.engine.updates.rules import UpdateRule
+    from zobench.engine.weights.blocks import Unit
 
 
 class SteppingEngine(Protocol):

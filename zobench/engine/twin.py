@@ -17,11 +17,11 @@ from torch.nn import functional
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from zobench.data.batch import IGNORED, Batch
-from zobench.engine.attention import each_alone
 from zobench.engine.base import BASE, EngineConfig, Entry, Point
-from zobench.engine.drive import outputs
-from zobench.engine.follow import Marks, observe
-from zobench.engine.loss import next_tokens
+from zobench.engine.passes.attention import each_alone
+from zobench.engine.passes.drive import outputs
+from zobench.engine.passes.follow import Marks, observe
+from zobench.engine.passes.loss import next_tokens
 from zobench.engine.shrink import shrunk, special_tokens
 from zobench.models import blocks as find_blocks
 from zobench.models import is_masked
@@ -30,7 +30,7 @@ from zobench.models.families import FAMILIES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zobench.engine.blocks import Unit
+    from zobench.engine.weights.blocks import Unit
 
 TOKENS, ROWS = 5, 2
 """The size of a batch that the twin is called on."""

@@ -13,10 +13,11 @@ import torch
 
 from zobench import methods, models, schemes
 from zobench.durable.tensors import SnapshotWeights
-from zobench.engine import EngineConfig, attention
-from zobench.engine.blocks import is_tuned
+from zobench.engine import EngineConfig
 from zobench.engine.interface import Start, TunedEngine
-from zobench.engine.wire import FORMATS
+from zobench.engine.passes import attention
+from zobench.engine.weights.blocks import is_tuned
+from zobench.engine.weights.wire import FORMATS
 from zobench.methods import Method
 from zobench.methods.engines import EngineParts
 from zobench.models.gguf_weights import GGUFWeights

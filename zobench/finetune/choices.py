@@ -15,7 +15,7 @@ from typing import Any
 from zobench import models
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal
-from zobench.engine import packing
+from zobench.engine.passes import packing
 from zobench.finetune.assemble import empty_model, planned, tuner
 from zobench.finetune.origin import JOURNAL
 from zobench.machine.waiting import telling

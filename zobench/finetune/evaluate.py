@@ -19,7 +19,7 @@ from zobench.data.tasks.encode import Encoded
 from zobench.data.tasks.judge import Score, exact_match, f1, judge
 from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import EvaluatingEngine
-from zobench.engine.loss import counted
+from zobench.engine.passes.loss import counted
 from zobench.finetune.progress import Evaluation
 from zobench.predict.footprint import weights_bytes
 from zobench.runspec import RunSpec

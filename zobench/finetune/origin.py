@@ -12,7 +12,7 @@ import torch
 from zobench.durable import fingerprint, journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
-from zobench.engine import attention
+from zobench.engine.passes import attention
 from zobench.finetune.assemble import Tuner, attention_kernels, initial_weights
 from zobench.runspec import METHODS, RunSpec
 from zobench.version import __version__

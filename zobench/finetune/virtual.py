@@ -17,8 +17,8 @@ import torch
 from zobench import methods, models
 from zobench.data.batch import Batch
 from zobench.engine import Engine, Entry, Point
-from zobench.engine.lanes import Action, Event, VirtualLanes
-from zobench.engine.schedule import Op
+from zobench.engine.transfers.lanes import Action, Event, VirtualLanes
+from zobench.engine.transfers.schedule import Op
 from zobench.finetune.assemble import engine_config
 from zobench.models.weights import RandomWeights
 from zobench.parallel.mesh import divided

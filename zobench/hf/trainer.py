@@ -13,9 +13,9 @@ from transformers import Trainer, TrainingArguments
 from zobench import methods
 from zobench.data.batch import Batch
 from zobench.durable import snapshot, tensors
-from zobench.engine.checkpoint import check_folder
-from zobench.engine.drive import plain
 from zobench.engine.interface import TunedEngine
+from zobench.engine.passes.drive import plain
+from zobench.engine.weights.checkpoint import check_folder
 from zobench.finetune.assemble import engine_config
 from zobench.hf.arguments import check, check_same, spec_of
 from zobench.methods import Method, StepResult

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Streaming(Protocol):
-    """What runs transfers alone: :class:`zobench.engine.pipeline.Pipeline`."""
+    """What runs transfers alone: :class:`zobench.engine.transfers.pipeline.Pipeline`."""
 
     @property
     def depth(self) -> int:

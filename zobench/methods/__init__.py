@@ -37,9 +37,9 @@ from zobench.runspec.registry import resolve
 if TYPE_CHECKING:
     from torch import nn
 
-    from zobench.engine.factors import LowRank
+    from zobench.engine.directions.factors import LowRank
     from zobench.engine.interface import TunedEngine
-    from zobench.engine.rules import UpdateRule
+    from zobench.engine.updates.rules import UpdateRule
     from zobench.methods.engines import EngineParts
     from zobench.models.weights import Weights
     from zobench.runspec import RunSpec

@@ -21,7 +21,7 @@ HORIZON = 10
 
 
 class AdaMeZO(ZOSGD):
-    """``W -= lr * m / sqrt(v + zeta)``, m and v of the last ``horizon`` steps: :class:`zobench.engine.shapes
+    """``W -= lr * m / sqrt(v + zeta)``, m and v of the last ``horizon`` steps: :class:`zobench.engine.directions.shapes
     .RecentMoments` has the formulas.
 
     A step's entries are its own direction and g, then those of the steps before it, the newest first. A step with a g

@@ -18,7 +18,7 @@ from zobench.runspec.kinds import Definition, MethodKind, Need
 from zobench.runspec.registry import resolve
 
 if TYPE_CHECKING:
-    from zobench.engine.shapes import Cone
+    from zobench.engine.directions.shapes import Cone
     from zobench.runspec import RunSpec
 
 RULE = "zobench.methods.rules:cone"
@@ -27,7 +27,8 @@ WARM_BETA, WARM_STEPS, RAMP_STEPS = 0.1, 200, 1800
 
 
 class ConMeZO(ZOSGD):
-    """``W -= lr * g z``, z in a cone around the momentum: :class:`zobench.engine.shapes.Cone` has the formulas.
+    """``W -= lr * g z``, z in a cone around the momentum: :class:`zobench.engine.directions.shapes.Cone` has the
+    formulas.
 
     Before the first applied step there is no momentum, and z is u. The cone makes ``sin(theta) u`` of that, so points
     and entries are scaled by ``1 / sin(theta)`` then.

@@ -19,9 +19,9 @@ from zobench.runspec.words import suggestion
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
-    from zobench.engine.factors import IndependentLowRank
+    from zobench.engine.directions.factors import IndependentLowRank
     from zobench.engine.interface import SteppingEngine
-    from zobench.engine.population import Reward
+    from zobench.engine.passes.population import Reward
     from zobench.runspec import RunSpec
 
 REWARDS = {"loss": "zobench.methods.rewards:less_loss", "accuracy": "zobench.methods.rewards:accuracy"}
@@ -36,10 +36,11 @@ class EGGROLL(ZOSGD):
     ``eps``.
 
     ``queries`` directions make a population of P members: with ``antithetic`` each serves two, W + sigma E and
-    W - sigma E, so that P is twice as many. ``reward`` says what a member deserves (:data:`~zobench.engine.population
-    .Reward`), ``shaping`` makes fitness of rewards. A batch is cut into ``shards``, and as many members see each of
-    them: with 1 all members see all of it, with P each its own rows, with P / 2 each antithetic pair. ``shipped``: the
-    update is ``lr * sigma / sqrt(P)`` times the sum, and 1e-5 is added to a variance, as in the program.
+    W - sigma E, so that P is twice as many. ``reward`` says what a member deserves
+    (:data:`~zobench.engine.passes.population .Reward`), ``shaping`` makes fitness of rewards. A batch is cut into
+    ``shards``, and as many members see each of them: with 1 all members see all of it, with P each its own rows, with P
+    / 2 each antithetic pair. ``shipped``: the update is ``lr * sigma / sqrt(P)`` times the sum, and 1e-5 is added to a
+    variance, as in the program.
 
     A step's loss is the mean of the rewards, negative; its g are the slopes of fitness, also negative.
     """
@@ -107,7 +108,7 @@ def make(spec: RunSpec) -> EGGROLL:
 
 def directions(spec: RunSpec) -> IndependentLowRank:
     """EGGROLL's directions, of the option ``rank``."""
-    from zobench.engine.factors import IndependentLowRank
+    from zobench.engine.directions.factors import IndependentLowRank
 
     return IndependentLowRank(rank(spec))
 

@@ -10,15 +10,15 @@ from torch import nn
 
 from zobench.engine import Engine, EngineConfig
 from zobench.engine.backprop import Backprop
-from zobench.engine.drive import Drive
-from zobench.engine.factors import LowRank
-from zobench.engine.rules import UpdateRule
+from zobench.engine.directions.factors import LowRank
+from zobench.engine.passes.drive import Drive
+from zobench.engine.updates.rules import UpdateRule
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
     from zobench.engine.interface import Start, TunedEngine
-    from zobench.engine.tiers import Hosts
+    from zobench.engine.weights.tiers import Hosts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -56,7 +56,7 @@ def make(spec: RunSpec) -> FZOO:
 WRITTEN = Definition(
     formula="w -= lr * mean((L(w + eps z) - L(w)) z) / sigma, z random signs; sigma of the losses, over N - 1",
     make="zobench.methods.fzoo:make",
-    rule="zobench.engine.shapes:Rademacher.of",
+    rule="zobench.engine.directions.shapes:Rademacher.of",
     copies=1,
     piece_copies=4,
 )

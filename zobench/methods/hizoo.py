@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class HiZOO(ZOSGD):
     """``W -= lr * g u / sqrt(H)`` from the points W and W +- eps u / sqrt(H), all three in one pass.
 
-    H and its update: :class:`zobench.engine.shapes.DiagonalHessian`. Where the curvature is not finite, neither is g.
+    H and its update: :class:`zobench.engine.directions.shapes.DiagonalHessian`. Where the curvature is not finite,
+    neither is g.
     """
 
     fields = ONE_DIRECTION

@@ -16,7 +16,7 @@ from zobench.methods.subspaces import InSubspaces
 from zobench.runspec.kinds import Definition, MethodKind, Structure
 
 if TYPE_CHECKING:
-    from zobench.engine.factors import LowRank
+    from zobench.engine.directions.factors import LowRank
     from zobench.runspec import RunSpec
 
 REDRAWN = 10**9
@@ -54,8 +54,8 @@ class LOZO(InSubspaces):
 class LOZOM(LOZO):
     """``M = beta M + (1 - beta) g U``; ``W -= lr * (M V^T + weight_decay * W)``; vectors likewise, along z.
 
-    The engine keeps M (:class:`zobench.engine.factor_rules.FactorMomentum`). An entry's ``extra`` is the seed of the V
-    that M belongs to, so that the engine can carry M over to the V of the entry's own step.
+    The engine keeps M (:class:`zobench.engine.directions.factor_rules.FactorMomentum`). An entry's ``extra`` is the
+    seed of the V that M belongs to, so that the engine can carry M over to the V of the entry's own step.
     """
 
     remembered = MappingProxyType({**LOZO.remembered, "before": "_momentum_subspace"})
@@ -77,15 +77,15 @@ class LOZOM(LOZO):
 
 def directions(spec: RunSpec) -> LowRank:
     """LOZO's directions."""
-    from zobench.engine.factors import LowRank
+    from zobench.engine.directions.factors import LowRank
 
     return LowRank(rank(spec))
 
 
 def directions_with_momentum(spec: RunSpec) -> LowRank:
     """LOZO-M's directions. Raises ``ValueError`` if ``beta`` is not in [0, 1)."""
-    from zobench.engine.factor_rules import FactorMomentum
-    from zobench.engine.factors import LowRank
+    from zobench.engine.directions.factor_rules import FactorMomentum
+    from zobench.engine.directions.factors import LowRank
 
     beta = float(spec.option("beta"))
     if not 0 <= beta < 1:

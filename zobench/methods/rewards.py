@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from zobench.data.batch import Batch
 from zobench.data.tasks.judge import judge
-from zobench.engine.population import Population
+from zobench.engine.passes.population import Population
 
 
 def less_loss(members: Population, batches: Sequence[Batch]) -> list[float]:

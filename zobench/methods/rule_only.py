@@ -18,7 +18,7 @@ SIGN = MethodKind(
     as_written=Definition(
         formula="w -= lr * sign(ghat), elementwise, as ZO-Bench's equation 2 has it",
         make="zobench.methods.zo_sgd:make",
-        rule="zobench.engine.rules:Sign.of",
+        rule="zobench.engine.updates.rules:Sign.of",
         copies=1,
         piece_copies=3,
         update=UpdateSize.SIGN,
@@ -47,14 +47,14 @@ ADAM = MethodKind(
     as_written=Definition(
         formula="w -= lr * m / sqrt(max(v_t, v_(t-1)) + 1e-8), without bias correction; m and v in float32",
         make="zobench.methods.zo_sgd:make",
-        rule="zobench.engine.rules:Adam.of",
+        rule="zobench.engine.updates.rules:Adam.of",
         copies=3,
         piece_copies=5,
     ),
     as_shipped=Definition(
         formula="torch's Adam on ghat, with bias correction; m and v in the weights' dtype",
         make="zobench.methods.zo_sgd:make",
-        rule="zobench.engine.rules:TorchAdam.of",
+        rule="zobench.engine.updates.rules:TorchAdam.of",
         state_width=None,
         copies=5,
         piece_copies=7,
@@ -111,7 +111,7 @@ SPARSE_MEZO = MethodKind(
     as_written=Definition(
         formula="w -= lr * ghat, z = 0 where |w| > h; h is the quantile 1 - s of a tensor's |w| before the first step",
         make="zobench.methods.zo_sgd:make",
-        rule="zobench.engine.shapes:SmallWeights.of",
+        rule="zobench.engine.directions.shapes:SmallWeights.of",
         copies=2,
         piece_copies=5,
         update=UpdateSize.SCALED,

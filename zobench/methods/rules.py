@@ -1,16 +1,16 @@
 """The engine's update rules with the constants that a spec gives them, each a function of the spec.
 
 Methods name these functions by strings, so that torch, which the rules are written in, is imported when a run begins; a
-rule that needs nothing of the spec they name itself (:meth:`zobench.engine.rules.ElementwiseRule.of`).
+rule that needs nothing of the spec they name itself (:meth:`zobench.engine.updates.rules.ElementwiseRule.of`).
 """
 
 from __future__ import annotations
 
 import math
 
-from zobench.engine.rules import Adam, Momentum
-from zobench.engine.shapes import Cone, DiagonalHessian, RecentMoments
-from zobench.engine.steps import AtLeast, WholeSteps
+from zobench.engine.directions.shapes import Cone, DiagonalHessian, RecentMoments
+from zobench.engine.updates.rules import Adam, Momentum
+from zobench.engine.updates.steps import AtLeast, WholeSteps
 from zobench.methods.conmezo import warmed_up
 from zobench.runspec import RunSpec
 

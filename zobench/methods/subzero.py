@@ -14,7 +14,7 @@ from zobench.methods.subspaces import InSubspaces
 from zobench.runspec.kinds import Definition, MethodKind, Structure
 
 if TYPE_CHECKING:
-    from zobench.engine.factors import LowRank
+    from zobench.engine.directions.factors import LowRank
     from zobench.runspec import RunSpec
 
 
@@ -29,7 +29,7 @@ def make(spec: RunSpec) -> InSubspaces:
 
 def directions(spec: RunSpec) -> LowRank:
     """SubZero's directions; its program's are as long as normal numbers."""
-    from zobench.engine.factors import Core
+    from zobench.engine.directions.factors import Core
 
     return Core(rank(spec), scaled=spec.definition == "as-shipped")
 

@@ -14,7 +14,7 @@ from zobench.methods.zo_sgd import OneSided
 from zobench.runspec.kinds import Definition, MethodKind, Need, Structure
 
 if TYPE_CHECKING:
-    from zobench.engine.factors import LowRank
+    from zobench.engine.directions.factors import LowRank
     from zobench.runspec import RunSpec
 
 VECTORS_LR = 1e-7
@@ -25,8 +25,8 @@ interval = at_least_one("interval", "ZO-Muon's example uses options.interval=100
 
 class ZOMuon(InSubspaces, OneSided):
     """``W -= lr * P msign(mean of g_i Psi_i)`` from the points W and W + eps P Psi_i: N + 1 in one pass, N the
-    ``queries``. P is the subspace's, with orthonormal columns (:class:`zobench.engine.factors.Projected`); msign sets
-    all singular values to about 1 (:func:`zobench.engine.factor_rules.orthogonalised`).
+    ``queries``. P is the subspace's, with orthonormal columns (:class:`zobench.engine.directions.factors.Projected`);
+    msign sets all singular values to about 1 (:func:`zobench.engine.directions.factor_rules.orthogonalised`).
 
     ``mismatched``: in the first step of an interval each direction is measured along a P of its own, and the update
     goes along the last one's, as in the published program (docs/design/METHODS.md, "ZO-Muon").
@@ -52,8 +52,8 @@ def make(spec: RunSpec) -> ZOMuon:
 
 def directions(spec: RunSpec) -> LowRank:
     """ZO-Muon's directions, with the rule that orthogonalises. Raises ``ValueError`` if ``vectors`` is negative."""
-    from zobench.engine.factor_rules import Orthogonalised
-    from zobench.engine.factors import Projected
+    from zobench.engine.directions.factor_rules import Orthogonalised
+    from zobench.engine.directions.factors import Projected
 
     share = float(spec.option("vectors"))
     if share < 0:

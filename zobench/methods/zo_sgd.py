@@ -181,7 +181,7 @@ class ZOSGD:
 class ZOSGDSignOfG(ZOSGD):
     """ZO-SGD-Sign as its program has it, and as appendix A prints it: ``W -= lr * sign(g) z``; the mean over queries.
 
-    ZO-Bench's equation 2 takes the sign of each element of ghat instead: :class:`zobench.engine.rules.Sign`.
+    ZO-Bench's equation 2 takes the sign of each element of ghat instead: :class:`zobench.engine.updates.rules.Sign`.
     """
 
     def _coefficient(self, g: float) -> float:

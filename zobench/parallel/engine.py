@@ -15,8 +15,8 @@ import torch
 
 from zobench.data.batch import Batch
 from zobench.engine import BASE, Engine, Point
-from zobench.engine.loss import counted
-from zobench.engine.population import Reward
+from zobench.engine.passes.loss import counted
+from zobench.engine.passes.population import Reward
 from zobench.parallel.world import World
 
 

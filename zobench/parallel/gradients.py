@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from zobench.data.batch import Batch
 from zobench.engine.backprop import Backprop
 from zobench.engine.base import EngineConfig
-from zobench.engine.loss import counted
+from zobench.engine.passes.loss import counted
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights
 from zobench.parallel.world import World, group, telling

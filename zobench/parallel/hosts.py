@@ -44,7 +44,7 @@ from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES, TIERS
 
 if TYPE_CHECKING:
-    from zobench.engine.tiers import Tier
+    from zobench.engine.weights.tiers import Tier
 
 PAGE = max(mmap.PAGESIZE, ALIGNMENT)
 TOUCHED, FILLED, UPLOADS, WRITES = range(4)
@@ -108,7 +108,7 @@ def hosts_for(spec: RunSpec, world: World) -> SharedHosts | None:
 
 
 class SharedHosts:
-    """Implements :class:`~zobench.engine.tiers.Hosts` for the ranks of one node.
+    """Implements :class:`~zobench.engine.weights.tiers.Hosts` for the ranks of one node.
 
     ``coordinated`` is off where several layers share a block (weights=shared): its values mean nothing then, and ranks
     do not wait for each other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from zobench.engine.schedule import Key, Op
+from zobench.engine.transfers.schedule import Key, Op
 
 
 @dataclass(slots=True)

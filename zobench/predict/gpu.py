@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zobench import models
-from zobench.engine import schedule
-from zobench.engine.schedule import Op
+from zobench.engine.transfers import schedule
+from zobench.engine.transfers.schedule import Op
 from zobench.parallel.mesh import is_out_of_place
 from zobench.predict import backward, footprint, links, low_rank, seconds, shapes, sizes
 from zobench.predict.allocator import Allocator
@@ -34,7 +34,7 @@ ROUNDS = (4, 8)
 """Rounds of the slots that are simulated; longer models go on as between these two."""
 MOVE_WIDTHS, UPDATE_WIDTHS = 5, 7
 """Times a weight's width that in-place passes read and write beside drawing z: z is scaled and added; the update scales
-twice and subtracts (:mod:`zobench.engine.perturb`)."""
+twice and subtracts (:mod:`zobench.engine.directions.perturb`)."""
 STORED_WIDTHS = 3
 """Likewise of each use of a z that is stored: it is copied, and at its first use written."""
 MOVE_KERNELS, UPDATE_KERNELS = 3, 4

@@ -1,8 +1,8 @@
 """What directions of low rank take beside the products with W, as a device meets them: thin products, sums, kernels,
 and what makes an estimate the update of its factors. No torch.
 
-Counted from :mod:`zobench.engine.low_rank_unit` and :mod:`zobench.engine.factor_rules`; of populations, whose points
-have each their own V (:class:`zobench.engine.products.RowForwards`), roughly.
+Counted from :mod:`zobench.engine.directions.low_rank_unit` and :mod:`zobench.engine.directions.factor_rules`; of
+populations, whose points have each their own V (:class:`zobench.engine.passes.products.RowForwards`), roughly.
 """
 
 from __future__ import annotations

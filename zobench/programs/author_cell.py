@@ -17,7 +17,7 @@ import torch
 from zobench import models
 from zobench.data.batch import Batch
 from zobench.durable.scratch import scratch
-from zobench.engine.checkpoint import save_checkpoint
+from zobench.engine.weights.checkpoint import save_checkpoint
 from zobench.finetune.assemble import disk_dir, empty_model, initial_weights
 from zobench.finetune.cautions import cautions
 from zobench.machine.device import choose_device

@@ -23,7 +23,7 @@ from zobench.data.tokens import stream
 from zobench.durable.replay import local
 from zobench.engine.core import judged
 from zobench.engine.interface import MeasuredEngine, TunedEngine
-from zobench.engine.survival import Survival
+from zobench.engine.weights.survival import Survival
 from zobench.finetune.assemble import empty_model, engine_config, planned, tuner
 from zobench.finetune.cautions import cautions
 from zobench.machine.device import choose_device

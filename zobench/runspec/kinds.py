@@ -72,7 +72,8 @@ class Definition:
 
     ``formula``: one line, what is done each step; ghat is the mean of g z. ``make`` names a function of the spec that
     gives the method (:class:`zobench.methods.base.Method`); ``rule`` one that gives the engine's update rule
-    (:class:`zobench.engine.rules.UpdateRule`), None for SGD's. ``state_width``: bytes of an element of the state, None
+    (:class:`zobench.engine.updates.rules.UpdateRule`), None for SGD's. ``state_width``: bytes of an element of the
+    state, None
     if it is as wide as what is tuned. ``copies``: float32 copies of a tensor that its update makes at once;
     ``piece_copies``: of a piece with counter noise, with the weights in float32 and z.
     """
@@ -89,8 +90,8 @@ class Definition:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Structure:
     """Directions that have low rank in every matrix. ``make`` names a function of the spec that gives them
-    (:class:`zobench.engine.factors.LowRank`), ``rank`` is their rank, and ``lasts`` the steps that share a subspace:
-    so long updates stay beside the weights.
+    (:class:`zobench.engine.directions.factors.LowRank`), ``rank`` is their rank, and ``lasts`` the steps that share a
+    subspace: so long updates stay beside the weights.
 
     Of a matrix of so many rows and columns, and the rank: the numbers that a direction has of its ``own`` and those
     that it may have ``shared``; the products (rows, inner, columns) of its ``update`` beside a sum. That takes so many

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zobench import models
-from zobench.engine import grid
 from zobench.engine.base import EngineConfig
-from zobench.engine.checkpoint import save_checkpoint
-from zobench.engine.drive import Drive, plain
+from zobench.engine.passes.drive import Drive, plain
+from zobench.engine.weights import grid
+from zobench.engine.weights.checkpoint import save_checkpoint
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 

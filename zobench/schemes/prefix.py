@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from zobench.data.batch import Batch
 from zobench.engine.base import BASE, EngineConfig
 from zobench.engine.core import Engine
-from zobench.engine.drive import call
+from zobench.engine.passes.drive import call
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 from zobench.schemes import PREFIX_TOKENS as TOKENS
@@ -95,7 +95,8 @@ class PrefixCache(Cache):
         self._cuts: dict[tuple[int, int], PrefixCache] = {}
 
     def rows(self, start: int, stop: int) -> PrefixCache:
-        """The prefixes of some rows of the batch: one copy's, as :mod:`zobench.engine.fold` cuts its arguments."""
+        """The prefixes of some rows of the batch: one copy's, as :mod:`zobench.engine.passes.fold` cuts its
+        arguments."""
         if (start, stop) not in self._cuts:  # once for all blocks
             self._cuts[start, stop] = PrefixCache(self._states[:, start:stop])
         return self._cuts[start, stop]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from zobench.engine.base import EngineConfig
-from zobench.engine.drive import call
+from zobench.engine.passes.drive import call
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 from zobench.schemes import PROMPT_TOKENS as TOKENS
@@ -49,7 +49,7 @@ class Prompt(Adapter):
 
 
 def drive(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Calls the model's body on the prompt and the tokens (see :class:`~zobench.engine.drive.Drive`)."""
+    """Calls the model's body on the prompt and the tokens (see :class:`~zobench.engine.passes.drive.Drive`)."""
     words = model.get_input_embeddings()(input_ids)  # type: ignore[operator]
     prompt = model.prompt_encoder(virtual_ids(input_ids, TOKENS)).to(words.dtype)  # type: ignore[operator]
     mask, positions = extended(model, attention_mask, TOKENS)

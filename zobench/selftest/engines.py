@@ -13,8 +13,8 @@ from zobench import models
 from zobench.data.batch import Batch
 from zobench.engine.base import EngineConfig
 from zobench.engine.core import Engine
-from zobench.engine.lanes import Action, CudaLanes, Lanes, ThreadLanes
-from zobench.engine.schedule import Op
+from zobench.engine.transfers.lanes import Action, CudaLanes, Lanes, ThreadLanes
+from zobench.engine.transfers.schedule import Op
 from zobench.machine.accelerator import Accelerator
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.models.weights import RandomWeights

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from zobench.engine.lanes import Action, Lanes
-from zobench.engine.schedule import Op
+from zobench.engine.transfers.lanes import Action, Lanes
+from zobench.engine.transfers.schedule import Op
 from zobench.testing.suite import refused
 
 SLOW = 0.02
@@ -15,7 +15,7 @@ SLOW = 0.02
 
 
 class LanesConformance:
-    """Any lanes (:class:`~zobench.engine.lanes.Lanes`) whose operations run on the CPU. Give :meth:`make`."""
+    """Any lanes (:class:`~zobench.engine.transfers.lanes.Lanes`) whose operations run on the CPU. Give :meth:`make`."""
 
     def make(self) -> Lanes:
         """New lanes."""

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from zobench.data.batch import Batch
 from zobench.engine.base import BASE, Entry, PassRecord, Point, Position
-from zobench.engine.blocks import Unit
 from zobench.engine.interface import LocalEngine, TunedEngine
-from zobench.engine.tiers import allocate
+from zobench.engine.weights.blocks import Unit
+from zobench.engine.weights.tiers import allocate
 from zobench.testing.engine import ENTRIES, PAIRS, EngineConformance
 from zobench.testing.plain import full, padded, skeleton, start
 from zobench.testing.suite import assert_same, refused

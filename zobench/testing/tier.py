@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from zobench.engine.blocks import PAGE
-from zobench.engine.tiers import Tier, allocate
+from zobench.engine.weights.blocks import PAGE
+from zobench.engine.weights.tiers import Tier, allocate
 
 SIZES = [PAGE * pages for pages in (3, 1, 7, 2)]
 """Bytes of the blocks: different, and no powers of two among them."""
@@ -25,7 +25,7 @@ def contents(seed: int, size: int) -> Tensor:
 
 
 class TierConformance:
-    """Any tier (:class:`~zobench.engine.tiers.Tier`) on the CPU. Give :meth:`make`."""
+    """Any tier (:class:`~zobench.engine.weights.tiers.Tier`) on the CPU. Give :meth:`make`."""
 
     def make(self, blocks: Sequence[Tensor], folder: Path) -> Tier:
         """A tier that holds these blocks, uint8; :meth:`filled` calls its ``fill``. ``folder`` is for its files."""

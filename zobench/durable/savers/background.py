@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Target, block_of, failure
-from zobench.engine.blocks import Unit
-from zobench.engine.lanes import Event
-from zobench.engine.tiers import allocate
+from zobench.engine.transfers.lanes import Event
+from zobench.engine.weights.blocks import Unit
+from zobench.engine.weights.tiers import allocate
 
 if TYPE_CHECKING:
     from zobench.engine.interface import LocalEngine

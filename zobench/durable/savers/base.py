@@ -15,8 +15,8 @@ from torch import Tensor
 from zobench.durable import snapshot
 from zobench.durable.snapshot import Writer
 from zobench.engine.base import Position
-from zobench.engine.blocks import PAGE, Unit
-from zobench.engine.lanes import Event
+from zobench.engine.transfers.lanes import Event
+from zobench.engine.weights.blocks import PAGE, Unit
 
 if TYPE_CHECKING:
     from zobench.engine.interface import LocalEngine

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from zobench.durable import tensors
 from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Target, block_of, failure, part
-from zobench.engine.lanes import Event
-from zobench.engine.tiers import allocate
+from zobench.engine.transfers.lanes import Event
+from zobench.engine.weights.tiers import allocate
 
 if TYPE_CHECKING:
     from zobench.engine.interface import LocalEngine, SavingEngine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zobench.durable.savers.background import BackgroundSaver, Copy, wait
 from zobench.durable.savers.base import Target, part
 from zobench.engine.base import Position
-from zobench.engine.blocks import Unit
+from zobench.engine.weights.blocks import Unit
 
 if TYPE_CHECKING:
     from zobench.engine.interface import LocalEngine

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from zobench.durable.savers.background import BackgroundSaver, Copy
 from zobench.durable.savers.base import Target, part, part_size
-from zobench.engine.blocks import Unit
+from zobench.engine.weights.blocks import Unit
 
 if TYPE_CHECKING:
     from zobench.engine.interface import LocalEngine

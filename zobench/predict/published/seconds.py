@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from zobench.engine.schedule import Op
+from zobench.engine.transfers.schedule import Op
 from zobench.predict import shapes
 from zobench.predict.clock import Clock
 from zobench.predict.hardware import Gpu

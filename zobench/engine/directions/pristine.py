@@ -1,0 +1,380 @@
+"""Perturbation with counter noise: W + c z is written into a scratch buffer, and only updates change W.
+
+z is drawn once per pair of points. Any number of pending journal entries is applied in float32 with one rounding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zobench import kernels
+from zobench.engine.base import BASE, Entry, Point
+from zobench.engine.directions.arithmetic import Arithmetic
+from zobench.engine.directions.general import General
+from zobench.engine.directions.perturb import is_decayed
+from zobench.engine.passes import head as heads
+from zobench.engine.passes.head import Head, Judged, Picked
+from zobench.engine.passes.loss import RunningLoss, Targets
+from zobench.engine.weights.blocks import Field, Memory, Pieces, Unit
+from zobench.engine.weights.wire import DeviceWeights, is_read_only
+from zobench.kernels import Flat, Segment, Span, Update
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Bound:
+    """A unit's tensors as the model takes them, at W, which is in ``flat``, and as ``made`` at a point in the scratch;
+    ``runs``: its tensors of one dtype each, whole in W and in the scratch."""
+
+    flat: Memory
+    weights: list[Tensor]
+    made: list[Tensor]
+    runs: list[tuple[Tensor, Tensor]]
+
+
+class Pristine(Arithmetic):
+    """W + c z made fresh in ``scratch``; the opposite point is 2W - S, exactly antithetic and without a second draw.
+
+    Entries that are not applied yet are replayed into W when a unit's turn begins, in float32 with one rounding. They
+    stay from ``writeback_every`` steps on (docs/design/METHODS.md, "Counter noise and pristine weights"); until then W
+    is made anew at each turn, in the slot, which its next upload overwrites, or in ``weights.master``, and the base is
+    never written.
+    ``keeps``: whether a streamed unit is in the same slot at each turn, so that its tensors there are made once.
+    ``route``: see :class:`~zobench.engine.directions.in_place.InPlace`; here it decides only which point of a pair is
+    drawn and which one is flipped.
+    """
+
+    points: tuple[Point, ...] = ()
+    route: tuple[Point, ...] = ()
+    in_place = False
+
+    def __init__(
+        self, journal: Sequence[Entry], writeback_every: float, scratch: Tensor, weights: DeviceWeights,
+        general: General | None = None, keeps: bool = True,
+    ) -> None:  # fmt: skip
+        self._journal, self._every, self._weights, self._general = journal, writeback_every, weights, general
+        self._scratch, self._keeps = scratch, keeps
+        self._turn: Unit | None = None
+        self._flat: Tensor | Pieces = scratch
+        self._current = _Bound(scratch, [], [], [])
+        self._in_scratch: Point | None = None  # the point that the scratch holds
+        self._layouts: dict[int, tuple[tuple[slice, Flat], ...]] = {}
+        self._bound: dict[int, _Bound] = {}
+        self._seen = 0
+        self._updates: dict[tuple[int, int | None, bool], tuple[Update, ...]] = {}
+
+    def at(self, unit: Unit, point: Point) -> list[Tensor]:
+        if (before := self._drawn_before(point)) is not None and self._in_scratch != unit.target(before):
+            self.at(unit, before)
+        begins = self._turn is not unit
+        base = self._begin(unit) if begins else None
+        target = unit.target(point)
+        if unit.trained:
+            self._move(unit, target, begins, base)
+        self._in_scratch = target
+        if begins and self.is_due(unit):
+            self._keep(unit)
+        return self._current.made if target.scale else self._current.weights  # W itself needs no copy
+
+    def finish(self, unit: Unit) -> None:
+        self._turn = self._in_scratch = None
+        if not self._keeps:
+            self.close()
+
+    def close(self) -> None:
+        self._bound.clear()
+        self._flat, self._current = self._scratch, _Bound(self._scratch, [], [], [])
+
+    def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
+        """As :class:`Arithmetic` has it: no point touches the weights, but what is due is applied at every turn."""
+        if self.is_due(unit):
+            self.at(unit, BASE)
+            self.finish(unit)
+
+    def settle(self, unit: Unit) -> None:
+        if not self.pending(unit) or is_read_only(unit, self._weights.wire):
+            return
+        every, self._every = self._every, 0.0
+        try:
+            self.at(unit, BASE)
+        finally:
+            self._every = every
+            self.finish(unit)
+
+    def whole(self, unit: Unit) -> list[Tensor]:
+        if unit.streamed:
+            return self.at(unit, BASE)
+        if self.is_due(unit):
+            self.settle(unit)
+        assert isinstance(unit.buffer, Tensor)
+        return unit.views(self.caught_up(unit, unit.buffer))
+
+    def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
+        """As :class:`Arithmetic` has it: in a copy they stay pending for the unit itself."""
+        if not self.pending(unit):
+            return weights
+        current = weights.clone() if weights is unit.buffer else weights
+        for item in unit.trainable:
+            updates, states = self.pending(unit, is_decayed(item.name)), unit.states_of(item, current)
+            self._advance(item.view(current), Span(item.tensor_id, item.start), updates, states)
+        return current
+
+    def direction(self, seed: int, unit: Unit, out: Sequence[Tensor]) -> None:
+        general = self._general or General(None, {})
+        for item, direction in zip(unit.trainable, out, strict=True):
+            z = direction if direction.dtype == torch.float32 else torch.empty_like(direction, dtype=torch.float32)
+            general.direction(seed, Span(item.tensor_id, item.start), z)
+            direction.copy_(z)
+
+    def embed(
+        self, unit: Unit, ids: Tensor, points: Sequence[Point], lookup: Callable[[Tensor], Tensor], tied: bool
+    ) -> list[Tensor]:
+        """As :class:`Arithmetic` has it: the table itself is not touched; a tied one is settled by the head."""
+        outputs = [lookup(rows) for rows in self.rows(unit, unit.fields[0], ids, points)]
+        if not tied and self.is_due(unit):
+            self.settle(unit)
+        return outputs
+
+    def judge(self, head: Head, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]) -> Sequence[Judged]:
+        """As :class:`Arithmetic` has it: a few vocabulary rows at a time, so that neither the head's perturbed weights
+        nor the logits ever exist whole."""
+        if head.compared is not None:
+            return self._compared(head, head.compared.tokens, states, targets, points)
+        where, shared = head.tensors(), Targets(targets)
+        losses = [RunningLoss(shared) for _ in states]
+        vocabulary, step = where["weight"][1].shape[0], head.rows(len(targets))
+        for first in range(0, vocabulary, step):
+            last = min(first + step, vocabulary)
+            weights = self.part(*where["weight"], first, last, points)
+            offset = heads.HEAD_BYTES - heads.BIAS_BYTES
+            biases = self.part(*where["bias"], first, last, points, offset) if "bias" in where else None
+            for at_point, running, weight in zip(states, losses, weights, strict=True):
+                bias = None if biases is None else next(biases)
+                running.add(head.logits(at_point, weight, bias).float(), first)
+        for unit in head.units:
+            self.keep_parts(unit)
+        return losses
+
+    def _compared(
+        self, head: Head, tokens: Tensor, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]
+    ) -> list[Picked]:
+        """As :meth:`judge`, from the rows of ``tokens`` alone: the others are not perturbed, but what is due stays."""
+        for unit in head.units:
+            if self.is_due(unit):
+                self.settle(unit)
+        rows = {key: self.rows(unit, item, tokens, points) for key, (unit, item) in head.tensors().items()}
+        biases = rows.get("bias")
+        return [
+            head.differing(state, weight, None if biases is None else next(biases).squeeze(1), targets)
+            for state, weight in zip(states, rows["weight"], strict=True)
+        ]
+
+    def is_due(self, unit: Unit) -> bool:
+        """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""
+        if unit.applied == len(self._journal) or not unit.trained or is_read_only(unit, self._weights.wire):
+            return False
+        return self._journal[-1].step - self._journal[unit.applied].step + 1 >= self._every
+
+    def pending(self, unit: Unit, decayed: bool = True) -> tuple[Update, ...]:
+        """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""
+        if not unit.trained:
+            return ()
+        if self._seen != len(self._journal):
+            self._seen = len(self._journal)
+            self._updates.clear()
+        for part in (None, unit.part):
+            if (key := (unit.applied, part, decayed)) in self._updates:
+                return self._updates[key]
+        entries = self._journal[unit.applied :]
+        named = any(entry.part is not None for entry in entries)
+        self._updates[unit.applied, unit.part if named else None, decayed] = updates = tuple(
+            Update(e.seed, e.g, e.lr, e.weight_decay if decayed else 0.0, e.step, e.extra)
+            for e in entries
+            if unit.moves(e)
+        )
+        return updates
+
+    def rows(self, unit: Unit, item: Field, rows: Tensor, points: Sequence[Point]) -> Iterator[Tensor]:
+        """Chosen rows of a resident matrix at each point, (len(rows), width), made in a copy; valid until the next. Of
+        a vector, (len(rows), 1)."""
+        assert unit.buffer is not None
+        copy = item.view(unit.buffer)[rows].view(len(rows), -1)
+        if not item.trainable:
+            return iter([copy] * len(points))
+        updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
+        states = [state[rows].view(len(rows), -1) for state in unit.states_of(item, unit.buffer)]
+        return self._walk(unit, copy, torch.empty_like(copy), span, points, updates, None, states)
+
+    def part(
+        self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point], offset: int = 0
+    ) -> Iterator[Tensor]:
+        """Rows [first, last) of a resident tensor at each point, valid until the next, made at byte ``place`` of the
+        scratch. After the last part of the last tensor, :meth:`keep_parts` ends the unit's turn."""
+        assert unit.buffer is not None
+        whole = item.view(unit.buffer)[first:last]
+        if not item.trainable:
+            return iter([whole] * len(points))
+        updates = self.pending(unit, is_decayed(item.name))
+        scratch, weights, base = _like(self._scratch[offset:], whole), whole, None
+        if updates and not self.is_due(unit):
+            assert self._weights.master is not None
+            weights, base = _like(self._weights.master[offset:], whole), whole
+        span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
+        states = [state[first:last] for state in unit.states_of(item, unit.buffer)]
+        return self._walk(unit, weights, scratch, span, points, updates, base, states)
+
+    def keep_parts(self, unit: Unit) -> None:
+        """Notes that all parts of a resident unit were visited, so that entries that were due have been applied."""
+        if self.is_due(unit):
+            unit.applied = len(self._journal)
+            unit.changed = True
+
+    def _flips(self, first: Point | None, second: Point) -> bool:
+        """Whether 2 W minus the weights at one of the points is those at the other."""
+        if self._general is not None and not self._general.is_antithetic:
+            return False
+        return first is not None and first.seed == second.seed and first.scale == -second.scale
+
+    def _drawn_before(self, point: Point) -> Point | None:
+        """The point that ``point`` is flipped from where one device looks at both, if this one does not."""
+        number = self.route.index(point) if point.scale and point in self.route else 0
+        before = self.route[number - 1] if number else None
+        return before if before is not None and (before.seed, before.scale) == (point.seed, -point.scale) else None
+
+    def _begin(self, unit: Unit) -> Tensor | None:
+        """Decides where W is in this turn; returns what it is to be made from if that is elsewhere."""
+        self._turn, self._in_scratch = unit, None
+        self._flat = self._weights.unpacked(unit)
+        base: Tensor | None = None
+        if not unit.streamed and self.pending(unit) and not self.is_due(unit):
+            assert self._weights.master is not None
+            assert isinstance(unit.buffer, Tensor)
+            base, self._flat = unit.buffer, self._weights.master
+        self._current = self._bindings(unit)
+        return base
+
+    def _bindings(self, unit: Unit) -> _Bound:
+        """Kept as long as W stays in the same memory."""
+        bound = self._bound.get(id(unit))
+        if bound is None or bound.flat is not self._flat:
+            with torch.inference_mode(False):  # they outlive the mode
+                frozen = self._weights.of(unit)
+                weights = [item.bound(self._flat if item.trainable else frozen) for item in unit.fields]
+                made, runs = weights, list[tuple[Tensor, Tensor]]()
+                if unit.trained <= self._scratch.numel():  # a table is never perturbed whole
+                    pairs = zip(unit.fields, weights, strict=True)
+                    made = [item.bound(self._scratch) if item.trainable else tensor for item, tensor in pairs]
+                    runs = [
+                        (flat.whole(self._flat[part]), flat.whole(self._scratch[part]))
+                        for part, flat in self._layout(unit)
+                    ]
+            self._bound[id(unit)] = bound = _Bound(self._flat, weights, made, runs)
+        return bound
+
+    def _layout(self, unit: Unit) -> tuple[tuple[slice, Flat], ...]:
+        if id(unit) not in self._layouts:
+            pieces = unit.cuts if isinstance(self._flat, Pieces) else [(0, unit.nbytes)]
+            self._layouts[id(unit)] = tuple(_layout(unit, pieces))
+        return self._layouts[id(unit)]
+
+    def _move(self, unit: Unit, point: Point, begins: bool, base: Tensor | None) -> None:
+        """Makes the unit's tensors at ``point``; when its turn ``begins``, first W, with what is pending."""
+        scratch = self._scratch if point.scale else None
+        if scratch is not None and self._flips(self._in_scratch, point):
+            for weights, moved in self._current.runs:
+                kernels.flip(weights, moved)
+        elif self._general is None:
+            updates = self.pending(unit) if begins else ()
+            for part, flat in self._layout(unit):
+                parts = [None if memory is None else memory[part] for memory in (base, scratch)]
+                kernels.advance_flat(
+                    self._flat[part], flat, updates, base=parts[0], scratch=parts[1], seed=point.seed or 0,
+                    scale=point.scale,
+                )  # fmt: skip
+        elif scratch is not None or base is not None or (begins and self.pending(unit)):
+            self._generally(self._general, unit, point, begins, base)
+
+    def _generally(self, general: General, unit: Unit, point: Point, begins: bool, base: Tensor | None) -> None:
+        """As :meth:`_move`, tensor by tensor."""
+        for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
+            updates = self.pending(unit, decayed) if begins else ()
+            states = unit.states_of(item, unit.buffer) if unit.buffer is not None else []
+            general.advance(
+                item.view(self._flat), Span(item.tensor_id, item.start), updates, states=states,
+                base=None if base is None else item.view(base),
+                scratch=item.view(self._scratch) if point.scale else None, seed=point.seed or 0, scale=point.scale,
+            )  # fmt: skip
+
+    def _keep(self, unit: Unit) -> None:
+        """The replayed entries stay: ``unit.buffer`` becomes what its tier must get."""
+        unit.applied = len(self._journal)
+        unit.dirty = unit.changed = True
+        self._weights.pack(unit)
+
+    def _walk(
+        self, unit: Unit, weights: Tensor, scratch: Tensor, span: Span, points: Iterable[Point],
+        updates: Sequence[Update], base: Tensor | None, states: Sequence[Tensor],
+    ) -> Iterator[Tensor]:  # fmt: skip
+        """The tensor at each point, in ``weights`` or in ``scratch``; ``base``: what ``weights`` is made from, if not
+        from itself."""
+        reached: Point | None = None
+        for point in points:
+            before, target = self._drawn_before(point), unit.target(point)
+            for stop in (
+                (target,) if before is None or reached == unit.target(before) else (unit.target(before), target)
+            ):
+                made = self._reach(weights, scratch, span, reached, stop, updates, base, states)
+                reached, updates, base = stop, (), None
+            yield made
+
+    def _reach(
+        self, weights: Tensor, scratch: Tensor, span: Span, reached: Point | None, target: Point,
+        updates: Sequence[Update], base: Tensor | None, states: Sequence[Tensor],
+    ) -> Tensor:  # fmt: skip
+        """The tensor at the point ``target``, after ``updates``, in one pass over it; ``scratch`` holds the point
+        ``reached``. ``base``: what ``weights`` is made from, if not from itself."""
+        if target.seed is None or target.scale == 0.0:
+            if updates or base is not None:
+                self._advance(weights, span, updates, states, base=base)
+            return weights
+        if self._flips(reached, target):
+            kernels.flip(weights, scratch)
+        else:
+            self._advance(
+                weights, span, updates, states, base=base, scratch=scratch, seed=target.seed, scale=target.scale
+            )
+        return scratch
+
+    def _advance(
+        self, weights: Tensor, span: Span, updates: Sequence[Update], states: Sequence[Tensor], *,
+        base: Tensor | None = None, scratch: Tensor | None = None, seed: int = 0, scale: float = 0.0,
+    ) -> None:  # fmt: skip
+        if self._general is None:
+            kernels.advance(weights, span, updates, base=base, scratch=scratch, seed=seed, scale=scale)
+        else:
+            self._general.advance(
+                weights, span, updates, states=states, base=base, scratch=scratch, seed=seed, scale=scale
+            )
+
+
+def _layout(unit: Unit, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[slice, Flat]]:
+    """Where the unit's trained tensors lie in each of its ``pieces`` of memory, one run for each change of dtype."""
+    for first, last in pieces:
+        inside = [pair for pair in zip(unit.trainable, unit.decayed, strict=True) if first <= pair[0].offset < last]
+        for dtype, run in itertools.groupby(inside, key=lambda pair: pair[0].dtype):
+            segments = [
+                Segment(
+                    item.tensor_id, item.start, (item.offset - first) // dtype.itemsize, item.shape.numel(), decayed
+                )
+                for item, decayed in run
+            ]
+            yield slice(first, last), Flat(dtype, segments)
+
+
+def _like(buffer: Tensor, tensor: Tensor) -> Tensor:
+    """The beginning of a flat uint8 buffer, as a tensor like this one."""
+    return buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)

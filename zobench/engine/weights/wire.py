@@ -1,0 +1,332 @@
+"""The wire: the format in which a unit's weights rest in their tier and cross the link, narrower than on the device.
+
+ZO2 calls this its AMP mode (ZO-Offloading 5.4, ZO2 D.4): 32 bits on the device, 16 or 8 in the tier and on the link.
+Both conversions run where the compute runs, so they need no lane of their own. :class:`FloatWire` rounds to narrower
+floats; :class:`IntegerWire` keeps matrices as integers of 8 or 4 bits, with a scale for every group of values;
+:class:`StoredWire` leaves a quantised checkpoint's own bytes as they are. The last two are only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from zobench.engine.weights import grid as integers
+from zobench.engine.weights.blocks import ALIGNMENT, PAGE, Field, Pieces, Unit
+from zobench.engine.weights.tiers import Extent
+from zobench.kernels import DTYPES, scaled
+from zobench.kernels.packing import Packing, Rows
+from zobench.models.stored import Stored
+from zobench.models.weights import Weights
+from zobench.runspec.kinds import SCALE_WIDTH, WIRES, WireKind
+
+FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+
+
+class Wire(Protocol):
+    """Packs and unpacks units. ``read_only``: a unit is packed once, and no update is ever written into it."""
+
+    read_only: bool
+
+    def prepare(self, device: str, dtype: torch.dtype) -> None:
+        """Compiles what both conversions of weights of ``dtype`` launch on the device."""
+
+    def nbytes(self, unit: Unit) -> int:
+        """Bytes of the unit at rest, a whole number of pages."""
+
+    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
+        """Writes the unit's weights in ``slot`` into ``master``, in the model's dtype."""
+
+    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
+        """The inverse of :meth:`decode`, rounding to the wire's format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Where one tensor of a unit is at rest: values at ``offset``, and float32 scales, one per row, at ``scales``."""
+
+    field: Field
+    dtype: torch.dtype
+    offset: int
+    scales: int | None = None
+
+    def values(self, slot: Tensor) -> Tensor:
+        """The tensor's values inside a slot, in the wire's dtype."""
+        nbytes = self.field.shape.numel() * self.dtype.itemsize
+        return slot[self.offset : self.offset + nbytes].view(self.dtype).view(self.field.shape)
+
+    @property
+    def rows(self) -> Rows:
+        """The tensor's place as the kernels take it; without scales its shape does not matter."""
+        rows, width = (1, self.field.shape.numel()) if self.scales is None else tuple(self.field.shape)
+        return Rows(self.field.offset, self.offset, self.scales, rows, width)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A unit at rest, ``nbytes`` long, a whole number of pages: what is ``cast`` or copied tensor by tensor, and what
+    is scaled, with all that lies beside it, in one launch for each dtype."""
+
+    cast: list[Packed]
+    packings: list[Packing]
+    nbytes: int
+
+
+def is_read_only(unit: Unit, wire: Wire | None) -> bool:
+    """Whether the unit's weights at rest are never written, so that all its updates stay pending."""
+    return unit.streamed and wire is not None and wire.read_only
+
+
+class DeviceWeights:
+    """Where the weights of a unit on the device are in the model's dtype: in its buffer or, where it is streamed in the
+    format of ``wire``, unpacked in ``master``, a uint8 buffer that all such units use in turn."""
+
+    def __init__(self, wire: Wire | None, master: Tensor | None) -> None:
+        self.wire, self.master = wire, master
+
+    def of(self, unit: Unit) -> Tensor | Pieces:
+        """The memory of the unit's weights."""
+        assert unit.buffer is not None, f"{unit.name} is not on the device"
+        if self.wire is None or not unit.streamed:
+            return unit.buffer
+        assert self.master is not None
+        return self.master
+
+    def unpacked(self, unit: Unit) -> Tensor | Pieces:
+        """The memory of the unit's weights, after they were unpacked into it."""
+        if self.wire is not None and unit.streamed:
+            assert self.master is not None
+            assert isinstance(unit.buffer, Tensor)
+            self.wire.decode(unit, unit.buffer, self.master)
+        return self.of(unit)
+
+    def pack(self, unit: Unit) -> None:
+        """Puts what was unpacked back into the unit's buffer, in the wire's format."""
+        if self.wire is not None and unit.streamed:
+            assert self.master is not None
+            assert isinstance(unit.buffer, Tensor)
+            self.wire.encode(unit, self.master, unit.buffer)
+
+
+class FloatWire:
+    """A :class:`Wire` of floating-point numbers. ``kind``: fp16, bf16, or fp8 (e4m3, a float32 scale for each row of a
+    matrix).
+
+    With fp8, vectors (biases, norms) keep their dtype: they are few, and eight bits would cost them most.
+    """
+
+    read_only = False
+
+    def __init__(self, kind: str) -> None:
+        self._dtype, self._scaled = FORMATS[kind], WIRES[kind].is_scaled
+        self._layouts: dict[int, Layout] = {}
+
+    def prepare(self, device: str, dtype: torch.dtype) -> None:
+        if self._scaled:
+            scaled.prepare(device, dtype)
+
+    def nbytes(self, unit: Unit) -> int:
+        return self._layout(unit).nbytes
+
+    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
+        layout = self._layout(unit)
+        for item in layout.cast:
+            item.field.view(master).copy_(item.values(slot))
+        for packing in layout.packings:
+            scaled.unpack(packing, slot, master)
+
+    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
+        layout = self._layout(unit)
+        for item in layout.cast:
+            item.values(slot).copy_(item.field.view(master))
+        for packing in layout.packings:
+            scaled.pack(packing, master, slot)
+
+    def _layout(self, unit: Unit) -> Layout:
+        if id(unit) not in self._layouts:
+            packed, offset = [], 0
+            for item in unit.fields:
+                is_scaled = self._scaled and item.is_parameter and len(item.shape) == 2
+                narrow = item.is_parameter and (is_scaled or not self._scaled)
+                dtype = self._dtype if narrow else item.dtype
+                values = aligned(item.shape.numel() * dtype.itemsize)
+                packed.append(Packed(item, dtype, offset, offset + values if is_scaled else None))
+                offset += values + (aligned(4 * item.shape[0]) if is_scaled else 0)
+            self._layouts[id(unit)] = self._grouped(packed, whole_pages(offset))
+        return self._layouts[id(unit)]
+
+    def _grouped(self, packed: list[Packed], nbytes: int) -> Layout:
+        groups: dict[torch.dtype, list[Rows]] = {}
+        cast = []
+        for item in packed:
+            if self._scaled and item.field.dtype in DTYPES:
+                groups.setdefault(item.field.dtype, []).append(item.rows)
+            else:
+                cast.append(item)
+        return Layout(cast, [Packing(dtype, rows) for dtype, rows in groups.items()], nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where a matrix rests: its integers at ``offset``, its groups' scales at ``scales``. The matrix is cut, row after
+    row, into ``count`` groups of the kind's size; the last one may be short and is filled up with zeros."""
+
+    field: Field
+    kind: WireKind
+    offset: int
+    scales: int
+    count: int
+
+    def packed(self, slot: Tensor) -> Tensor:
+        """The integers, uint8 (groups, bytes of a group), as :func:`zobench.engine.weights.grid.packed` has them."""
+        width = self.kind.group * self.kind.bits // 8
+        return slot[self.offset : self.offset + self.count * width].view(self.count, width)
+
+    def scale(self, slot: Tensor) -> Tensor:
+        """The groups' scales (groups, 1), bfloat16."""
+        return slot[self.scales : self.scales + SCALE_WIDTH * self.count].view(torch.bfloat16).unsqueeze(1)
+
+    def chunks(self, flat: Tensor) -> Iterator[slice]:
+        """The groups that are packed or unpacked at once, of a matrix that lies in ``flat``."""
+        size = integers.chunk(flat, self.kind.group)
+        return (slice(first, min(first + size, self.count)) for first in range(0, self.count, size))
+
+
+class IntegerWire:
+    """A :class:`Wire` of integers; vectors (biases, norms) stay as they are.
+
+    They lie on a symmetric grid (:mod:`zobench.engine.weights.grid`) and are unpacked as code times scale, rounded once
+    to the model's dtype. What rests is never written again (:class:`zobench.runspec.kinds.WireKind`).
+    """
+
+    read_only = True
+
+    def __init__(self, kind: WireKind) -> None:
+        self._kind = kind
+        self._layouts: dict[int, tuple[list[Grid], list[tuple[Field, int]], int]] = {}
+
+    def prepare(self, device: str, dtype: torch.dtype) -> None:
+        """Nothing: torch's own operations do it."""
+
+    def nbytes(self, unit: Unit) -> int:
+        return self._layout(unit)[2]
+
+    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
+        grids, plain, _ = self._layout(unit)
+        for grid in grids:
+            flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)
+            for chunk in grid.chunks(flat):
+                values = integers.unpacked(packed[chunk], self._kind.bits).mul_(scale[chunk].float()).view(-1)
+                target = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
+                target.copy_(values[: target.numel()])
+        for item, offset in plain:
+            item.view(master).copy_(_plain(item, offset, slot))
+
+    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
+        grids, plain, _ = self._layout(unit)
+        for grid in grids:
+            flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)
+            for chunk in grid.chunks(flat):
+                shape = chunk.stop - chunk.start, self._kind.group
+                values = torch.zeros(shape, dtype=torch.float32, device=flat.device)
+                source = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
+                values.view(-1)[: source.numel()].copy_(source)
+                codes, scales = integers.rounded(values, self._kind.bits)
+                scale[chunk].copy_(scales)
+                packed[chunk].copy_(integers.packed(codes, self._kind.bits))
+        for item, offset in plain:
+            _plain(item, offset, slot).copy_(item.view(master))
+
+    def _layout(self, unit: Unit) -> tuple[list[Grid], list[tuple[Field, int]], int]:
+        if id(unit) not in self._layouts:
+            grids: list[Grid] = []
+            plain, offset, kind = [], 0, self._kind
+            for item in unit.fields:
+                if item.is_parameter and len(item.shape) >= 2:
+                    count = -(-item.shape.numel() // kind.group)
+                    scales = offset + aligned(count * kind.group * kind.bits // 8)
+                    grids.append(Grid(item, kind, offset, scales, count))
+                    offset = scales + aligned(SCALE_WIDTH * count)
+                else:
+                    plain.append((item, offset))
+                    offset += aligned(item.nbytes)
+            self._layouts[id(unit)] = grids, plain, whole_pages(offset)
+        return self._layouts[id(unit)]
+
+
+def _plain(item: Field, offset: int, slot: Tensor) -> Tensor:
+    """A tensor that rests as it is, inside a slot."""
+    return slot[offset : offset + item.nbytes].view(item.dtype).view(item.shape)
+
+
+class StoredWire:
+    """A :class:`Wire` that decodes units whose tensors rest as files have them; they are never
+    written (writeback_every=inf)."""
+
+    read_only = True
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._layouts: dict[int, tuple[list[tuple[Field, Stored, list[int]]], int]] = {}
+
+    def prepare(self, device: str, dtype: torch.dtype) -> None:
+        """Nothing: torch's own operations do it."""
+
+    def nbytes(self, unit: Unit) -> int:
+        return self._layout(unit)[1]
+
+    def extents(self, unit: Unit) -> list[Extent]:
+        """Where the unit's bytes are in the files, and in a slot."""
+        return [
+            Extent(piece.file, piece.offset, piece.nbytes, target)
+            for _, stored, targets in self._layout(unit)[0]
+            for piece, target in zip(stored.pieces, targets, strict=True)
+        ]
+
+    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
+        for item, stored, targets in self._layout(unit)[0]:
+            pieces = zip(stored.pieces, targets, strict=True)
+            stored.write([slot[target : target + piece.nbytes] for piece, target in pieces], item.view(master))
+
+    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
+        """Never asked for: what rests is only read."""
+        raise AssertionError(f"{unit.name} rests in a checkpoint, which is only read")
+
+    def _layout(self, unit: Unit) -> tuple[Sequence[tuple[Field, Stored, list[int]]], int]:
+        if id(unit) not in self._layouts:
+            placed, offset = [], 0
+            for item in unit.fields:
+                stored = self._stored(item)
+                targets = []
+                for piece in stored.pieces:
+                    targets.append(offset)
+                    offset += aligned(piece.nbytes)
+                placed.append((item, stored, targets))
+            self._layouts[id(unit)] = placed, whole_pages(offset)
+        return self._layouts[id(unit)]
+
+    def _stored(self, item: Field) -> Stored:
+        if not item.is_parameter:
+            raise ValueError(f"`tier=checkpoint` needs blocks without buffers, but {item.name} is one; use tier=disk")
+        stored = self._weights.stored(item.name)
+        assert stored is not None, f"{item.name} is in no file"
+        if item.is_part:
+            raise ValueError(
+                f"`tier=checkpoint` of quantised weights needs whole tensors, but {item.name} is cut into tiles; use "
+                "granularity=block or linear"
+            )
+        return stored
+
+
+def aligned(nbytes: int) -> int:
+    """``nbytes`` rounded up, so that a tensor can begin after them."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def whole_pages(nbytes: int) -> int:
+    """``nbytes`` rounded up to a whole number of pages."""
+    return -(-nbytes // PAGE) * PAGE
