@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from zobench.machine.texts import toml_of
-from zobench.runspec import DECLARED, METHODS, check_key, check_value, flat, named
+from zobench.runspec import DECLARED, METHODS, check_key, check_value, flat
 
-SEARCHED = named(lambda field: field.searched)
+SEARCHED = (
+    "lr", "eps", "batch_size", "steps", "weight_decay", "queries", "momentum", "sparsity", "zo_layers", "lr_schedule",
+    "definition", "options",
+)  # fmt: skip
 """What may differ inside a search: the rest decides which data, model and method are compared, or where they run."""
 BATCH = 16
 """ZO-Bench's, section 4."""

@@ -19,7 +19,6 @@ from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Table
 from zobench.result import Outcome, Result
 from zobench.result.quantity import ABSENT, Interval, Quantity
-from zobench.runspec import named
 from zobench.runspec.registries import METRICS
 from zobench.stats.intervals import Ratio as PairedRatio
 from zobench.store import evidence, metrics
@@ -27,8 +26,9 @@ from zobench.store.query import distinct_names
 
 INFERRED = "Inferred: the paper leaves this value out, and others in its table imply it."
 _ARROW = {"lower": "↓", "higher": "↑"}
-_SETTINGS = named(lambda field: field.timing)
-_TUNED = named(lambda field: field.tuning)
+_SETTINGS = ("device", "weights", "data", "batch_size", "seq_len", "warmup")
+"""The fields that a table of times names above itself."""
+_TUNED = ("device", "weights", "task", "batch_size", "seq_len", "dtype", "seed", "definition")
 """What a reader of accuracies asks; of a task, ``seq_len`` is the most tokens of an example."""
 
 

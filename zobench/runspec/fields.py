@@ -55,8 +55,7 @@ class SpecField(Generic[T]):
     """What is declared of a field. ``default``: of a field that must be given, an example. ``about``: one line.
 
     ``remedy`` ends the error about a value out of range. ``label`` and ``order``: how and where a label shows it, lower
-    orders first. The numbers are places in a list, from 1 on, 0 if it is not there: ``searched`` of what a search may
-    vary; ``timing`` and ``tuning`` of what a table of times, or of accuracies, says above itself.
+    orders first.
 
     ``free``: a table shows runs with any value of it. ``incidental``: two values of it measure the same thing.
     ``of_task``: curves of one figure may differ in it. ``listed``: a list of runs has a column for it where it is
@@ -73,9 +72,6 @@ class SpecField(Generic[T]):
     remedy: str = ""
     label: LabelForm = LabelForm.PAIR
     order: int = 3
-    searched: int = 0
-    timing: int = 0
-    tuning: int = 0
     free: bool = False
     incidental: bool = False
     of_task: bool = False

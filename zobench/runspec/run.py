@@ -64,7 +64,7 @@ class RunSpec:
     ))
     weights: str = declare(WordField(
         "random", "where the first weights come from; shared: few blocks stand for all, for time and memory only",
-        since=FIRST_RESULTS, allowed=("random", "pretrained", "shared"), order=2, timing=2, tuning=2, free=True,
+        since=FIRST_RESULTS, allowed=("random", "pretrained", "shared"), order=2, free=True,
     ))
     weights_path: str = declare(TextField(
         "", "the folder of a pretrained checkpoint, in place of the hub", since=FIRST_RESULTS, label=NEVER, free=True,
@@ -83,11 +83,11 @@ class RunSpec:
     ))
     dtype: str = declare(WordField(
         "fp32", "the type of the weights on the device", since=FIRST_RESULTS, allowed=("fp32", "fp16", "bf16"),
-        label=NEVER, tuning=6, paced=True,
+        label=NEVER, paced=True,
     ))
     batch_size: int = declare(NumberField(
-        1, "sequences of a step, of all ranks together", since=FIRST_RESULTS, lowest=1, label=NEVER, searched=3,
-        timing=4, tuning=4, remedy="the papers use batch_size=1",
+        1, "sequences of a step, of all ranks together", since=FIRST_RESULTS, lowest=1, label=NEVER,
+        remedy="the papers use batch_size=1",
     ))
     accumulate: int = declare(NumberField(
         1, "micro-batches that a step's sequences are cut into, at the same points, for one g; memory is that of one",
@@ -95,33 +95,33 @@ class RunSpec:
     ))
     seq_len: int = declare(NumberField(
         SEQ_LEN, "tokens of a sequence; with a task the most of an example", since=FIRST_RESULTS, lowest=2, label=NEVER,
-        timing=5, tuning=5, of_task=True, remedy="a causal loss needs two tokens; the papers use seq_len=2048",
+        of_task=True, remedy="a causal loss needs two tokens; the papers use seq_len=2048",
     ))
     steps: int = declare(NumberField(
-        5, "steps that are measured or train", since=FIRST_RESULTS, lowest=1, label=CONTRAST, searched=4, free=True,
+        5, "steps that are measured or train", since=FIRST_RESULTS, lowest=1, label=CONTRAST, free=True,
         incidental=True, remedy="ask for at least one measured step",
     ))
     warmup: int = declare(NumberField(
-        1, "steps before them that are not measured", since=FIRST_RESULTS, lowest=0, label=CONTRAST, timing=6,
+        1, "steps before them that are not measured", since=FIRST_RESULTS, lowest=0, label=CONTRAST,
         free=True, incidental=True, remedy="use warmup=0 to measure from the first step",
     ))
     seed: int = declare(NumberField(
-        0, "of the data, the weights and the directions", since=FIRST_RESULTS, lowest=0, tuning=7, free=True,
+        0, "of the data, the weights and the directions", since=FIRST_RESULTS, lowest=0, free=True,
         incidental=True, remedy="seeds are 0, 1, 2, ...",
     ))
     lr: float = declare(NumberField(
-        1e-7, "the learning rate", since=FIRST_RESULTS, lowest=0, searched=1, free=True,
+        1e-7, "the learning rate", since=FIRST_RESULTS, lowest=0, free=True,
         remedy="MeZO uses lr=1e-7 to 1e-5",
     ))
     eps: float = declare(NumberField(
-        1e-3, "the perturbation scale", since=FIRST_RESULTS, above=0, searched=2, free=True,
+        1e-3, "the perturbation scale", since=FIRST_RESULTS, above=0, free=True,
         remedy="MeZO uses eps=1e-3",
     ))
     weight_decay: float = declare(NumberField(
-        0.0, "the weight decay", since=FIRST_RESULTS, lowest=0, searched=5, remedy="MeZO uses weight_decay=0",
+        0.0, "the weight decay", since=FIRST_RESULTS, lowest=0, remedy="MeZO uses weight_decay=0",
     ))
     queries: int = declare(NumberField(
-        1, "directions z of a step; one upload serves all", since=FAST_ENGINE, lowest=1, searched=6,
+        1, "directions z of a step; one upload serves all", since=FAST_ENGINE, lowest=1,
         highest=10_000, remedy="the papers use queries=1",
     ))
     noise: str = declare(WordField(
@@ -182,12 +182,12 @@ class RunSpec:
         remedy="use slots=3 for one block uploading, one computing, one offloading",
     ))
     device: str = declare(TextField(
-        "auto", "the device: auto, cpu, cuda or cuda:N", since=FIRST_RESULTS, label=NEVER, timing=1, tuning=1,
+        "auto", "the device: auto, cpu, cuda or cuda:N", since=FIRST_RESULTS, label=NEVER,
         free=True, form="auto|(cpu|cuda)(:.*)?", form_noun="auto, cpu, cuda or cuda:N", remedy="use device=auto",
     ))
     data: str = declare(WordField(
         "random", "tokens of a run without a task: sequences of one length, ragged ones, or SST-2's sentences",
-        since=FIRST_RESULTS, allowed=("random", "ragged", "sst2"), order=2, timing=3,
+        since=FIRST_RESULTS, allowed=("random", "ragged", "sst2"), order=2,
     ))
     parts: bool = declare(SwitchField(
         False, "measure transfers alone and products alone too", since=FIRST_RESULTS, label=CONTRAST, free=True,
@@ -203,18 +203,17 @@ class RunSpec:
     ))
     definition: str = declare(WordField(
         "as-written", "the paper's formula, or what its published program computes", since=TASKS,
-        allowed=("as-written", "as-shipped"), label=VALUE, searched=11, tuning=8,
+        allowed=("as-written", "as-shipped"), label=VALUE,
     ))
     momentum: float = declare(NumberField(
-        0.9, "of zo-sgd-mmt", since=TASKS, lowest=0, below=1, searched=7, remedy="ZO-Bench uses momentum=0.9",
+        0.9, "of zo-sgd-mmt", since=TASKS, lowest=0, below=1, remedy="ZO-Bench uses momentum=0.9",
     ))
     sparsity: float = declare(NumberField(
         0.0, "of zo-sgd-sparse and sparse-mezo: the share of the weights that stay", since=TASKS, lowest=0, below=1,
-        searched=8,
         remedy="ZO-Bench uses sparsity=0.1 to 0.9",
     ))
     zo_layers: int = declare(NumberField(
-        0, "of hybrid: its lowest layers, which move without backpropagation", since=TASKS, lowest=0, searched=9,
+        0, "of hybrid: its lowest layers, which move without backpropagation", since=TASKS, lowest=0,
         remedy="use zo_layers=0 for backpropagation through every layer",
     ))
     checkpointing: bool = declare(SwitchField(
@@ -222,7 +221,7 @@ class RunSpec:
     ))
     foreach: bool = declare(SwitchField(True, "of fo-adam: all tensors in one call", since=TASKS))
     lr_schedule: str = declare(WordField(
-        "constant", "how lr changes over the steps", since=TASKS, allowed=("constant", "linear", "cosine"), searched=10,
+        "constant", "how lr changes over the steps", since=TASKS, allowed=("constant", "linear", "cosine"),
     ))
     scheme: str = declare(RegistryField(
         "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=registries.SCHEMES,
@@ -231,7 +230,7 @@ class RunSpec:
     task: str = declare(FileField(
         "none", "what the model is fine-tuned to; FILE.toml is a task of one's own", since=TASKS,
         registry=registries.TASKS, before=("none",), identity="zobench.data.tasks.file:identity", label=VALUE,
-        listed=True, tuning=3, of_task=True,
+        listed=True, of_task=True,
     ))
     task_file: str = declare(TextField(
         "", "the file of a task of one's own, which task=FILE.toml sets", since=USER_DATA, label=NEVER, free=True,
@@ -294,7 +293,7 @@ class RunSpec:
         "zobench", "what runs the cell", since=PLUG_INS, registry=registries.PROGRAMS, paced=True,
     ))
     options: Mapping[str, Any] = declare(TableField(
-        Options(), "constants of plug-ins, one by one as options.NAME=VALUE", since=PLUG_INS, searched=12, paced=True,
+        Options(), "constants of plug-ins, one by one as options.NAME=VALUE", since=PLUG_INS, paced=True,
     ))
     name: str = declare(TextField(
         "", "what tables call a model that is not in the list; as its folder", since=FOLDERS, label=NEVER, free=True,

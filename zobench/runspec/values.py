@@ -12,9 +12,9 @@ FIELDS = tuple(DECLARED)
 """Names of all fields of a spec, in order."""
 
 
-def named(of: Callable[[SpecField[Any]], int]) -> tuple[str, ...]:
-    """The fields of which ``of`` is not 0: by that number, a place in a list, then in order."""
-    return tuple(sorted((name for name in FIELDS if of(DECLARED[name])), key=lambda name: of(DECLARED[name])))
+def named(of: Callable[[SpecField[Any]], bool]) -> tuple[str, ...]:
+    """The names of the fields of which ``of`` is true, in order."""
+    return tuple(name for name in FIELDS if of(DECLARED[name]))
 
 
 class _ChoicesByField(Mapping[str, tuple[str, ...]]):
