@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zobench import kernels, models
 from zobench.data.batch import Batch
 from zobench.engine import Engine, EngineConfig, Entry, Point
+from zobench.engine.backprop import Backprop
+from zobench.engine.directions.perturb import is_decayed
 from zobench.engine.weights.tiers import NoTier
 from zobench.measure.ledger import AsCuda
 from zobench.models.weights import RandomWeights
@@ -163,6 +165,46 @@ def test_operations_bytes_and_launches_of_blocks_are_those_that_the_engine_issue
     if spec.noise == "torch":
         width = 4 if spec.dtype == "fp32" else 2
         assert counted(spec, "noise", hbm=1.0) == seen["weights"] + width * seen["normals"] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"), [("Mistral-7B", {"seq_len": 8192, "dtype": "fp32"}), ("RoBERTa-large", {"seq_len": 512})]
+)
+def test_attention_of_all_pairs_counts_each_once(model: str, fields: dict[str, Any]) -> None:
+    """Whole matrices behind a window that is shorter than the row; a model that looks both ways."""
+    spec = RunSpec(**{"model": model, "dtype": "fp16", **fields}).resolve("cuda:0")
+    pairs = spec.seq_len**2 * 2 * models.of(spec).attention_widths[0]
+    assert counted(spec, "attention", fp16=1.0, fp32=1.0) == 2 * 2 * pairs * MORE
+
+
+class Passing(Counting):
+    """Bytes that operators on a GPU read and write of distinct tensors, and launches."""
+
+    def _count(self, name: str, given: list[Tensor], made: list[Tensor]) -> None:
+        read = {id(tensor): tensor for tensor in given if tensor.is_meta}
+        self.seen["kernels"] += bool(read)
+        self.seen["bytes"] += sum(map(_bytes, read.values())) + sum(_bytes(tensor) for tensor in made if tensor.is_meta)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("method", ["fo-sgd", "fo-adam"])
+def test_an_optimizer_moves_the_bytes_and_runs_the_kernels_of_torchs(method: str, weight_decay: float) -> None:
+    """Each tensor by itself; the norm of all gradients is a few numbers and kernels more."""
+    spec = RunSpec(model="opt-tiny", dtype="fp32", method=method, weight_decay=weight_decay).resolve("cpu")
+    model, ids = models.build(spec.model, spec.dtype), torch.empty(1, TOKENS, dtype=torch.long, device="meta")
+    config = EngineConfig(device="meta", placement="resident")
+    with Backprop(model, config, weights=RandomWeights(model, 0)) as engine:
+        for _ in range(2):  # the first makes Adam's state
+            engine.backward(Batch(ids, ids))
+            with Passing() as mode:
+                engine.gradient_norm()
+                engine.update(method.removeprefix("fo-"), lr=1e-3, weight_decay=weight_decay, foreach=False)
+    sizes = {name: tensor.numel() for name, tensor in model.named_parameters()}
+    undecayed = sum(not is_decayed(name) for name in sizes) if weight_decay else 0
+    costs = gpu.Costs(spec, dataclasses.replace(FREE_OF_CHARGE, hbm=1.0), 1.0)
+    nbytes, kernels = costs._by_gradients(sum(sizes.values()), len(sizes))
+    assert mode.seen["bytes"] == pytest.approx(nbytes, rel=0.01)
+    assert 0 <= mode.seen["kernels"] - (kernels - undecayed) <= 2
 
 
 @pytest.mark.parametrize("form", [{}, {"wire": "fp8"}, {"writeback_every": 4}, {"granularity": "linear", "queries": 3}],

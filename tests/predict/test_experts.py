@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.sweep import classes, small_config
 from zobench import models
-from zobench.models import inspection
+from zobench.finetune.evaluate import LEAST, room
+from zobench.models import inspection, kinds
 from zobench.models.inspected import Inspected
 from zobench.predict import choices, footprint, gpu, hardware, seconds, shapes
 from zobench.predict.choices import TargetMachine
@@ -82,6 +83,32 @@ def test_products_and_attention_are_those_that_torch_counts(name: str, tmp_path:
     assert name in EXPERTS or not any(block.experts for block, _ in shapes.blocks(model))
 
 
+def test_every_class_that_is_not_counted_is_named_and_no_part_twice() -> None:
+    mixer, delta = (type(name, (torch.nn.Module,), {}) for name in ("MambaMixer", "GatedDeltaNet"))
+    block, norm = type("MambaBlock", (torch.nn.Module,), {})(), type("MambaRMSNorm", (torch.nn.Module,), {})()
+    block.mixer, block.norm = mixer(), norm
+    assert kinds.uncounted(torch.nn.ModuleList([block, delta()])) == tuple(
+        f"Not counted, so a step may take longer: the recurrence of {name}." for name in ("GatedDeltaNet", "MambaMixer")
+    )
+
+
+PLAIN, GATED = ("falcon", "gpt2", "gptj", "mpt", "nemotron", "opt"), ("gemma3_text", "llama", "phi3", "qwen2")
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *GATED])
+def test_a_feed_forward_is_gated_by_its_matrices_whatever_its_biases(name: str, tmp_path: Path) -> None:
+    config_class, model_class = by_type()[name]
+    config = small_config(config_class, model_class)
+    config.architectures = [model_class.__name__]
+    config.save_pretrained(tmp_path)
+    block, module = shapes.block(inspection.inspect(tmp_path)), model_class._from_config(config)
+    assert block.gated is (name in GATED)
+    layer = models.blocks(module)[0]
+    assert block.biases == sum(
+        key.endswith(".bias") and "norm" not in key and "ln_" not in key for key, _ in layer.named_parameters()
+    )
+
+
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrence_is_said_not_to_be_counted_and_widens_the_range(name: str, tmp_path: Path) -> None:
     model, _ = counted(name, tmp_path)
@@ -123,12 +150,44 @@ def test_experts_are_moved_whole_and_computed_in_part(mixtral: Callable[..., Run
     assert few.host_bytes == more.host_bytes
 
 
+OLMOE = {
+    "model_type": "olmoe", "architectures": ["OlmoeForCausalLM"], "hidden_size": 64, "intermediate_size": 32,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "num_experts": 8,
+    "num_experts_per_tok": 8, "vocab_size": 96, "max_position_embeddings": 64,
+}  # fmt: skip
+"""Both branches of an expert together are as wide as a token, as in OLMoE-1B-7B."""
+
+
+def test_both_branches_of_experts_are_not_taken_for_their_last_matrix(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(OLMOE))
+    model = inspection.inspect(tmp_path)
+    assert shapes.block(model).inner == 8 * 32
+    assert shapes.feed_forward(model) == 3 * 8 * 64 + 8 * 32  # inputs, outputs, these weighted; what made them
+    spec = matrix.single({"model": str(tmp_path), "dtype": "fp16", "seq_len": 16}, "cpu")
+    assert room(spec) == LEAST // ((4 * 64 + 1792) * 2) == 1024
+
+
+def test_experts_whose_number_is_not_known_widen_the_range_to_shorter_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All eight are counted; a single expert takes an eighth of their products, and the rest stays."""
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(kinds, "CHOSEN", ())
+    (tmp_path / "config.json").write_text(json.dumps({**MIXTRAL, "vocab_size": 32002}))
+    spec = matrix.single({"model": str(tmp_path), "dtype": "fp16", "seq_len": 2048, "noise": "counter"}, "cuda:0")
+    known = gpu.predict(spec, hardware.load("rtx-3090"))
+    assert known.notes == models.of(spec).overcounted != ()
+    assert known.slower == 0
+    assert known.range[0] == known.tokens_per_second / (1 + known.share)
+    assert 3 < known.range[1] / (known.tokens_per_second / (1 - known.share)) < 8
+
+
 def test_few_tokens_do_not_hit_all_experts() -> None:
     """By hand, two of eight: one token hits 2, two tokens 8 (1 - (3/4)^2) = 3.5, many all of them."""
-    stack = shapes.Experts(8, 2.0, 16, 32)
+    stack = shapes.Experts(8, 2.0, 16, 32, False)
     assert [stack.hit(tokens) for tokens in (1, 2)] == [2.0, 3.5]
     assert stack.hit(1000) == pytest.approx(8)
-    assert shapes.Experts(4, 4.0, 16, 32).hit(1) == 4
+    assert shapes.Experts(4, 4.0, 16, 32, False).hit(1) == 4
 
 
 def test_a_window_shorter_than_a_row_makes_attention_compute_all_pairs() -> None:
@@ -137,6 +196,8 @@ def test_a_window_shorter_than_a_row_makes_attention_compute_all_pairs() -> None
     assert block.pairs(2048) == 2048**2 * 4096
     assert block.pairs(8192) == 2 * 8192**2 * 4096
     assert dataclasses.replace(block, window=0).pairs(8192) == 8192**2 * 4096
+    assert block.pairs(2048, is_whole=True) == 2 * 2048**2 * 4096
+    assert block.pairs(8192, is_whole=True) == block.pairs(8192)
 
 
 def test_mixtral_on_a_3090_is_bound_by_the_link(mixtral: Callable[..., RunSpec]) -> None:

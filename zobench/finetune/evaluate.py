@@ -21,6 +21,7 @@ from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import EvaluatingEngine
 from zobench.engine.passes.loss import counted
 from zobench.finetune.progress import Evaluation
+from zobench.predict import shapes
 from zobench.predict.footprint import weights_bytes
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import WIDTHS
@@ -110,7 +111,7 @@ def room(spec: RunSpec) -> int:
     if spec.device_memory:
         return 0
     architecture = models.of(spec)
-    token = (4 * architecture.hidden + 2 * architecture.inner) * WIDTHS[spec.dtype]
+    token = (4 * architecture.hidden + int(shapes.feed_forward(architecture))) * WIDTHS[spec.dtype]
     return min(PLATEAU, max(LEAST, int(SHARE * weights_bytes(spec))) // token)
 
 

@@ -126,6 +126,11 @@ class Architecture:
         return ()
 
     @property
+    def overcounted(self) -> tuple[str, ...]:
+        """What a block may compute less of than is counted, a sentence each: nothing."""
+        return ()
+
+    @property
     def block(self) -> int:
         """Parameters of its largest block; of a registered model all are equal."""
         return self.family.block(self)

@@ -17,16 +17,17 @@ class BlockKind:
     """``count`` blocks of a model that have the same shapes.
 
     ``matrices``: (inputs, outputs) of each product that every token goes through. ``experts``: (how many, how many of
-    them a token goes through, inputs, outputs) of each stack of matrices of a mixture of experts. ``others``: elements
-    of each other tensor. ``norms``: numbers of one token that each normalisation reads. ``attention``: widths of a
-    token's queries and of its values in all heads, zeros without attention. ``window``: tokens back from itself that a
-    token attends to, 0 for all.
+    them a token goes through, inputs, outputs, whether it is its experts' last) of each stack of matrices of a mixture
+    of experts. ``others``: elements of each other tensor, of which ``biases`` are added to products. ``norms``: numbers
+    of one token that each normalisation reads. ``attention``: widths of a token's queries and of its values in all
+    heads, zeros without attention. ``window``: tokens back from itself that a token attends to, 0 for all.
     """
 
     count: int
     matrices: tuple[tuple[int, int], ...]
-    experts: tuple[tuple[int, float, int, int], ...]
+    experts: tuple[tuple[int, float, int, int, bool], ...]
     others: tuple[int, ...]
+    biases: int
     norms: tuple[int, ...]
     attention: tuple[int, int]
     window: int
@@ -34,13 +35,13 @@ class BlockKind:
     @property
     def tensors(self) -> tuple[int, ...]:
         """Elements of every tensor of a block."""
-        stacks = (count * inputs * outputs for count, _, inputs, outputs in self.experts)
+        stacks = (count * inputs * outputs for count, _, inputs, outputs, _ in self.experts)
         return (*(inputs * outputs for inputs, outputs in self.matrices), *stacks, *self.others)
 
     @property
     def operands(self) -> float:
         """Numbers that the products of a block read and write for one token."""
-        return sum(map(sum, self.matrices)) + sum(chosen * (a + b) for _, chosen, a, b in self.experts)
+        return sum(map(sum, self.matrices)) + sum(chosen * (a + b) for _, chosen, a, b, _ in self.experts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +51,8 @@ class Inspected:
     ``kinds``: its blocks, which may differ. ``resident_sizes``: of each tensor outside the blocks.
     ``whole_attention``: its attention makes matrices of tokens x tokens, because transformers has no fused one for it.
     ``all_linear``: whether every matrix of a block is in a linear layer, so that a unit may be smaller than a block.
-    ``uncounted``: what a block computes that no count has, a sentence each. ``settings_json``: the whole transformers
-    configuration.
+    ``uncounted``: what a block computes that no count has, a sentence each; ``overcounted``: what it may compute less
+    of. ``settings_json``: the whole transformers configuration.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Inspected:
     whole_attention: bool
     all_linear: bool
     uncounted: tuple[str, ...]
+    overcounted: tuple[str, ...]
     settings_json: str
 
     @property
@@ -100,7 +102,7 @@ class Inspected:
     def inner(self) -> int:
         """The longer side of the largest matrix that every token goes through, of a block without such its experts'."""
         sides = [max(sides) for kind in self.kinds for sides in kind.matrices]
-        return max(sides or [max(a, b) for kind in self.kinds for _, _, a, b in kind.experts] or [self.hidden])
+        return max(sides or [max(a, b) for kind in self.kinds for _, _, a, b, _ in kind.experts] or [self.hidden])
 
     @property
     def hub_id(self) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from zobench.models import cache, identity, source
 from zobench.models.build import blocks, build
 from zobench.models.inspected import ANY_LENGTH, POSITIONS_KEYS, BlockKind, Inspected
-from zobench.models.kinds import all_linear, kinds_of, uncounted
+from zobench.models.kinds import all_linear, kinds_of, overcounted, uncounted
 from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 400
 """Characters of what transformers says: it repeats a value of any length."""
-_FORM = "3"
+_FORM = "4"
 """The version of what is kept: a new one whenever :class:`Inspected` changes."""
 
 
@@ -113,7 +113,7 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
             name=folder.name, model_type=config.model_type, masked=masked, heads=heads, hidden=0,
             vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0,
             attention_widths=(0, 0), kinds=(), resident_sizes=(), whole_attention=False, all_linear=False,
-            uncounted=(), settings_json=_settings(config),
+            uncounted=(), overcounted=(), settings_json=_settings(config),
         )  # fmt: skip
         model = build(blank, "bf16")
     layers = blocks(model)
@@ -121,8 +121,9 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
     return dataclasses.replace(
         blank, hidden=hidden, tied=_is_tied(model), embedding_width=_first_table(model).shape[1],
         attention_widths=_attention_widths(text, heads, hidden), kinds=kinds_of(layers, text, heads, hidden),
-        resident_sizes=_outside(model, layers), all_linear=all_linear(layers), uncounted=uncounted(layers, text),
-        max_positions=positions - _unused(model), whole_attention=model.config._attn_implementation == "eager",
+        resident_sizes=_outside(model, layers), all_linear=all_linear(layers), uncounted=uncounted(layers),
+        overcounted=overcounted(layers, text), max_positions=positions - _unused(model),
+        whole_attention=model.config._attn_implementation == "eager",
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ _INDEXED = re.compile(r"Indexer|CDMoE|Compressor|HashRouter")
 _LAST = re.compile(r"down|output|\.w2$")
 """Names of an expert's last matrix, whose outputs are as wide as a token; of its others the inputs are."""
 
-Stack = tuple[int, float, int, int]
+Stack = tuple[int, float, int, int, bool]
 
 
 def kinds_of(blocks: nn.ModuleList, text: Any, heads: int, hidden: int) -> tuple[BlockKind, ...]:
@@ -57,17 +57,30 @@ def all_linear(blocks: nn.ModuleList) -> bool:
     return all(tensor.dim() < 2 for module in others for tensor in module.parameters(recurse=False))
 
 
-def uncounted(blocks: nn.ModuleList, text: Any) -> tuple[str, ...]:
-    """What the blocks compute that :func:`kinds_of` does not count, or not surely, a sentence each."""
-    names = sorted({type(module).__name__ for block in blocks for module in block.modules()})
-    recurrent = [name for name in names if _RECURRENT.search(name)]
-    indexed = [name for name in names if _INDEXED.search(name)]
+def uncounted(blocks: nn.ModuleList) -> tuple[str, ...]:
+    """What the blocks compute that :func:`kinds_of` does not count, a sentence for each class of modules."""
+    recurrent = [f"the recurrence of {name}" for name in _innermost(blocks, _RECURRENT)]
+    indexed = [f"what {name} computes" for name in _innermost(blocks, _INDEXED)]
+    return tuple(f"Not counted, so a step may take longer: {what}." for what in recurrent + indexed)
+
+
+def _innermost(blocks: nn.ModuleList, pattern: re.Pattern[str]) -> list[str]:
+    """Names of the classes of modules that ``pattern`` matches and that have no part which it matches; no norms."""
+
+    def matches(module: nn.Module) -> bool:
+        name = type(module).__name__
+        return pattern.search(name) is not None and "Norm" not in name
+
+    modules = [module for block in blocks for module in block.modules() if matches(module)]
+    return sorted({type(module).__name__ for module in modules if list(filter(matches, module.modules())) == [module]})
+
+
+def overcounted(blocks: nn.ModuleList, text: Any) -> tuple[str, ...]:
+    """What the blocks may compute less of than :func:`kinds_of` counts, a sentence each."""
     routed = any(_is_routed(path, module) for block in blocks for path, module in block.named_modules())
-    longer = [f"the recurrence of {name}" for name in recurrent[:1]] + [f"what {name} computes" for name in indexed[:1]]
-    sentences = [f"Not counted, so a step may take longer: {what}." for what in longer]
-    if routed and chosen_of(_of_layers(text, len(blocks))[0]) is None:
-        sentences.append("How many experts a token goes through is not known: all are counted, a step may take less.")
-    return tuple(sentences)
+    if not routed or chosen_of(_of_layers(text, len(blocks))[0]) is not None:
+        return ()
+    return ("How many experts a token goes through is not known: all are counted, a step may take less.",)
 
 
 def chosen_of(text: Any) -> int | None:
@@ -81,7 +94,7 @@ def chosen_of(text: Any) -> int | None:
 
 
 def _kind(block: nn.Module, number: int, text: Any, heads: int, hidden: int) -> BlockKind:
-    matrices, experts, others = list[tuple[int, int]](), list[Stack](), list[int]()
+    matrices, experts, others, biases = list[tuple[int, int]](), list[Stack](), list[int](), 0
     seen: set[Tensor] = set()
     for path, module in block.named_modules():
         for name, tensor in module.named_parameters(recurse=False):
@@ -96,8 +109,9 @@ def _kind(block: nn.Module, number: int, text: Any, heads: int, hidden: int) -> 
                 matrices.append(sides)
             else:
                 others.append(tensor.numel())
+                biases += name == "bias" and "Norm" not in type(module).__name__
     return BlockKind(
-        count=1, matrices=tuple(matrices), experts=tuple(experts), others=tuple(others),
+        count=1, matrices=tuple(matrices), experts=tuple(experts), others=tuple(others), biases=biases,
         norms=tuple(_norms(block, hidden, heads)), attention=_attention(block, text, heads, hidden),
         window=_window(number, text),
     )  # fmt: skip
@@ -130,7 +144,7 @@ def _flat(module: nn.Module, tensor: Tensor) -> bool:
 def _stack(
     path: str, module: nn.Module, name: str, tensor: Tensor, text: Any, hidden: int
 ) -> Stack | None:  # fmt: skip
-    """(experts, chosen, inputs, outputs) of a stack of matrices; None for any other tensor.
+    """(experts, chosen, inputs, outputs, whether it is their last) of a stack of matrices; None for any other tensor.
 
     Where the module is not told which experts a token has chosen, as Llama 4's, it computes all of them. Of experts
     that leave a token as it is (LongCat's) a share is chosen, that of their number.
@@ -150,9 +164,10 @@ def _stack(
     idle = int(getattr(module, "zero_expert_num", 0) or 0)
     total = int(getattr(module, "total_experts", count))
     computed = (total - idle) / total
-    if hidden == sides[0 if _LAST.search(f"{path}.{name}") else 1]:  # stored transposed
+    is_last = _LAST.search(f"{path}.{name}") is not None
+    if hidden == sides[0 if is_last else 1]:  # stored transposed
         sides = sides[1], sides[0]
-    return count, min(chosen * computed, float(count)), *sides
+    return count, min(chosen * computed, float(count)), *sides, is_last
 
 
 def _norms(block: nn.Module, hidden: int, heads: int) -> Iterator[int]:

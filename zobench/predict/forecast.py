@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from zobench.predict.hardware import Gpu
 
 
-def bounds(value: float, share: float, slower: float = 0.0) -> tuple[float, float]:
+def bounds(value: float, share: float, slower: float = 0.0, faster: float = 0.0) -> tuple[float, float]:
     """What a predicted ``value`` would be within in nine of ten cases; ``share``: the error that nine of ten held-out
-    values stay within; ``slower``: by how much more a step may take, of a rate."""
-    return value / (1 + share + slower), value / (1 - share)
+    values stay within; of a rate, ``slower``: by how much more a step may take, ``faster``: by how much less, as shares
+    of it."""
+    return value / (1 + share + slower), value / (1 - share) / (1 - faster)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ twice and subtracts (:mod:`zobench.engine.directions.perturb`)."""
 STORED_WIDTHS = 3
 """Likewise of each use of a z that is stored: it is copied, and at its first use written."""
 MOVE_KERNELS, UPDATE_KERNELS = 3, 4
+NORM_WIDTHS, NORM_KERNELS = 1, 1
+"""Likewise of a gradient's norm, which a first-order step takes of every tensor (:mod:`zobench.engine.backprop`)."""
+FOREACH_ELEMENTS = 320 << 16
+"""Elements that one kernel of torch's ``foreach`` operators changes on CUDA: 320 pieces of 2^16 (MultiTensorApply)."""
 PERTURB_WIDTHS, FLIP_WIDTHS, KEEP_WIDTHS = 2, 3, 1
 """Likewise with counter noise: W to W and S; 2 W - S; W where an update stays in it."""
 WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
@@ -56,7 +61,8 @@ class Prediction:
     ``parts``: seconds of a step by what takes them: products, attention, passes over activations, noise (with the
     passes over weights), kernels' launches, upload, offload; those of the link may lie beside the others. ``share`` and
     ``memory_share``: the errors that nine of ten held-out values stay within, as shares. ``slower``: by how much longer
-    a step may take beside that, as a share, for what the sentences of ``notes`` say is not counted.
+    a step may take beside that, as a share, for what the sentences of ``notes`` say is not counted, and ``faster``: by
+    how much less, as a share, for what they say is counted in full.
     """
 
     spec: RunSpec
@@ -69,6 +75,7 @@ class Prediction:
     share: float
     memory_share: float
     slower: float = 0.0
+    faster: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
@@ -79,7 +86,7 @@ class Prediction:
     @property
     def range(self) -> tuple[float, float]:
         """Tokens per second that nine of ten such predictions would be within."""
-        return bounds(self.tokens_per_second, self.share, self.slower)
+        return bounds(self.tokens_per_second, self.share, self.slower, self.faster)
 
     @property
     def bound(self) -> str:
@@ -113,7 +120,7 @@ def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     step = costs.step(sum(every.values()), sum(outside.values()))
     return Prediction(
         spec=spec, gpu=gpu, step_seconds=step, host_bytes=host, slower=costs.uncounted() / step,
-        notes=models.of(spec).uncounted,
+        faster=costs.overcounted() / step, notes=models.of(spec).uncounted + models.of(spec).overcounted,
         device_bytes=_reserved(spec, device) + int(gpu.driver), disk_bytes=kept, parts=parts,
         share=shares["throughput"] + costs.share, memory_share=shares["memory"],
     )  # fmt: skip
@@ -185,9 +192,9 @@ class Costs:
         """Write-backs of each block per step."""
         return 1 / seconds.kept_steps(self.spec)
 
-    def blocks(self) -> dict[str, float]:
-        """Of all blocks, by what takes them."""
-        kinds = [(self._of_block(block), count) for block, count in shapes.blocks(models.of(self.spec))]
+    def blocks(self, chosen: float = math.inf) -> dict[str, float]:
+        """Of all blocks, by what takes them, of a mixture with at most ``chosen`` experts for each token."""
+        kinds = [(self._of_block(block.through(chosen)), count) for block, count in shapes.blocks(models.of(self.spec))]
         return {name: sum(parts[name] * count for parts, count in kinds) for name in kinds[0][0]}
 
     def _of_block(self, block: shapes.Block) -> dict[str, float]:
@@ -218,6 +225,15 @@ class Costs:
         pairs = max(block.pairs(sizes.usual(spec)) for block, _ in shapes.blocks(model)) * model.layers
         operations = 2 * sizes.rows(spec) * pairs
         return seconds.passes(spec) * max(launches, operations / self.gpu.attention(self._precision))
+
+    def overcounted(self) -> float:
+        """Seconds by which a step is shorter if a token goes through one expert, where all are counted because their
+        number is not known."""
+        if not models.of(self.spec).overcounted:
+            return 0.0
+        outside = sum(self.outside().values())
+        every, least = (self.step(sum(self.blocks(chosen).values()), outside) for chosen in (math.inf, 1.0))
+        return every - least
 
     def outside(self) -> dict[str, float]:
         """Of embedding and head, likewise."""
@@ -360,10 +376,11 @@ class Costs:
         width = 4 if cast else WIDTHS[spec.dtype]
         nbytes = tokens * (block.elementwise(width).per_token + 2 * block.gathered(self._is_whole) * width)
         pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
-        operations = 2 * sizes.rows(spec) * block.pairs(sizes.usual(spec))
+        is_whole = sizes.has_whole_attention(spec)
+        operations = 2 * sizes.rows(spec) * block.pairs(sizes.usual(spec), is_whole)
         attention = operations / self.gpu.attention(self._precision)
-        if sizes.has_whole_attention(spec) and any(block.attention):
-            attention = 2 * attention + price.passes(pairs * model.heads * 6 * width, 0)
+        if is_whole and any(block.attention):
+            attention += price.passes(pairs * model.heads * 6 * width, 0)
         return {
             "products": products, "attention": attention,
             "passes": price.passes(nbytes + (6 * block.parameters if cast else 0), 0),
@@ -408,7 +425,7 @@ class Costs:
         some for each of ``tensors`` with torch noise, one for each of ``units`` with counter noise."""
         spec, kind, price = self.spec, METHODS.get(self.spec.method), self._price
         if not kind.draws:
-            return price.passes(elements * sizes.trained_width(spec) * UPDATE_WIDTHS, 0), 2.0 * tensors
+            return self._by_gradients(elements, tensors)
         if kind.structure is not None:
             elements *= sizes.drawn(spec) / (sizes.trained_count(spec) + sizes.trained(spec)[1])
         width, queries = sizes.trained_width(spec), spec.queries
@@ -426,6 +443,15 @@ class Costs:
         flips = 0 if is_out_of_place(spec) else looks * queries
         flipped = price.passes(elements * width * FLIP_WIDTHS * flips, 0)
         return max(drawn, made) + flipped + state, 2.0 * looks * queries * units
+
+    def _by_gradients(self, elements: float, tensors: int) -> tuple[float, float]:
+        """Likewise of the gradients' norm and the optimizer's step."""
+        widths, kernels = METHODS.get(self.spec.method).optimizer(self.spec)
+        is_joint = self.spec.foreach and self.spec.device.startswith("cuda")
+        elements /= self.spec.gpus if self.spec.parallel == "fsdp" else 1  # whose ranks share gradients out
+        launches = kernels * (math.ceil(elements / FOREACH_ELEMENTS) if is_joint else tensors)
+        nbytes = elements * sizes.trained_width(self.spec) * (widths + NORM_WIDTHS)
+        return self._price.passes(nbytes, 0), launches + NORM_KERNELS * tensors
 
     def _update(self) -> float:
         """Of the update of all blocks alone, which is a part of their noise."""

@@ -55,8 +55,7 @@ class LowRankCosts:
         linears, narrow = len(block.linears), WIDTHS[self.spec.dtype] < 4
         if self.structure.is_apart:
             return forwards * 2 * linears
-        biases = 0 if block.gated else linears
-        vectors = len(block.vectors) * (3 if narrow else 1) + 3 * biases
+        vectors = len(block.vectors) * (3 if narrow else 1) + 3 * block.biases
         norms = block.norms if calls < forwards else 0  # put together again
         return linears * self.product_kernels(forwards, calls) + forwards * vectors + calls * norms
 

@@ -14,12 +14,14 @@ from zobench.models.inspected import BlockKind, Inspected
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A stack of ``count`` matrices of a mixture of experts, of which a token goes through ``chosen``."""
+    """A stack of ``count`` matrices of a mixture of experts, of which a token goes through ``chosen``; ``is_last``:
+    what they make is the experts' result."""
 
     count: int
     chosen: float
     inputs: int
     outputs: int
+    is_last: bool
 
     def hit(self, tokens: float) -> float:
         """How many of them any of ``tokens`` goes through, if the router prefers none: E (1 - (1 - k / E)^n)."""
@@ -31,16 +33,17 @@ class Block:
     """What one forward computes and holds in one transformer block.
 
     ``linears``: (inputs, outputs) of every weight matrix that every token goes through; ``vectors``: elements of every
-    other tensor, biases, norms and whole stacks of ``experts``; ``norms``: how many norms it has; ``gated``: whether
-    its feed-forward multiplies two branches, as families do that have rotary positions and norms in float32. Numbers of
-    one token: ``hidden``; ``normed``, what its norms read; ``inner``, what the last matrices of the feed-forward read,
-    of all experts that a token goes through; ``queries`` and ``keys`` in all heads; ``attention``, the widths of
-    queries and values as they are multiplied, zeros without attention. ``window``: tokens that a query attends to, 0
-    for all.
+    other tensor, norms, whole stacks of ``experts`` and ``biases`` of matrices; ``norms``: how many norms it has;
+    ``gated``: whether its feed-forward multiplies two branches, as families do that have rotary positions and norms in
+    float32. Numbers of one token: ``hidden``; ``normed``, what its norms read; ``inner``, what the last matrices of the
+    feed-forward read, of all experts that a token goes through; ``queries`` and ``keys`` in all heads; ``attention``,
+    the widths of queries and values as they are multiplied, zeros without attention. ``window``: tokens that a query
+    attends to, 0 for all; ``is_causal``: no query attends to the tokens behind it.
     """
 
     linears: tuple[tuple[int, int], ...]
     vectors: tuple[int, ...]
+    biases: int
     norms: int
     gated: bool
     hidden: int
@@ -50,6 +53,7 @@ class Block:
     keys: int
     attention: tuple[int, int]
     window: int
+    is_causal: bool
     experts: tuple[Experts, ...] = ()
 
     @property
@@ -73,11 +77,19 @@ class Block:
         """Experts that a token goes through, 0 without any."""
         return max((stack.chosen for stack in self.experts), default=0.0)
 
-    def pairs(self, tokens: float) -> float:
+    def through(self, chosen: float) -> Block:
+        """It with tokens that go through at most ``chosen`` of its experts."""
+        stacks = tuple(dataclasses.replace(stack, chosen=min(stack.chosen, chosen)) for stack in self.experts)
+        pairs = zip(self.experts, stacks, strict=True)
+        spared = sum((stack.chosen - fewer.chosen) * stack.inputs for stack, fewer in pairs if stack.is_last)
+        return dataclasses.replace(self, experts=stacks, inner=self.inner - spared)
+
+    def pairs(self, tokens: float, is_whole: bool = False) -> float:
         """Multiplications of attention over a row of ``tokens``: of half of all pairs, which are causal; of all where
-        a window is shorter than the row, because transformers then gives torch a mask of all pairs."""
-        masked = 0 < self.window <= tokens
-        return tokens**2 * sum(self.attention) / (1 if masked else 2)
+        matrices of all of them are made (``is_whole``), where tokens attend to those behind them, and where a window is
+        shorter than the row, because transformers then gives torch a mask of all pairs."""
+        is_half = self.is_causal and not is_whole and not 0 < self.window <= tokens
+        return tokens**2 * sum(self.attention) / (2 if is_half else 1)
 
     def elementwise(self, width: int) -> Elementwise:
         """What one forward does beside products and attention, with activations of ``width`` bytes. A token is copied
@@ -139,8 +151,8 @@ def feed_forward(model: Model) -> float:
     inputs with what the two branches make of them, or at its end the inputs, the outputs and these weighted."""
     most = [2.0 * model.inner]
     for kind, _ in blocks(model):
-        up = sum(stack.chosen * stack.outputs for stack in kind.experts if stack.outputs != kind.hidden)
-        down = sum(stack.chosen * stack.inputs for stack in kind.experts if stack.outputs == kind.hidden)
+        up = sum(stack.chosen * stack.outputs for stack in kind.experts if not stack.is_last)
+        down = sum(stack.chosen * stack.inputs for stack in kind.experts if stack.is_last)
         copies = kind.routed * kind.hidden
         most.append(max(copies + up + 2 * down, 3 * copies + down) if kind.experts else 0.0)
     return max(most)
@@ -160,37 +172,44 @@ def _registered(model: Architecture) -> Block:
 
 
 def _counted(model: Inspected, kind: BlockKind) -> Block:
-    """As its modules were counted."""
+    """As its modules were counted. Gated is a mixture, and what has two matrices to a last one's inputs, or one that is
+    twice as wide."""
     queries, keys = model.attention_widths
     stacks = tuple(Experts(*stack) for stack in kind.experts)
-    biases = sum(size in {outputs for _, outputs in kind.matrices} for size in kind.others) - len(kind.norms)
     ends = [inputs for inputs, outputs in kind.matrices if outputs == model.hidden != inputs]
-    inner = sum(ends) - (kind.attention[1] if kind.attention[1] in ends else 0)
+    if kind.attention[1] in ends:
+        ends.remove(kind.attention[1])
+    branches = [kind.matrices.count((model.hidden, end)) + 2 * kind.matrices.count((model.hidden, 2 * end))
+                for end in ends]  # fmt: skip
     return Block(
         linears=kind.matrices, vectors=(*(s.count * s.inputs * s.outputs for s in stacks), *kind.others),
-        norms=len(kind.norms), gated=bool(stacks) or biases < len(kind.matrices) / 2, hidden=model.hidden,
-        normed=sum(kind.norms),
-        inner=inner + sum(stack.chosen * stack.inputs for stack in stacks if stack.outputs == model.hidden),
-        queries=queries, keys=keys, attention=kind.attention, window=kind.window, experts=stacks,
+        biases=kind.biases, norms=len(kind.norms), gated=bool(stacks) or max(branches, default=0) >= 2,
+        hidden=model.hidden, normed=sum(kind.norms),
+        inner=sum(ends) + sum(stack.chosen * stack.inputs for stack in stacks if stack.is_last),
+        queries=queries, keys=keys, attention=kind.attention, window=kind.window, is_causal=not model.masked,
+        experts=stacks,
     )  # fmt: skip
 
 
 def _plain(model: Architecture) -> Block:
     hidden, inner = model.hidden, model.inner
     linears = (*[(hidden, hidden)] * 4, (hidden, inner), (inner, hidden))
-    return _of(model, linears, (*(outputs for _, outputs in linears), *[hidden] * 4), gated=False)
+    return _of(model, linears, (*(outputs for _, outputs in linears), *[hidden] * 4), biases=6, gated=False)
 
 
 def _gated(model: Architecture) -> Block:
     hidden, inner = model.hidden, model.inner
     queries, keys = model.attention_widths
     linears = ((hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden), *[(hidden, inner)] * 2)
-    return _of(model, (*linears, (inner, hidden)), (hidden, hidden), gated=True)
+    return _of(model, (*linears, (inner, hidden)), (hidden, hidden), biases=0, gated=True)
 
 
-def _of(model: Architecture, linears: tuple[tuple[int, int], ...], vectors: tuple[int, ...], *, gated: bool) -> Block:
+def _of(
+    model: Architecture, linears: tuple[tuple[int, int], ...], vectors: tuple[int, ...], *, biases: int, gated: bool
+) -> Block:  # fmt: skip
     queries, keys = model.attention_widths
     return Block(
-        linears=linears, vectors=vectors, norms=2, gated=gated, hidden=model.hidden, normed=2 * model.hidden,
-        inner=model.inner, queries=queries, keys=keys, attention=(queries, queries), window=model.window,
+        linears=linears, vectors=vectors, biases=biases, norms=2, gated=gated, hidden=model.hidden,
+        normed=2 * model.hidden, inner=model.inner, queries=queries, keys=keys, attention=(queries, queries),
+        window=model.window, is_causal=not model.masked,
     )  # fmt: skip

@@ -132,7 +132,8 @@ class MethodKind:
     its backward pass goes through, None if it has no backward pass. Per query it draws z ``draws`` times with torch
     noise, and ``counter_draws`` times, and once for every pending update, with counter noise; z is made of ``normals``
     normal numbers per element. It takes every block to the device ``uploads`` times. ``states``: copies of what is
-    tuned that it keeps, beside the weights at rest unless it backpropagates.
+    tuned that it keeps, beside the weights at rest unless it backpropagates. ``optimizer``: of a method that draws no
+    z, (times a tuned weight's width that its update by gradients reads and writes, kernels for each tensor).
 
     Said: ``known_as``, what papers call it too, in small letters.
 
@@ -160,6 +161,7 @@ class MethodKind:
     normals: int = 1
     uploads: int = 1
     states: int = 0
+    optimizer: Callable[[SpecFields], tuple[int, int]] = lambda spec: (0, 0)
     needs: tuple[Need, ...] = ()
     takes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
