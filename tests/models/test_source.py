@@ -349,5 +349,7 @@ def test_a_configuration_alone_has_no_weights_and_its_name_is_nobodys(folder: Pa
 
 
 def test_a_table_takes_the_place_of_a_model_as_its_matrix_does(folder: Path) -> None:
-    conditions = toml.where("rows", {"model": [str(folder), "opt-125m", "facebook/opt-1.3b", "Mine 2", "phi-4"]})
+    conditions = toml.where(
+        "where", "rows", {"model": [str(folder), "opt-125m", "facebook/opt-1.3b", "Mine 2", "phi-4"]}
+    )
     assert conditions["model"] == ("mine", "OPT-125M", "OPT-1.3B", "Mine 2", "Phi-4")

@@ -59,14 +59,14 @@ def test_without_anchors_a_gpu_has_what_all_share():
     [
         (("sms = 128", "sm = 128"), "unknown key 'sm' in [[facts]]; did you mean sms?"),
         (("sms = 128\n", ""), "`sms` must be given, but is not; add it to [[facts]]"),
-        (("sms = 128", "sms = 0"), "`sms > 0` must hold, but got 0"),
-        (("sms = 128", 'sms = "128"'), "`sms` must be a number, but got '128'"),
+        (("sms = 128", "sms = 0"), "`sms > 0` must hold in [[facts]], but got 0; raise it"),
+        (("sms = 128", 'sms = "128"'), "`sms` in [[facts]] must be of type number, but got '128'; write sms = 0.5"),
         (('source = "data sheet"', 'source = "rumour"'),
-         "`source` must be one of data sheet, measured, fitted, guessed, but got 'rumour'"),
-        (("date = 2026-11-22", 'date = "today"'), "`date` must be a day, but got 'today'; write date = 2026-01-31"),
+         "`source` in [[facts]] must be one of data sheet, measured, fitted, guessed, but got 'rumour'"),
+        (("date = 2026-11-22", 'date = "today"'), "`date` in [[facts]] must be of type date, but got 'today'; "),
         (("pcie_generation = 4", "pcie_generation = 7"), "`pcie_generation` must be one of 3, 4, 5, 6, but got 7"),
-        (('name = "RTX 4090"', "name = 4090"), "`name` must be text, but got 4090; write name = \"...\""),
-        (("also", "alias"), "unknown key 'alias'; did you mean also?"),
+        (('name = "RTX 4090"', "name = 4090"), "`name` in the file must be of type str, but got 4090; write "),
+        (("also", "alias"), "unknown key 'alias' in the file; did you mean also?"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_file_is_one_line_with_its_name(tmp_path, change, told):

@@ -43,29 +43,32 @@ def test_a_cell_of_two_parts_has_rounds_of_its_own_in_each(here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (HEAD, "c.toml: `parts` must be given in the file, but is missing; docs/campaigns.md has an example"),
+        (HEAD, "c.toml: `parts` must be given in the file, but is missing; write [[parts]]"),
         (HEAD + "part = 3\nparts = []", "c.toml: unknown key 'part' in the file; did you mean parts?"),
-        (HEAD + "parts = []", "c.toml: [[parts]] must have names that differ, but got none; rename one"),
-        (HEAD + "parts = [1]", "c.toml: [[parts]] must be tables, but one is 1; write [[parts]] above it"),
+        (HEAD + "parts = []", "c.toml: `parts` must be given in the file, but got []; write [[parts]]"),
+        (
+            HEAD + "parts = [1]",
+            "c.toml: `parts` in the file must be a list, each a table, but got [1]; write [[parts]]",
+        ),
         (
             HEAD + PART.format("a") * 2,
             "c.toml: [[parts]] must have names that differ, but got a, a; rename one",
         ),
         (
             HEAD.replace('"cpu"', '"tpu"') + PART.format("a"),
-            "c.toml: `device` must be one of cpu, cuda, but got 'tpu'; write device = \"cpu\"",
+            "c.toml: `device` in the file must be one of cpu, cuda, but got 'tpu'; did you mean cpu?",
         ),
         (
             HEAD + PART.format("a") + "repeats = 0",
-            "c.toml: `repeats >= 1` must hold, but the part 'a' has 0; leave it out",
+            "c.toml: `repeats > 0` must hold in the part 'a', but got 0; raise it",
         ),
         (
             HEAD + PART.format("a") + "axes = 3",
-            "c.toml: `axes` in the part 'a' has the wrong form: 3; docs/campaigns.md has an example",
+            "c.toml: `axes` in the part 'a' must be a table, but got 3; write [axes]",
         ),
         (
             HEAD.replace("repeats = 3", "repeats = true") + PART.format("a"),
-            "c.toml: `repeats` in the file has the wrong form: True; docs/campaigns.md has an example",
+            "c.toml: `repeats` in the file must be of type int, but got True; write repeats = 1",
         ),
     ],
 )

@@ -219,17 +219,17 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
             "of 5 evaluations; raise it",
         ),
         ("forwards = 140", "forwards = 0", "`forwards > 0` must hold in [protocol], but got 0; raise it"),
-        ("points = 2", "", "`points` must be given in [protocol], but is missing; write points = 4 for grids of four"),
+        ("points = 2", "", "`points` must be given in [protocol], but is missing; write points = 1"),
         ("points = 2", "points = 2\nround = 3", "unknown key 'round' in [protocol]; use "),
         (
             "tuning_seeds = [9, 10]",
             "tuning_seeds = [9, 1]",
-            "`tuning_seeds` must be none of seeds, but both have 1; write tuning_seeds = [100, 101]",
+            "`tuning_seeds` must be none of seeds, but both have 1; write [100, 101]",
         ),
         (
             "seeds = [0, 1, 2]",
             "seeds = [1]",
-            "`seeds` in [protocol] must be two or more that differ, but got [1]; write seeds = [0, 1, 2]",
+            "`seeds` in [protocol] must be two or more that differ, but got [1]; write seeds = [100, 101]",
         ),
         (
             "warmup = 0",
@@ -259,7 +259,7 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
             "the points of all grids must differ, but two are the same run; ",
         ),
         ("lr = 1e-3", "", "`lr = 'x1'` needs a lr in [base] that it multiplies, but there is none"),
-        ("extra = 2", "extra = -1", "`extra >= 0` must hold in [protocol], but got -1; write extra = 4, or 0 for "),
+        ("extra = 2", "extra = -1", "`extra >= 0` must hold in [protocol], but got -1; raise it"),
         (
             "queries = 4",
             'dtype = ["fp32", "bf16"]',

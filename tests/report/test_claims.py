@@ -184,7 +184,7 @@ def test_of_another_model_what_it_takes_is_held_against_a_claim_and_what_it_lear
 def test_bounds_are_inclusive_and_nothing_is_inside_and_outside(
     value: float, spread: float, low: float | None, high: float | None
 ) -> None:
-    claim = Claim(text="t", metric="gpu_memory", ratio=("a", "b"), at_least=low, at_most=high, only=())
+    claim = Claim(text="t", metric="gpu_memory", ratio=("a", "b"), at_least=low, at_most=high)
     ratio = claims.Ratio(header="r", value=value, low=value / spread, high=value * spread)
     within = [x for x in (ratio.low, ratio.high) if (low is None or x >= low) and (high is None or x <= high)]
     assert claims.inside(claim, ratio) is (len(within) == 2)
@@ -197,12 +197,21 @@ def test_bounds_are_inclusive_and_nothing_is_inside_and_outside(
     ("old", "new", "message"),
     [
         ('ratio = ["B", "A"]', 'ratio = ["C", "A"]', "a claim needs headers of this table, but got 'C'; "),
-        ('ratio = ["B", "A"]', 'ratio = ["B"]', "`ratio` of a claim must be two headers, but got ['B']"),
+        (
+            'ratio = ["B", "A"]',
+            'ratio = ["B"]',
+            "`ratio` in [[claims]] must be a list of 2, each of type str, but got ['B']; write ",
+        ),
         ('rows = ["M1"]', 'rows = ["M9"]', "a claim needs headers of this table, but got 'M9'; use one of M0, M1, M2"),
         (
             "at_most = 0.5",
             "",
             "a claim must have a bound, but 'B needs at most half' has none; add at_least",
+        ),
+        (
+            "at_most = 0.5",
+            "at_most = nan",
+            "`at_most` in [[claims]] must be of type number, but got nan; write at_most",
         ),
         ("at_most = 0.5", 'at_most = "0.5"', "`at_most` in [[claims]] must be of type number, but got '0.5'"),
         (

@@ -282,17 +282,17 @@ def test_the_front_is_what_no_other_point_beats() -> None:
         (
             'of = ["FO-SGD", "ZO-SGD"]',
             'of = ["FO-SGD"]',
-            "a claim must be of two headers and have a bound, but 'FO-SGD is better' lacks one; add it",
+            '`of` in [[claims]] must be a list of 2, each of type str, but got [\'FO-SGD\']; write of = ["...", "..."]',
         ),
         (
             "at_least = 0.05\n",
             "",
-            "a claim must be of two headers and have a bound, but 'FO-SGD is better' lacks one; add it",
+            "a claim must have a bound, but 'FO-SGD is better' has none; add at_least or at_most",
         ),
         (
             'metric = "accuracy"',
             'metric = "accurcy"',
-            "`metric` of a claim must be one of accuracy, forwards, step_time, "
+            "`metric` in [[claims]] must be one of accuracy, forwards, step_time, "
             "memory, but got 'accurcy'; did you mean accuracy?",
         ),
         ("target = 0.7", "target = 70", "`0 < target < 1` must hold, but got 70; write target = 0.75"),

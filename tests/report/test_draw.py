@@ -269,7 +269,7 @@ def test_each_machine_has_its_own_timeline(tmp_path: Path) -> None:
             "`kind` must be one of bars, lines, heatmap, timeline, pareto, curves, but got 'bar'",
         ),
         (BARS, "log_y = true", "log_y = 3", "`log_y` in [axes] must be of type bool, but got 3"),
-        (BARS, "value = 1e9", "value = '1'", "`value` in `limit` in [axes] must be of type number, but got '1'"),
+        (BARS, "value = 1e9", "value = '1'", "`value` in [axes.limit] must be of type number, but got '1'"),
         (LINES, "batch_size = [1, 4]", 'model = ["a"]', "lines need numbers along x, but a row is none"),
         (PREDICTED, "= true", "= 1", "`predicted` in [[columns]] must be of type bool, but got 1"),
         (TIMELINE, "overlap = false", "overlop = false", "unknown key 'overlop'; did you mean overlap"),

@@ -82,7 +82,7 @@ def test_what_can_be_measured_names_its_runner(name: str) -> None:
     assert item.runner in recipes.names("runners")
     if table is None:  # a timeline
         assert isinstance(item, Plot)
-        assert item.lanes
+        assert item.panels
 
 
 @pytest.mark.parametrize("name", sorted(laid_out()))

@@ -48,7 +48,7 @@ IN, OUT, ACROSS = ratio(0.4, 0.5), ratio(1.2, 1.3), ratio(0.9, 1.1)
 def test_a_claims_word_follows_from_where_it_was_measured(
     same: list[Ratio], other: list[Ratio], paper: Ratio, standing: Standing, tmp_path: Path
 ) -> None:
-    claim = Claim(text="half", metric="gpu_memory", ratio=("B", "A"), at_least=None, at_most=1, only=())
+    claim = Claim(text="half", metric="gpu_memory", ratio=("B", "A"), at_least=None, at_most=1)
     table = table_from(tmp_path, TINY + CLAIMS)
     reported = CheckedClaim(claim=claim, table=table, ratios=(paper,), expected=2)
     judged = verdict.judge(reported, same, other, dataclasses.replace(reported, ratios=()))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from zobench import recipes
+from zobench.machine.reader import checked, positive
 from zobench.machine.texts import toml_of
 from zobench.recipes import matrix
-from zobench.recipes.matrix import PART_KEYS, Matrix, unpriced
+from zobench.recipes.matrix import PART_KEYS, SHAPES, Matrix, unpriced
 from zobench.recipes.protocol import Contest, Price
-from zobench.runspec import RunSpec, suggestion
-
-_DEVICES = ("cpu", "cuda")
+from zobench.runspec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +75,7 @@ class Campaign:
     device: str
     longest: str
     timeout: str
-    selftest: str | None
+    selftest: str | None = None
     parts: tuple[Part, ...]
 
     def on(self, device: str, price: Price = unpriced) -> list[PartOn]:
@@ -98,64 +97,32 @@ class Campaign:
         return found
 
 
-_WORDS = {"title": str, "device": str, "longest": str, "timeout": str, "repeats": int, "parts": list}
-_OPTIONAL = {"selftest": str}
-_PART = {"name": str, "matrix": str, "reason": str}
-_PART_OPTIONAL = {
-    "repeats": int,
-    "turns": bool,
-    "more": bool,
-    "base": dict,
-    "axes": dict,
-    "variants": list,
-    "include": list,
-    "exclude": list,
-    "methods": list,
-}
+_KEYS = {
+    **dict.fromkeys(("title", "longest", "timeout", "selftest"), str), "device": Literal["cpu", "cuda"],
+    "repeats": Annotated[int, positive], "parts": list[dict[str, Any]],
+}  # fmt: skip
+_PART_KEYS = {
+    **dict.fromkeys(("name", "matrix", "reason"), str), "repeats": Annotated[int, positive], "turns": bool,
+    "more": bool, **{key: SHAPES[key] for key in PART_KEYS}, "methods": list[str],
+}  # fmt: skip
 
 
 def load(path: Path) -> Campaign:
     """The campaign in ``path``. Raises a one-line ``ValueError`` that names the file and the mistake."""
     try:
-        body = toml_of(path)
-        _check(body, _WORDS, _OPTIONAL, "the file")
-        if body["device"] not in _DEVICES:
-            raise ValueError(
-                f'`device` must be one of {", ".join(_DEVICES)}, but got {body["device"]!r}; write device = "cpu"'
-            )
-        parts = tuple(_part(data, body["repeats"]) for data in body["parts"])
+        body = checked(toml_of(path), _KEYS, "the file", _KEYS.keys() - {"selftest"})
+        repeats = body.pop("repeats")
+        parts = tuple(_part(data, repeats) for data in body.pop("parts"))
         names = [part.name for part in parts]
-        if not parts or len(set(names)) < len(names):
-            raise ValueError(f"[[parts]] must have names that differ, but got {', '.join(names) or 'none'}; rename one")
+        if len(set(names)) < len(names):
+            raise ValueError(f"[[parts]] must have names that differ, but got {', '.join(names)}; rename one")
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
-    words = {key: body[key] for key in ("title", "device", "longest", "timeout")}
-    return Campaign(name=path.stem, selftest=body.get("selftest"), parts=parts, **words)
+    return Campaign(name=path.stem, parts=parts, **body)
 
 
-def _part(data: Any, repeats: int) -> Part:
-    if not isinstance(data, dict):
-        raise ValueError(f"[[parts]] must be tables, but one is {data!r}; write [[parts]] above it")
-    _check(data, _PART, _PART_OPTIONAL, f"the part {data.get('name', '')!r}")
-    count = data.get("repeats", repeats)
-    if count < 1:
-        raise ValueError(f"`repeats >= 1` must hold, but the part {data['name']!r} has {count}; leave it out")
-    changes = {key: value for key, value in data.items() if key in (*PART_KEYS, "methods")}
-    return Part(
-        name=data["name"], matrix=data["matrix"], reason=data["reason"], repeats=count,
-        turns=data.get("turns", False), more=data.get("more", False), changes=changes,
-    )  # fmt: skip
-
-
-def _check(data: Mapping[str, Any], needed: Mapping[str, type], optional: Mapping[str, type], where: str) -> None:
-    """Raises ``ValueError`` for a key of ``needed`` that is missing, an unknown one, or a value of another type."""
-    known: Iterable[str] = (*needed, *optional)
-    for key in needed:
-        if key not in data:
-            raise ValueError(f"`{key}` must be given in {where}, but is missing; docs/campaigns.md has an example")
-    for key, value in data.items():
-        if key not in known:
-            raise ValueError(f"unknown key {key!r} in {where}; {suggestion(key, known)}")
-        kind = needed.get(key) or optional[key]
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            raise ValueError(f"`{key}` in {where} has the wrong form: {value!r}; docs/campaigns.md has an example")
+def _part(data: Mapping[str, Any], repeats: int) -> Part:
+    section = f"the part {data.get('name', '')!r}"
+    stated = {"repeats": repeats, **checked(data, _PART_KEYS, section, ("name", "matrix", "reason"))}
+    changes = {key: stated.pop(key) for key in (*PART_KEYS, "methods") if key in stated}
+    return Part(changes=changes, **stated)

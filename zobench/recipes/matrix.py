@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from zobench import models
+from zobench.machine.reader import checked
 from zobench.machine.texts import toml_of
 from zobench.recipes import protocol as protocols
 from zobench.recipes.protocol import Contest, Price
-from zobench.runspec import SEQ_LEN, RunSpec, check_key, flat, suggestion, value_in
+from zobench.runspec import SEQ_LEN, RunSpec, check_key, flat, value_in
 from zobench.runspec.constraints import check_recorded
 
-_KEYS = (
-    "title", "tables", "selftest", "budget", "repeats", "until", "base", "axes", "variants", "include", "exclude", "on",
-)  # fmt: skip
 PART_KEYS = ("base", "axes", "variants", "include", "exclude")
 """What of a matrix a device, or a part of a campaign, may have otherwise."""
-_ON_KEYS = ("budget", *PART_KEYS)
+_KEYS = ("title", "tables", "selftest", "budget", "repeats", "until", "on", *PART_KEYS)
 _PROTOCOL_KEYS = ("title", "tables", "selftest", "budget", "base", "on", "protocol", "methods")
 """Of a file with a ``[protocol]``, whose methods are the same on every device."""
+SHAPES: Mapping[str, Any] = {
+    **dict.fromkeys(("title", "selftest", "budget", "until"), str), "repeats": int, "tables": list[str],
+    **dict.fromkeys(("base", "axes", "on", "cpu", "cuda", "protocol"), dict),
+    **dict.fromkeys(("variants", "include", "exclude", "methods"), list[dict[str, Any]]),
+}  # fmt: skip
+"""The type of each key, as :func:`zobench.machine.reader.checked` takes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +80,7 @@ def load(
     try:
         body, chosen = _body(path, device), dict(part or {})
         headers = chosen.pop("methods", None)
-        _check_section(chosen, ("base",) if "protocol" in body else PART_KEYS, "a part of a campaign")
+        _check(chosen, ("base",) if "protocol" in body else PART_KEYS, "a part of a campaign")
         body = _overlay(body, chosen)
         contest = _contest(body, device, dict(changes or {}), price, headers) if "protocol" in body else None
         if headers is not None and contest is None:
@@ -137,12 +141,16 @@ def protocol_of(path: Path) -> protocols.Protocol | None:
 def _body(path: Path, device: str) -> dict[str, Any]:
     """What the file says for ``device``; its keys are checked."""
     body = toml_of(path)
-    own = _PROTOCOL_KEYS if "protocol" in body else _KEYS
-    _check_section(body, own, "the file")
-    _check_section(body.get("on", {}), ("cpu", "cuda"), "[on]")
+    known = _PROTOCOL_KEYS if "protocol" in body else _KEYS
+    _check(body, known, "the file")
+    _check(body.get("on", {}), ("cpu", "cuda"), "[on]")
     for kind, section in body.get("on", {}).items():
-        _check_section(section, [key for key in _ON_KEYS if key in own], f"[on.{kind}]")
+        _check(section, [key for key in ("budget", *PART_KEYS) if key in known], f"[on.{kind}]")
     return _overlay(body, body.get("on", {}).get(device.split(":")[0], {}))
+
+
+def _check(body: Mapping[str, Any], known: Iterable[str], section: str) -> None:
+    checked(body, {key: SHAPES[key] for key in known}, section)
 
 
 def _protocol(body: Mapping[str, Any]) -> protocols.Protocol:
@@ -171,38 +179,6 @@ def _check_names(cells: Iterable[RunSpec]) -> None:
                     f"models must have names of their own, but {first.model_path} and {cell.model_path} are both "
                     f'called {cell.model}; give each in [[variants]], one with name = "..."'
                 )
-
-
-_SHAPES: dict[str, tuple[type, type | None, str]] = {
-    "title": (str, None, 'title = "..."'),
-    "selftest": (str, None, 'selftest = "3m"'),
-    "budget": (str, None, 'budget = "9m"'),
-    "repeats": (int, None, "repeats = 5"),
-    "until": (str, None, 'until = "2%"'),
-    "tables": (list, str, 'tables = ["..."]'),
-    "base": (dict, None, "[base]"),
-    "axes": (dict, None, "[axes]"),
-    "variants": (list, dict, "[[variants]]"),
-    "include": (list, dict, "[[include]]"),
-    "exclude": (list, dict, "[[exclude]]"),
-    "on": (dict, None, "[on.cpu.base]"),
-    "protocol": (dict, None, "[protocol]"),
-    "methods": (list, dict, "[[methods]]"),
-    "cpu": (dict, None, "[on.cpu.base]"),
-    "cuda": (dict, None, "[on.cuda.base]"),
-}
-"""Key -> its type, the type of its items, and how to write it."""
-
-
-def _check_section(section: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    """Raises ``ValueError`` for a key that is not in ``known``, or whose value does not have its shape."""
-    for key, value in section.items():
-        if key not in known:
-            raise ValueError(f"unknown key {key!r} in {where}; {suggestion(key, known)}")
-        kind, inner, form = _SHAPES[key]
-        items = value if isinstance(value, list) else []
-        if not isinstance(value, kind) or not all(isinstance(item, inner or object) for item in items):
-            raise ValueError(f"{key!r} in {where} has the wrong form: {value!r}; write {form}")
 
 
 def _overlay(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

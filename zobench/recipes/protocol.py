@@ -8,8 +8,9 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+from zobench.machine import reader
 from zobench.recipes.grids import untried
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, check_key, check_value, flat, suggestion
@@ -21,7 +22,6 @@ of weights that the steps move."""
 Price = Callable[[str, RunSpec], tuple[float, float]]
 """What a step of a spec costs in a unit of a budget, and what an evaluation on dev costs."""
 
-_NEEDED = ("points", "extra", "tuning_seeds", "seeds", "evaluations")
 _OWN = {"steps": "the budget", "eval_every": "evaluations", "seed": "tuning_seeds and seeds"}
 """Field of a spec -> what of the protocol decides it."""
 _TIMES = re.compile(r"x(\d+(?:\.\d+)?(?:e-?\d+)?)")
@@ -49,20 +49,43 @@ class Contender:
         return all(spec.value(key) == value for key, value in {**self.others, **given}.items())
 
 
+def _seeds(key: str, section: str, seeds: Sequence[int]) -> tuple[int, ...]:
+    if len(seeds) < 2 or len(set(seeds)) < len(seeds):
+        raise ValueError(
+            f"`{key}` in {section} must be two or more that differ, but got {list(seeds)}; write {key} = [100, 101]"
+        )
+    return tuple(check_value("seed", seed) for seed in seeds)
+
+
+Seeds = Annotated[tuple[int, ...], _seeds]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """What the file says. ``amount`` of ``unit`` is each run's budget; each method has ``points`` points in its grid
-    and may add ``extra``, which are run with each of ``tuning_seeds``; the winners run with ``seeds``. Every run is
-    evaluated on dev before its first step and ``evaluations`` times after it, which the budget pays for too."""
+    """What the file says. Each run's budget is one of ``forwards``, ``seconds`` and ``gigabytes``; each method has
+    ``points`` points in its grid and may add ``extra``, which are run with each of ``tuning_seeds``; the winners run
+    with ``seeds``. Every run is evaluated on dev before its first step and ``evaluations`` times after it, which the
+    budget pays for too."""
 
-    unit: str
-    amount: float
-    points: int
-    extra: int
-    tuning_seeds: tuple[int, ...]
-    seeds: tuple[int, ...]
-    evaluations: int
+    forwards: Annotated[float, reader.positive] | None = None
+    seconds: Annotated[float, reader.positive] | None = None
+    gigabytes: Annotated[float, reader.positive] | None = None
+    points: Annotated[int, reader.positive]
+    extra: Annotated[int, reader.not_negative]
+    tuning_seeds: Seeds
+    seeds: Seeds
+    evaluations: Annotated[int, reader.positive]
     contenders: tuple[Contender, ...]
+
+    @property
+    def unit(self) -> str:
+        """The one of :data:`UNITS` in which the budget is given."""
+        return next(unit for unit in UNITS if getattr(self, unit) is not None)
+
+    @property
+    def amount(self) -> float:
+        """How much of :attr:`unit` the budget is."""
+        return float(getattr(self, self.unit))
 
     def steps(self, spec: RunSpec, price: Price) -> int:
         """The steps that the budget buys of ``spec`` beside its evaluations; 0 if one is too much."""
@@ -193,52 +216,16 @@ def is_done(run: Result | None) -> bool:
 
 def read(stated: Mapping[str, Any], methods: list[Any], base: Mapping[str, Any]) -> Protocol:
     """The protocol of ``[protocol]``, ``[[methods]]`` and ``[base]``. Raises ``ValueError`` for what cannot be one."""
+    contenders = _apart(list(map(_contender, methods)), base)
+    protocol = reader.read(Protocol, stated, "[protocol]", contenders=contenders)
     units = [unit for unit in UNITS if unit in stated]
-    for key in stated:
-        if key not in (known := (*UNITS, *_NEEDED)):
-            raise ValueError(f"unknown key {key!r} in [protocol]; {suggestion(key, known)}")
     if len(units) != 1:
         got = " and ".join(units) or "none"
         raise ValueError(f"[protocol] must have one budget, but got {got}; give one of {', '.join(UNITS)}")
-    for key in _NEEDED:
-        if key not in stated:
-            raise ValueError(f"`{key}` must be given in [protocol], but is missing; {_EXAMPLES[key]}")
-    tuning, seeds = _seeds(stated, "tuning_seeds"), _seeds(stated, "seeds")
-    for key in (*units, "points", "extra", "evaluations"):
-        value, kind = stated[key], (int, float) if key in units else int
-        is_number = isinstance(value, kind) and not isinstance(value, bool)
-        if not is_number or not (value > 0 or (key == "extra" and value == 0)):
-            sign = ">=" if key == "extra" else ">"
-            raise ValueError(
-                f"`{key} {sign} 0` must hold in [protocol], but got {value!r}; {_EXAMPLES.get(key, 'raise it')}"
-            )
-    if shared := set(tuning) & set(seeds):
-        raise ValueError(
-            f"`tuning_seeds` must be none of seeds, but both have {min(shared)}; {_EXAMPLES['tuning_seeds']}"
-        )
-    protocol = Protocol(
-        unit=units[0], amount=float(stated[units[0]]), points=stated["points"], extra=stated["extra"],
-        tuning_seeds=tuning, seeds=seeds, evaluations=stated["evaluations"],
-        contenders=_apart(list(map(_contender, methods)), base),
-    )  # fmt: skip
+    if shared := set(protocol.tuning_seeds) & set(protocol.seeds):
+        raise ValueError(f"`tuning_seeds` must be none of seeds, but both have {min(shared)}; write [100, 101]")
     _check_contenders(protocol)
     return protocol
-
-
-def _seeds(stated: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    seeds = stated[key]
-    if not isinstance(seeds, list) or len(seeds) < 2 or len(set(map(repr, seeds))) < len(seeds):
-        raise ValueError(f"`{key}` in [protocol] must be two or more that differ, but got {seeds!r}; {_EXAMPLES[key]}")
-    return tuple(check_value("seed", seed) for seed in seeds)
-
-
-_EXAMPLES = {
-    "points": "write points = 4 for grids of four",
-    "extra": "write extra = 4, or 0 for grids that do not grow",
-    "tuning_seeds": "write tuning_seeds = [100, 101]",
-    "seeds": "write seeds = [0, 1, 2]",
-    "evaluations": "write evaluations = 6",
-}
 
 
 def _contender(data: Any) -> Contender:

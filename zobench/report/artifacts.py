@@ -83,7 +83,7 @@ def _reading_order(item: Recipe) -> tuple[object, ...]:
 def shows(item: Recipe | None, spec: RunSpec) -> bool:
     """Whether a run of ``spec`` belongs in a cell, lane or curve of ``item``; a table of facts shows no runs."""
     if isinstance(item, Plot):
-        return shows(item.contest or item.table, spec) or any(meets(spec, lane.where) for lane in item.lanes)
+        return shows(item.contest or item.table, spec) or any(meets(spec, panel.where) for panel in item.panels)
     if isinstance(item, Table):
         return belongs(item, spec)
     return isinstance(item, ContestTable) and contest.is_of(item.protocol, spec)

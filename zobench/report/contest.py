@@ -7,15 +7,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from zobench import models, recipes
+from zobench.machine.reader import checked
 from zobench.predict import budget
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contender, Protocol, Search, is_done
-from zobench.report import toml
 from zobench.report.table import Claim
-from zobench.report.toml import check
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, suggestion
 from zobench.stats.intervals import wilson_interval
@@ -23,42 +22,62 @@ from zobench.store import place_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StatedClaim:
+    """What a ``source`` says of two methods: the difference of their test accuracies, or the ratio of their forwards to
+    the target, seconds of a step, or memory."""
+
+    text: str
+    source: str
+    metric: Literal["accuracy", "forwards", "step_time", "memory"]
+    of: tuple[str, str]
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def whole(self) -> Claim:
+        """It as the claim of a table."""
+        text = f"{self.text} ({self.source})"
+        return Claim(text=text, metric=self.metric, ratio=self.of, at_least=self.at_least, at_most=self.at_most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ContestTable:
     """One table. ``runner``: the matrix whose ``protocol`` it shows; ``baseline``: the header of the method that others
-    are held against; ``target``: the share on dev whose costs are shown; ``claims``: their ``metric`` is one of
-    :data:`MEASURES`."""
+    are held against; ``target``: the share on dev whose costs are shown; ``claims``: of two headers each."""
 
     name: str
     title: str
     runner: str
-    caption: str
+    caption: str = ""
     baseline: str
     target: float
     protocol: Protocol
-    claims: tuple[Claim, ...]
+    claims: tuple[Claim, ...] = ()
     paper: str = ""
     is_figure: ClassVar[bool] = False
 
 
 def parse(name: str, data: Mapping[str, Any]) -> ContestTable:
     """The table in ``data``. Raises ``ValueError`` for a key or a header that is not known."""
-    needed = {"kind": str, "title": str, "runner": str, "baseline": str, "target": toml.NUMBER}
-    check("the table", data, needed, {"caption": str, "claims": list})
-    protocol = protocol_of(data["runner"])
+    keys: dict[str, Any] = dict.fromkeys(("kind", "title", "runner", "baseline", "caption"), str)
+    keys |= {"target": float, "claims": tuple[StatedClaim, ...]}
+    stated = checked(data, keys, "the table", ("title", "runner", "baseline", "target"))
+    del stated["kind"]
+    protocol = protocol_of(stated["runner"])
     headers = [contender.header for contender in protocol.contenders]
-    if not 0 < data["target"] < 1:
-        raise ValueError(f"`0 < target < 1` must hold, but got {data['target']}; write target = 0.75")
-    claims = tuple(_claim(item) for item in data.get("claims", []))
-    for header in (data["baseline"], *(header for claim in claims for header in claim.ratio)):
+    if not 0 < stated["target"] < 1:
+        raise ValueError(f"`0 < target < 1` must hold, but got {stated['target']}; write target = 0.75")
+    claims = stated.pop("claims", ())
+    for claim in claims:
+        if claim.at_least is None and claim.at_most is None:
+            raise ValueError(f"a claim must have a bound, but {claim.text!r} has none; add at_least or at_most")
+    for header in (stated["baseline"], *(header for claim in claims for header in claim.of)):
         if header not in headers:
             raise ValueError(
-                f"a table of {data['runner']} needs headers of its methods, but got {header!r}; "
+                f"a table of {stated['runner']} needs headers of its methods, but got {header!r}; "
                 f"{suggestion(header, headers)}"
             )
-    return ContestTable(
-        name=name, title=data["title"], runner=data["runner"], caption=data.get("caption", ""),
-        baseline=data["baseline"], target=float(data["target"]), protocol=protocol, claims=claims,
-    )  # fmt: skip
+    return ContestTable(name=name, protocol=protocol, claims=tuple(claim.whole for claim in claims), **stated)
 
 
 def protocol_of(runner: str) -> Protocol:
@@ -67,28 +86,6 @@ def protocol_of(runner: str) -> Protocol:
     if protocol is None:
         raise ValueError(f"`runner` must be a matrix with a [protocol], but {runner} has none; name another")
     return protocol
-
-
-MEASURES = ("accuracy", "forwards", "step_time", "memory")
-"""What a claim can be about: the difference of two test accuracies, or the ratio of two methods' forwards to the
-target, seconds of a step, or memory."""
-
-
-def _claim(data: Mapping[str, Any]) -> Claim:
-    bounds = {"at_least": toml.NUMBER, "at_most": toml.NUMBER}
-    check("[[claims]]", data, {"text": str, "source": str, "metric": str, "of": list}, bounds)
-    if data["metric"] not in MEASURES:
-        raise ValueError(
-            f"`metric` of a claim must be one of {', '.join(MEASURES)}, but got {data['metric']!r}; "
-            f"{suggestion(data['metric'], MEASURES)}"
-        )
-    if len(data["of"]) != 2 or not set(bounds) & set(data):
-        raise ValueError(f"a claim must be of two headers and have a bound, but {data['text']!r} lacks one; add it")
-    first, second = toml.texts("`of` of a claim", data["of"])
-    return Claim(
-        text=f"{data['text']} ({data['source']})", metric=data["metric"], ratio=(first, second),
-        at_least=data.get("at_least"), at_most=data.get("at_most"), only=(),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

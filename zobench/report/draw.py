@@ -86,7 +86,7 @@ def _panel(plot: Plot, grid: Grid, j: int, machine: str | None) -> Panel:
         log_x=plot.axes.log_x,
         log_y=plot.axes.log_y,
         from_zero=True,
-        limit=(limit[0] / metric.scale, limit[1]) if limit else None,
+        limit=(limit.value / metric.scale, limit.label) if limit else None,
     )
 
 

@@ -4,14 +4,15 @@ models, or the peak memory that its formulas predict."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from zobench import models
+from zobench.machine.reader import read
 from zobench.predict.footprint import memory
 from zobench.report import toml
 from zobench.report.sheet import Sheet, of_frame
-from zobench.report.toml import check
+from zobench.report.table import name_of
 from zobench.runspec import RunSpec, suggestion
 
 
@@ -43,70 +44,69 @@ class Fact:
     run differs whose memory is predicted beside it (empty: none is)."""
 
     header: str
-    model: str
+    model: str = ""
     paper: tuple[str, ...]
-    run: Mapping[str, Any]
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FactColumn:
+    """``fact``: one of :data:`FACTS`, or "" of a column that only the paper has."""
+
+    header: str
+    fact: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """``columns``: (header, one of ``FACTS`` or ""); ``base``: what all runs of the rows have in common."""
+    """``header``: that of the rows; ``run``: what all runs of the rows have in common."""
 
     name: str
+    kind: str
     title: str
     paper: str
     artifact: str
-    caption: str
-    row_header: str
-    columns: tuple[tuple[str, str], ...]
+    caption: str = ""
+    header: str = "Model"
+    columns: tuple[FactColumn, ...]
     rows: tuple[Fact, ...]
-    base: Mapping[str, Any]
+    run: Mapping[str, Any] = field(default_factory=dict)
     runner: str = ""
     is_figure: ClassVar[bool] = False
 
 
 def parse(data: Mapping[str, Any]) -> Facts:
     """The facts in ``data``; ``ValueError`` for a key or a name that is not known."""
-    words = dict.fromkeys(("kind", "title", "paper", "artifact"), str)
-    check("the table", data, {**words, "columns": list, "rows": list}, {"caption": str, "header": str, "run": dict})
-    for column in data["columns"]:
-        check("[[columns]]", column, {"header": str}, {"fact": str})
-        if column.get("fact", "layers") not in FACTS:
-            raise ValueError(f"unknown fact {column['fact']!r}; {suggestion(column['fact'], FACTS)}")
-    columns = tuple((column["header"], column.get("fact", "")) for column in data["columns"])
-    toml.different("column", [header for header, _ in columns])
-    rows = tuple(_row(item, len(columns), data.get("run", {})) for item in data["rows"])
-    return Facts(
-        name=f"{data['paper']}/{data['artifact']}", title=data["title"], paper=data["paper"], artifact=data["artifact"],
-        caption=data.get("caption", ""), row_header=data.get("header", "Model"), columns=columns, rows=rows,
-        base=data.get("run", {}),
-    )  # fmt: skip
-
-
-def _row(data: Mapping[str, Any], width: int, base: Mapping[str, Any]) -> Fact:
-    check("[[rows]]", data, {"header": str, "paper": list}, {"model": str, "run": dict})
-    if "run" in data:
-        RunSpec.from_dict({**base, **data["run"]})
-    if len(data["paper"]) != width:
-        raise ValueError(f"`paper` must have one text per column, but {data['header']!r} has {len(data['paper'])}")
-    if model := data.get("model", ""):
-        models.get(model)
-    return Fact(header=data["header"], model=model, paper=tuple(map(str, data["paper"])), run=data.get("run", {}))
+    facts = read(Facts, data, "the table", name=name_of("", data), runner="")
+    for fact in (column.fact for column in facts.columns if column.fact):
+        if fact not in FACTS:
+            raise ValueError(f"unknown fact {fact!r}; {suggestion(fact, FACTS)}")
+    toml.different("column", [column.header for column in facts.columns])
+    for row in facts.rows:
+        if row.run:
+            RunSpec.from_dict({**facts.run, **row.run})
+        if len(row.paper) != len(facts.columns):
+            raise ValueError(f"`paper` must have one text per column, but {row.header!r} has {len(row.paper)}")
+        if row.model:
+            models.get(row.model)
+    return facts
 
 
 def sheets(facts: Facts) -> list[Sheet]:
     """What the paper prints, and what the registry holds of the same models."""
     remarks = [facts.caption] if facts.caption else []
     shown = [_sheet(facts, "paper", f"paper ({facts.paper} {facts.artifact})", lambda row, k: row.paper[k], remarks)]
-    if any(fact for _, fact in facts.columns):
+    if any(column.fact for column in facts.columns):
         source = "zobench's registry of models, from which every cell of these models is built"
-        shown.append(_sheet(facts, "registry", source, lambda row, k: _registered(row.model, facts.columns[k][1]), []))
+        shown.append(
+            _sheet(facts, "registry", source, lambda row, k: _registered(row.model, facts.columns[k].fact), [])
+        )
     if any(row.run for row in facts.rows):
-        memories = replace(facts, columns=(("Peak memory (GB)", ""),), title=f"{facts.title}, evaluated")
-        spec = RunSpec.from_dict({**facts.base})
+        memories = replace(facts, columns=(FactColumn(header="Peak memory (GB)"),), title=f"{facts.title}, evaluated")
+        spec = RunSpec.from_dict({**facts.run})
         about = [f"{spec.model}, batch {spec.batch_size}, {spec.seq_len} tokens; 1 GB here is {2**30} bytes."]
         source = "predicted by zobench's formulas for its own engine on a CUDA device"
-        shown.append(_sheet(memories, "predicted", source, lambda row, k: _predicted(facts.base, row.run), about))
+        shown.append(_sheet(memories, "predicted", source, lambda row, k: _predicted(facts.run, row.run), about))
     return shown
 
 
@@ -124,6 +124,6 @@ def _sheet(facts: Facts, kind: str, source: str, text: Callable[[Fact, int], str
     import pandas as pd
 
     body = [[text(row, k) for k in range(len(facts.columns))] for row in facts.rows]
-    index = pd.Index([row.header for row in facts.rows], name=facts.row_header)
-    frame = pd.DataFrame(body, index=index, columns=[header for header, _ in facts.columns])
+    index = pd.Index([row.header for row in facts.rows], name=facts.header)
+    frame = pd.DataFrame(body, index=index, columns=[column.header for column in facts.columns])
     return of_frame(frame, label=f"{facts.name}-{kind}", title=facts.title, source=source, remarks=remarks)

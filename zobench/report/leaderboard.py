@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zobench.machine.reader import checked
 from zobench.machine.texts import toml_of
 from zobench.report import frames, toml
 from zobench.report.book import Artifact
@@ -76,14 +77,9 @@ class Ranking:
 
 def stated(path: Path = CELLS) -> tuple[Cell, ...]:
     """The cells of the file. Raises a one-line ``ValueError`` for a mistake in it."""
-    data = toml_of(path)
-    toml.check(path.name, data, {"cells": list})
-    for cell in data["cells"]:
-        toml.check("[[cells]]", cell, {"title": str, "where": dict})
-    toml.different("cell", [cell["title"] for cell in data["cells"]])
-    return tuple(
-        Cell(title=cell["title"], where={**USUAL, **toml.where("cells.where", cell["where"])}) for cell in data["cells"]
-    )
+    body = checked(toml_of(path), {"cells": tuple[Cell, ...]}, path.name, ("cells",))
+    toml.different("cell", [cell.title for cell in body["cells"]])
+    return tuple(replace(cell, where={**USUAL, **cell.where}) for cell in body["cells"])
 
 
 def rankings(results: Sequence[Result], cells: Sequence[Cell]) -> list[Ranking]:

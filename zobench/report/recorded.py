@@ -27,8 +27,8 @@ _ALIKE = ("model", "task", "shots", "train_size", "dev_size")
 
 def timelines(plot: Plot, results: Sequence[Result]) -> Charts:
     """The figure of each machine that recorded a timeline of any panel; without one, the predicted timeline."""
-    fields = {field for lane in plot.lanes for field in lane.where}
-    about = {field for field in fields if len({str(lane.where.get(field)) for lane in plot.lanes}) > 1}
+    fields = {field for panel in plot.panels for field in panel.where}
+    about = {field for field in fields if len({str(panel.where.get(field)) for panel in plot.panels}) > 1}
     alike = [field for field in FIELDS if field not in about | set(INCIDENTAL)]
     kept = sorted(filter(_is_whole, results), key=lambda result: result.spec.hash)
     return _by_machine(plot, kept, alike, _timeline) or [(None, _predicted_timeline(plot))]
@@ -50,29 +50,29 @@ def _by_machine(
     made: Callable[[Plot, Mapping[str, Result], str], Chart],
 ) -> Charts:  # fmt: skip
     machines = sorted({place_of(result) for result in results})
-    chosen = [(name, _fullest(plot.lanes, [run for run in results if place_of(run) == name], alike))
+    chosen = [(name, _fullest(plot.panels, [run for run in results if place_of(run) == name], alike))
               for name in machines]  # fmt: skip
     return [(name, made(plot, runs, name)) for name, runs in chosen if runs]
 
 
-def _fullest(lanes: Sequence[TimelinePanel], results: Sequence[Result], alike: Sequence[str]) -> dict[str, Result]:
+def _fullest(panels: Sequence[TimelinePanel], results: Sequence[Result], alike: Sequence[str]) -> dict[str, Result]:
     """For each title the first result that satisfies its conditions, all of them equal in the fields ``alike``; for as
     many titles as possible, then with what the figure means rather than what it takes for it."""
     groups: dict[tuple[str, ...], dict[str, Result]] = {}
     for result in results:
         key = tuple(str(getattr(result.spec, field)) for field in alike)
-        for lane in lanes:
-            if meets(result.spec, lane.where):
-                groups.setdefault(key, {}).setdefault(lane.title, result)
+        for panel in panels:
+            if meets(result.spec, panel.where):
+                groups.setdefault(key, {}).setdefault(panel.title, result)
     ordered = sorted(groups.items(), key=lambda item: (
-        -len(item[1]), sum(map(_stand_ins, lanes, map(item[1].get, (lane.title for lane in lanes)))), item[0]
+        -len(item[1]), sum(map(_stand_ins, panels, map(item[1].get, (panel.title for panel in panels)))), item[0]
     ))  # fmt: skip
     return ordered[0][1] if ordered else {}
 
 
-def _stand_ins(lane: TimelinePanel, result: Result | None) -> int:
+def _stand_ins(panel: TimelinePanel, result: Result | None) -> int:
     """The number of fields in which ``result`` does not have the value that the panel names first."""
-    return 0 if result is None else sum(getattr(result.spec, name) != values[0] for name, values in lane.where.items())
+    return 0 if result is None else sum(getattr(result.spec, name) != values[0] for name, values in panel.where.items())
 
 
 def _measured_on(machine: str, result: Result) -> str:
@@ -101,7 +101,7 @@ def _timeline(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
     return Chart(
         name=plot.name, kind="timeline", title=plot.title,
         source=_measured_on(machine, next(iter(chosen.values()))),
-        panels=tuple(_recorded(lane.title, chosen.get(lane.title)) for lane in plot.lanes),
+        panels=tuple(_recorded(panel.title, chosen.get(panel.title)) for panel in plot.panels),
         remarks=(f"{_shared(chosen.values())}: the last {steps} of each run.", *filter(None, [plot.caption])),
     )  # fmt: skip
 
@@ -123,13 +123,13 @@ def _events(rows: Iterable[Sequence[Any]], begin: float = 0.0) -> tuple[Event, .
 def _predicted_timeline(plot: Plot) -> Chart:
     """The figure of a timeline that nobody recorded: what is predicted of its panels, if anything is."""
     message = f"Nothing recorded yet: `zobench reproduce {plot.name}` records here what it can."
-    cases = {lane.title: run for lane in plot.lanes for run in stored.stored() if meets(run.spec, lane.where)}
+    cases = {panel.title: run for panel in plot.panels for run in stored.stored() if meets(run.spec, panel.where)}
     if not cases:
         return nothing(plot, message)
     panels = tuple(
-        Panel(title=f"{lane.title} (predicted)", events=_events(cases[lane.title].events), source="predicted")
-        if lane.title in cases else Panel(title=lane.title, message="No timeline is predicted of this case.")
-        for lane in plot.lanes
+        Panel(title=f"{panel.title} (predicted)", events=_events(cases[panel.title].events), source="predicted")
+        if panel.title in cases else Panel(title=panel.title, message="No timeline is predicted of this case.")
+        for panel in plot.panels
     )  # fmt: skip
     disk = f"; a checkpoint goes to a disk of {stored.DISK / 1e9:.0f} GB/s"
     saves = disk if any(run.spec.checkpoint != "none" for run in cases.values()) else ""
@@ -151,7 +151,7 @@ def curve(result: Result) -> Curve:
 
 
 def _curves(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
-    titles = [lane.title for lane in plot.lanes if lane.title in chosen]
+    titles = [panel.title for panel in plot.panels if panel.title in chosen]
     lines = [curve(chosen[title]) for title in titles]
     first = next(iter(chosen.values()))
     score = METRICS.get(first.scores[0])

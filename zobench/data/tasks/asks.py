@@ -5,76 +5,31 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 from zobench.data.tasks.task import ANSWER, CONTINUE, Example, Task, answered, joined, text_list
+from zobench.machine.reader import checked, positive, read
 from zobench.runspec import suggestion
 
-_LOSSES = ("choice", "lm")
+Loss = Literal["choice", "lm"]
+"""By which a task is trained."""
 
 
 def asked(body: Mapping[str, Any], columns: Sequence[str]) -> Task:
     """The task of a file's sections, without its data, which has ``columns``. Raises ``ValueError`` for a key that is
     unknown, absent or of another type, and for a column that is not there."""
+    prompt = checked(body.get("prompt", {}), {"template": str}, "[prompt]").get("template", "{text}")
+    template = Template.of(prompt, columns) if "prompt" in body else Template(())
     kind = next(key for key in ASKS if key in body)
-    prompt, section = TaskSection("prompt", body.get("prompt", {}), columns), TaskSection(kind, body[kind], columns)
-    template = Template.of(prompt.word("template", "{text}"), columns) if "prompt" in body else Template(())
-    task = ASKS[kind](section, template)
-    prompt.done()
-    section.done()
-    return task
+    return read(ASKS[kind], body[kind], f"[{kind}]", template=template, data_columns=columns)
 
 
-@dataclass(slots=True)
-class TaskSection:
-    """A section of the file, whose keys are taken out one by one, and the columns of the data."""
-
-    name: str
-    given: Mapping[str, Any]
-    columns: Sequence[str]
-    left: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.left = dict(self.given)
-
-    def take(self, key: str, kind: type, example: Any, default: Any = None) -> Any:
-        """The value of ``key``, of the type ``kind``; without a ``default`` it must be there."""
-        value = self.left.pop(key, default)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            problem = "is not" if value is None else f"got {value!r}"
-            raise ValueError(f"`{self.name}.{key}` must be given, but {problem}; write {key} = {example}")
-        return value
-
-    def word(self, key: str, example: str, default: str | None = None) -> str:
-        """The text of ``key``."""
-        return str(self.take(key, str, json.dumps(example), default))
-
-    def column(self, key: str, example: str) -> str:
-        """The column of the data that ``key`` names."""
-        name = self.word(key, example)
-        check_column(f"{self.name}.{key}", name, self.columns)
-        return name
-
-    def loss(self, usual: str) -> str:
-        """The value of the key ``loss``, "choice" or "lm", by which the task is trained."""
-        loss = self.word("loss", usual, usual)
-        if loss not in _LOSSES:
-            raise ValueError(f"`{self.name}.loss` must be choice or lm, but got {loss!r}; {suggestion(loss, _LOSSES)}")
-        return loss
-
-    def done(self) -> None:
-        """Raises ``ValueError`` for a key that nothing has taken."""
-        if self.left:
-            remedy = suggestion(
-                next(iter(self.left)), [key for key in self.given if key not in self.left] or ["nothing"]
-            )
-            raise ValueError(f"unknown key {next(iter(self.left))!r} in [{self.name}]; {remedy}")
-
-
-def _labels(section: TaskSection, template: Template) -> Task:
-    column = section.column("column", "label")
-    words = section.take("words", dict, '{ negative = "terrible", positive = "great" }')
+def _labels(
+    *, template: Template, data_columns: Sequence[str], column: str, words: dict[str, Any], loss: Loss = "choice"
+) -> Task:
+    """A task with a word for each label in ``column``, one of ``data_columns``."""
+    check_column("labels.column", column, data_columns)
     if len(words) < 2 or not all(isinstance(word, str) and word for word in words.values()):
         raise ValueError(f"`labels.words` must give each of two labels or more a word, but got {words!r}")
     if len(set(words.values())) < len(words):
@@ -88,15 +43,19 @@ def _labels(section: TaskSection, template: Template) -> Task:
             raise ValueError(f"`{column}` must be one of {', '.join(order)}, but got {label!r}; add it to labels.words")
         return Example(*joined(template.fill(row), words.values()), order[label])
 
-    return _task(names=tuple(words.values()), make=make, loss=section.loss("choice"))
+    return _task(names=tuple(words.values()), make=make, loss=loss)
 
 
-def _candidates(section: TaskSection, template: Template) -> Task:
+def _candidates(
+    *, template: Template, data_columns: Sequence[str], columns: tuple[str, ...] = (), column: str = "", answer: str,
+    loss: Loss = "lm",
+) -> Task:  # fmt: skip
     """A task whose rows bring their candidates: one column holds a list, or several columns hold one candidate each."""
-    columns = section.take("columns", list, '["choice1", "choice2"]', [])
-    for name in columns:
-        check_column("candidates.columns", str(name), section.columns)
-    column, answer = "" if columns else section.column("column", "choices"), section.column("answer", "answer")
+    if bool(columns) == bool(column):
+        raise ValueError("[candidates] must have a column or columns, but has both or neither; give one of the two")
+    for key, names in (("columns", columns), ("column", (column,) if column else ()), ("answer", (answer,))):
+        for name in names:
+            check_column(f"candidates.{key}", name, data_columns)
 
     def make(row: Mapping[str, Any]) -> Example:
         texts = [text_of(row, name) for name in columns] if columns else text_list(column, value_of(row, column))
@@ -108,7 +67,7 @@ def _candidates(section: TaskSection, template: Template) -> Task:
             raise ValueError(f"`{answer}` must name a right candidate, but is empty")
         return Example(*joined(template.fill(row), texts), right[0], right)
 
-    return _task(make=make, loss=section.loss("lm"))
+    return _task(make=make, loss=loss)
 
 
 def _number(column: str, label: Any, texts: Sequence[str]) -> int:
@@ -123,13 +82,14 @@ def _number(column: str, label: Any, texts: Sequence[str]) -> int:
     return number
 
 
-def _answer(section: TaskSection, template: Template) -> Task:
-    column, stop = section.column("column", "answer"), section.word("stop", "\n", ANSWER.stop)
-    most = section.take("max_new_tokens", int, 50, ANSWER.new_tokens)
-    if most < 1 or not stop:
-        raise ValueError(
-            f"`answer` must have max_new_tokens >= 1 and a text to stop at, but got {most} and {stop!r}; leave them out"
-        )
+def _answer(
+    *, template: Template, data_columns: Sequence[str], column: str, stop: str = ANSWER.stop,
+    max_new_tokens: Annotated[int, positive] = ANSWER.new_tokens,
+) -> Task:  # fmt: skip
+    """A task whose answer is written freely, until ``stop`` or ``max_new_tokens``."""
+    check_column("answer.column", column, data_columns)
+    if not stop:
+        raise ValueError("`answer.stop` must be a text to stop at, but is empty; leave it out")
 
     def make(row: Mapping[str, Any]) -> Example:
         value = value_of(row, column)
@@ -137,12 +97,12 @@ def _answer(section: TaskSection, template: Template) -> Task:
             template.fill(row), text_list(column, value) if isinstance(value, list) else [text_of(row, column)], stop
         )
 
-    return _task(make=make, goal=replace(ANSWER, new_tokens=most, stop=stop), loss="lm")
+    return _task(make=make, goal=replace(ANSWER, new_tokens=max_new_tokens, stop=stop), loss="lm")
 
 
-def _text(section: TaskSection, template: Template) -> Task:
-    column = section.word("column", "text", "text")
-    check_column("text.column", column, section.columns)
+def _text(*, template: Template, data_columns: Sequence[str], column: str = "text") -> Task:
+    """A task of going on with the text in ``column``, without a prompt."""
+    check_column("text.column", column, data_columns)
     return _task(make=lambda row: Example(text_of(row, column), (), 0), goal=CONTINUE)
 
 
@@ -154,7 +114,7 @@ def _task(**changes: Any) -> Task:
     )  # fmt: skip
 
 
-ASKS: Mapping[str, Callable[[TaskSection, Template], Task]] = {
+ASKS: Mapping[str, Callable[..., Task]] = {
     "labels": _labels, "candidates": _candidates, "answer": _answer, "text": _text,
 }  # fmt: skip
 """Sections of a task's file, of which it has one."""

@@ -19,8 +19,9 @@ from zobench.data.tasks import rows
 from zobench.data.tasks.asks import ASKS, asked
 from zobench.data.tasks.rows import RowSet
 from zobench.data.tasks.task import Example, Task
+from zobench.machine.reader import checked
 from zobench.machine.texts import toml_of
-from zobench.runspec import RunSpec, suggestion
+from zobench.runspec import RunSpec
 from zobench.runspec.registries import TASKS
 
 SHARE = 0.2
@@ -28,7 +29,6 @@ SHARE = 0.2
 TOKEN = 4
 """Bytes of a token in UTF-8, by which durations and memory are predicted before there is a tokenizer."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_SECTIONS = ("name", "data", "prompt", *ASKS)
 
 
 def task_of(spec: RunSpec) -> Task:
@@ -115,18 +115,12 @@ def _tokens(task: Task, nbytes: int) -> int:
 
 def _check(body: Mapping[str, Any], path: Path) -> None:
     """Raises ``ValueError`` for a section or a name that a task's file does not have, or lacks."""
-    for key, value in body.items():
-        if key not in _SECTIONS:
-            raise ValueError(f"unknown key {key!r}; {suggestion(key, _SECTIONS)}")
-        if key != "name" and not isinstance(value, dict):
-            raise ValueError(f"`{key}` must be a section, but got {value!r}; write [{key}]")
+    checked(body, {"name": str, **dict.fromkeys(("data", "prompt", *ASKS), dict)}, "the file", ("data",))
     name = body.get("name", path.stem)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name):
         raise ValueError(
             f"`name` must be of letters, digits, '.', '_' and '-', but got {name!r}; give name = \"reviews\""
         )
-    if "data" not in body:
-        raise ValueError("`data` must say where the rows are, but there is none; write [data]")
     given = [key for key in ASKS if key in body]
     if len(given) != 1:
         raise ValueError(f"one of {', '.join(ASKS)} must say what is right, but got {' and '.join(given) or 'none'}")

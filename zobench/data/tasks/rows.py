@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from zobench.data.tasks.read import lines_of, load, parquet
-from zobench.runspec import suggestion
+from zobench.machine.reader import checked
 
 Row = Mapping[str, Any]
 PARTS = {"train": "train", "dev": "dev", "test": "validation"}
@@ -23,7 +23,10 @@ FORMATS = {
 }  # fmt: skip
 LONGEST_FIELD = 1 << 30
 """Characters of a field of a CSV file; Python's own limit, 131,072, is less than a long document."""
-_KEYS = ("path", "train", "dev", "test", "hub", "config", "revision", "format", "split")
+_KEYS = {
+    **dict.fromkeys(("path", "train", "dev", "test", "hub", "config", "revision"), str), "split": dict,
+    "format": Literal["csv", "json", "jsonl", "parquet", "text", "tsv"],
+}  # fmt: skip
 _HUB_ONLY, _FILES_ONLY = ("config", "revision"), ("format",)
 _SPLIT = "split = { seed = 0, dev = 0.1, test = 0.1 }"
 
@@ -86,15 +89,7 @@ def read(folder: Path, data: Mapping[str, Any]) -> Sets:
 
 
 def _check(data: Mapping[str, Any]) -> None:
-    for key, value in data.items():
-        if key not in _KEYS:
-            raise ValueError(f"unknown key {key!r} in [data]; {suggestion(key, _KEYS)}")
-        if not isinstance(value, dict if key == "split" else str):
-            noun = f"a table, as {_SPLIT}" if key == "split" else "text"
-            raise ValueError(f"`data.{key}` must be {noun}, but got {value!r}")
-    if "format" in data and data["format"] not in FORMATS.values():
-        formats = sorted(set(FORMATS.values()))
-        raise ValueError(f"`data.format` must be one of {', '.join(formats)}, but got {data['format']!r}")
+    checked(data, _KEYS, "[data]")
     if "hub" in data and "path" in data:
         raise ValueError("`data` must be in files or on the hub, but got both path and hub; leave one out")
     kind, strange = ("hub", _FILES_ONLY) if "hub" in data else ("files", _HUB_ONLY)
@@ -195,8 +190,7 @@ def _from_hub(folder: Path, data: Mapping[str, Any], split: str) -> list[tuple[s
 
 def _split(rows: RowSet, given: Mapping[str, Any]) -> tuple[dict[str, RowSet], dict[str, Any]]:
     """One set cut in three by NumPy's legacy permutation of ``seed``: test first, then dev, the rest trains."""
-    if not {"seed", "test"} <= set(given) <= {"seed", "dev", "test"} or type(given["seed"]) is not int:
-        raise ValueError(f"`data.split` must have a seed, dev and test, but got {dict(given)}; write {_SPLIT}")
+    checked(given, {"seed": int, "dev": float, "test": float}, "[data.split]", ("seed", "test"))
     if not 0 <= given["seed"] < 1 << 32:
         raise ValueError(f"`data.split.seed` must be from 0 to 2**32 - 1, but got {given['seed']}; write seed = 0")
     import numpy as np  # not for whom a spec's name is enough

@@ -11,17 +11,19 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
+from zobench.machine.reader import checked, not_negative, positive
 from zobench.machine.texts import toml_of
 from zobench.runspec import suggestion
 
-ERRORS = ("fitted", "anchored", "other")
+Errors = Literal["fitted", "anchored", "other"]
 """The constants of all GPUs were fitted on it; some were fitted to cells that ran on it; neither."""
-SOURCES = ("data sheet", "measured", "fitted", "guessed")
+Source = Literal["data sheet", "measured", "fitted", "guessed"]
+ERRORS, SOURCES = get_args(Errors), get_args(Source)
 CONSTANTS = Path(__file__).parents[1] / "constants.toml"
 
 PEAKS: Mapping[str, float] = {
@@ -39,9 +41,10 @@ SHARES: Mapping[str, float] = {
 MAY_BE_ZERO = ("nvlink_gbs", "idle_tiles", "kernel_us", "malloc_us", "driver_mib")
 LANE_BYTES = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes per second of one lane of PCIe, one way, by generation."""
-
-
-_KEYS = ("name", "also", "errors", "caution", "facts")
+_KEYS = {"name": str, "also": tuple[str, ...], "errors": Errors, "caution": str, "facts": list[dict[str, Any]]}
+_GROUP = {"source": Source, "document": str, "date": datetime.date} | {
+    key: Annotated[float, not_negative if key in MAY_BE_ZERO else positive] for key in (*PEAKS, *SHARES)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,9 @@ class Gpu:
     """
 
     name: str
-    also: tuple[str, ...]
+    also: tuple[str, ...] = ()
     errors: str
-    caution: str
+    caution: str = ""
     sms: float
     clock: float
     memory: float
@@ -159,7 +162,7 @@ def load(name: str, *, anchored: bool = True) -> Gpu:
 def _by_name() -> Mapping[str, Path]:
     """All names of all GPUs, in lower case."""
     paths = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
-    others = {also.lower(): path for path in paths.values() for also in _parsed(path).get("also", ())}
+    others = {also.lower(): path for path in paths.values() for also in toml_of(path).get("also", ())}
     return {**others, **paths}
 
 
@@ -177,14 +180,11 @@ def _path(name: str) -> Path:
 @functools.cache
 def _read(path: Path, anchored: bool) -> Gpu:
     try:
-        body = _parsed(path)
-        if unknown := set(body) - set(_KEYS):
-            raise ValueError(f"unknown key {min(unknown)!r}; {suggestion(min(unknown), _KEYS)}")
-        if (errors := body.get("errors", "other")) not in ERRORS:
-            raise ValueError(f"`errors` must be one of {', '.join(ERRORS)}, but got {errors!r}")
+        body = checked(toml_of(path), _KEYS, "the file", ("name", "facts"))
+        errors = body.pop("errors", "other")
         if errors == "anchored" and not anchored:
             errors = "other"
-        values, origins = _facts(body.get("facts"), anchored)
+        values, origins = _facts(body.pop("facts"), anchored)
         if missing := [key for key in PEAKS if key not in values]:
             raise ValueError(f"`{missing[0]}` must be given, but is not; add it to [[facts]]")
         shared, shared_origins = _constants()
@@ -192,68 +192,31 @@ def _read(path: Path, anchored: bool) -> Gpu:
         if values["pcie_generation"] not in LANE_BYTES:
             generations = ", ".join(map(str, LANE_BYTES))
             raise ValueError(f"`pcie_generation` must be one of {generations}, but got {values['pcie_generation']:g}")
-        also = tuple(body.get("also", ()))
-        caution = _text(body, "caution") if "caution" in body else ""
-        return Gpu(
-            name=_text(body, "name"), also=also, errors=errors, caution=caution, origins=origins, **_plain(values)
-        )  # fmt: skip
+        return Gpu(errors=errors, origins=origins, **body, **_plain(values))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 
 
-def _parsed(path: Path) -> dict[str, Any]:
-    return toml_of(path)
-
-
 @functools.cache
 def _constants() -> tuple[dict[str, float], dict[str, Origin]]:
-    return _facts(_parsed(CONSTANTS)["facts"], anchored=True)
+    return _facts(toml_of(CONSTANTS)["facts"], anchored=True)
 
 
-def _facts(groups: Any, anchored: bool) -> tuple[dict[str, float], dict[str, Origin]]:
+def _facts(groups: Sequence[Any], anchored: bool) -> tuple[dict[str, float], dict[str, Origin]]:
     """Key -> value in base units, and key -> origin, of all ``[[facts]]``."""
-    if not isinstance(groups, list) or not groups:
-        raise ValueError('a GPU needs facts, but has none; write [[facts]] with source = "data sheet"')
     values: dict[str, float] = {}
     origins: dict[str, Origin] = {}
+    units = {**PEAKS, **SHARES}
     for group in groups:
-        origin, units = _origin(group), {**PEAKS, **SHARES}
-        if not anchored and origin.source in ("fitted", "measured"):
-            continue
-        for key, value in group.items():
-            if key in ("source", "document", "date"):
-                continue
-            if key not in units:
-                raise ValueError(f"unknown key {key!r} in [[facts]]; {suggestion(key, units)}")
-            values[key], origins[key] = _number(key, value) * units[key], origin
+        stated = checked(group, _GROUP, "[[facts]]", ("source", "document", "date"))
+        origin = Origin(stated.pop("source"), stated.pop("document"), stated.pop("date").isoformat())
+        if anchored or origin.source not in ("fitted", "measured"):
+            values |= {key: float(value) * units[key] for key, value in stated.items()}
+            origins |= dict.fromkeys(stated, origin)
     return values, origins
 
 
-def _origin(group: Mapping[str, Any]) -> Origin:
-    source, date = _text(group, "source"), group.get("date")
-    if source not in SOURCES:
-        raise ValueError(f"`source` must be one of {', '.join(SOURCES)}, but got {source!r}")
-    if not isinstance(date, datetime.date):
-        raise ValueError(f"`date` must be a day, but got {date!r}; write date = 2026-01-31")
-    return Origin(source, _text(group, "document"), date.isoformat())
-
-
-def _text(group: Mapping[str, Any], key: str) -> str:
-    value = group.get(key)
-    if not isinstance(value, str) or not value:
-        raise ValueError(f'`{key}` must be text, but got {value!r}; write {key} = "..."')
-    return value
-
-
-def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"`{key}` must be a number, but got {value!r}")
-    if not value and key not in MAY_BE_ZERO:
-        raise ValueError(f"`{key} > 0` must hold, but got {value!r}")
-    return float(value)
-
-
-def _plain(values: Mapping[str, float]) -> dict[str, float]:
+def _plain(values: Mapping[str, float]) -> dict[str, Any]:
     """Without the units in their names, which base units are now: ``clock_ghz`` is ``clock``."""
     units = ("_ghz", "_mib", "_tflops", "_gbs", "_us")
     return {next((key.removesuffix(unit) for unit in units if key.endswith(unit)), key): value
