@@ -61,8 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = app(args=given or ["--help"], prog_name="zobench", standalone_mode=False)
     except _UsageError as error:
         context, told = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
-        place = f"`{context.command_path if context else 'zobench'} --help`"
-        code = _fail(2, f"{told} (see {FIELDS_ARE_LISTED if _sets(error) else place})")
+        # --set without an argument, and not given to a command that lacks it, which has possibilities
+        is_set = getattr(error, "option_name", None) == "--set" and not hasattr(error, "possibilities")
+        place = FIELDS_ARE_LISTED if is_set else f"`{context.command_path if context else 'zobench'} --help`"
+        code = _fail(2, f"{told} (see {place})")
     except ValueError as error:
         code = _fail(2, str(error))
     except OSError as error:
@@ -72,11 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         code = _fail(1, str(error))
     raise SystemExit(code or 0)
-
-
-def _sets(error: Exception) -> bool:
-    """Whether ``--set`` was given without an argument, and not to a command that lacks it, which has possibilities."""
-    return getattr(error, "option_name", None) == "--set" and not hasattr(error, "possibilities")
 
 
 def _fail(code: int, text: str) -> int:

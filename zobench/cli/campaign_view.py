@@ -46,17 +46,12 @@ def _state(name: str, runs: Sequence[Result]) -> tuple[str, str, str]:
     """(parts done, runs done, title) of a campaign; of one that cannot be read, why."""
     try:
         found = campaigns.load(recipes.find("campaigns", name))
-        parts = [on for on in found.on(_resolved(found.device), price) if not on.part.more]
+        parts = [on for on in found.on("cuda:0" if found.device == "cuda" else found.device, price) if not on.part.more]
         known = [part_progress(on, runs) for on in parts]
     except ValueError as error:  # one bad file of the user's must not hide the others
         return "", "", f"cannot be read: {error}"
     done, wanted = sum(one.done for one in known), sum(len(one.wanted) for one in known)
     return f"{sum(not one.left for one in known)} of {len(known)}", f"{done} of {wanted}", found.title
-
-
-def _resolved(device: str) -> str:
-    """What ``device`` is called in the specs of results."""
-    return "cuda:0" if device == "cuda" else device
 
 
 def show_parts(
@@ -70,7 +65,7 @@ def show_parts(
         ListColumn("part", [one.on.part.name for one in known], kept=True),
         ListColumn("cells", [str(len(one.steps) - len(one.unfit)) for one in known], right=True),
         ListColumn("rounds", [str(one.on.part.repeats) for one in known], right=True),
-        ListColumn("runs done", [_done(one) for one in known], right=True),
+        ListColumn("runs done", [f"{one.progress.done} of {len(one.progress.wanted)}" for one in known], right=True),
         ListColumn("whole", [_time(one.whole) for one in known], right=True),
         ListColumn("left", [_left(one) for one in known], right=True, kept=True),
         ListColumn("what it is for", [_reason(one) for one in known]),
@@ -113,10 +108,6 @@ def beyond(count: int) -> str:
 def _time(seconds: float) -> str:
     """A duration; "" for one of which nothing is known."""
     return "" if math.isnan(seconds) else duration(seconds)
-
-
-def _done(one: Outlook) -> str:
-    return f"{one.progress.done} of {len(one.progress.wanted)}"
 
 
 def _left(one: Outlook) -> str:

@@ -85,7 +85,7 @@ def show(console: Console, columns: Sequence[ListColumn]) -> None:
     heading = [column.padded(column.name, width) + gap for column, width in zip(fixed, widths, strict=True)]
     segments = [Segment(("".join(heading) + last.name * beside).rstrip(), styles["dim"]), Segment.line()]
     for number, text in enumerate(last.cells):
-        lines = _wrapped(text, room)
+        lines = textwrap.wrap(text, room) if len(text) > room else [text] * bool(text)
         told = lines.pop(0) if beside and lines else ""
         for column, width in zip(fixed, widths, strict=True):
             cell = column.padded(column.cells[number], width)
@@ -104,14 +104,11 @@ def _joined(first: ListColumn, last: ListColumn) -> ListColumn:
     return ListColumn(", ".join(filter(None, (first.name, last.name))), cells)
 
 
-def _wrapped(text: str, room: int) -> list[str]:
-    return textwrap.wrap(text, room) if len(text) > room else [text] * bool(text)
-
-
 def show_runs(console: Console, results: Sequence[Result]) -> None:
     """One line per run. What all have in common is said once, above; where the numbers come from, below."""
     specs, names = [result.spec for result in results], distinct_names(results)
     places = [spec.engine if spec.engine == "resident" else f"{spec.engine}/{spec.tier}" for spec in specs]
+    tuned = {name: [_shown(spec, name) for spec in specs] for name in _TUNED}
     about = {
         "machine": [machine_of(result) for result in results],
         "model": [names[spec.hash] for spec in specs],
@@ -119,7 +116,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
         "dtype": [spec.dtype for spec in specs],
         "batch": [str(spec.batch_size) for spec in specs],
         "tokens": [str(spec.seq_len) for spec in specs],
-        **{name: cells for name in _TUNED if set(cells := [_shown(spec, name) for spec in specs]) != {_usual(name)}},
+        **{name: cells for name, cells in tuned.items() if set(cells) != {str(DECLARED[name].default)}},
         "outcome": [str(result.outcome) for result in results],
     }
     common = {name: cells[0] for name, cells in about.items() if len(results) > 1 and len(set(cells)) == 1}
@@ -156,10 +153,6 @@ def _about(name: str, cells: Sequence[str]) -> ListColumn:
     styles = [_OUTCOMES[Outcome(cell)] for cell in cells] if name == "outcome" else ()
     told = list(map(printable, cells))
     return ListColumn(name, told, right=name in _COUNTS, styles=styles, kept=name in _KEPT)
-
-
-def _usual(name: str) -> str:
-    return str(DECLARED[name].default)
 
 
 _SCORES = {"test %": "accuracy", "F1 %": "f1", "exact %": "exact_match", "perplexity": "perplexity"}

@@ -36,11 +36,12 @@ def rules(model: PreTrainedModel) -> Mapping[str, Rule]:
     with torch.no_grad(), _WriteWatch(set(named.values())) as watch:
         blank.initialize_weights()
     rows = {id(module.weight): module.padding_idx for module in blank.modules() if isinstance(module, nn.Embedding)}
-    return {
-        name: _with_row(watch.seen[parameter], rows.get(id(parameter)))
-        for name, parameter in named.items()
-        if parameter in watch.seen
-    }
+    rules = {}
+    for name, parameter in named.items():
+        if (rule := watch.seen.get(parameter)) is not None:
+            row = rows.get(id(parameter))
+            rules[name] = rule if row is None or rule.std is None else Rule(std=rule.std, zero_row=row)
+    return rules
 
 
 def drawn(model: PreTrainedModel, module: nn.Module, key: str, seed: int) -> Tensor:
@@ -51,10 +52,6 @@ def drawn(model: PreTrainedModel, module: nn.Module, key: str, seed: int) -> Ten
         model._init_weights(blank)  # type: ignore[no-untyped-call]
     values: Tensor = blank.get_parameter(key).detach()
     return values
-
-
-def _with_row(rule: Rule, row: int | None) -> Rule:
-    return rule if row is None or rule.std is None else Rule(std=rule.std, zero_row=row)
 
 
 def _blank(module: Any, device: str) -> Any:

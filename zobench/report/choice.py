@@ -101,7 +101,8 @@ def choose(where: Where, fitting: Sequence[Result], over: str) -> Choice:
     ordered = sorted(fitting, key=lambda result: _preference(where, result)) if len(fitting) > 1 else list(fitting)
     groups: dict[Any, list[Result]] = {}
     for result in ordered:
-        groups.setdefault(_apart_from(over, result) if over else result.spec.hash, []).append(result)
+        parts = tuple(getattr(result.spec, name) for name in _IDENTITY if name != over)
+        groups.setdefault(parts if over else result.spec.hash, []).append(result)
     ranked = sorted(groups.values(), key=_rank) if over else list(groups.values())
     if not ranked:
         return Choice(over=over)
@@ -109,10 +110,6 @@ def choose(where: Where, fitting: Sequence[Result], over: str) -> Choice:
     shown = sorted(finished or ranked[0][:1], key=lambda result: str(result.spec.value(over)) if over else "")
     left = [result for result in ordered if result not in shown]
     return Choice(tuple(shown), tuple(left), over, asked=len(where.get(over, ())))
-
-
-def _apart_from(over: str, result: Result) -> tuple[Any, ...]:
-    return tuple(getattr(result.spec, name) for name in _IDENTITY if name != over)
 
 
 def _rank(group: Iterable[Result]) -> tuple[int, float]:

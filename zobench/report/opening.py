@@ -22,17 +22,14 @@ _RECIPE = Path(__file__).with_name("opening.toml")
 def opening(filled: Sequence[Filled], results: Sequence[Result], reference: Reference) -> Opening:
     """The chart and the sentences of a report on ``results``, of the machine that has most of the chart's values."""
     table = load_table(_RECIPE)
-    machine, grid = max(grids(table, results, None, reference, foretold=False), key=lambda item: _count(item[1]))
+    shown = grids(table, results, None, reference, foretold=False)
+    machine, grid = max(shown, key=lambda item: sum(cell.value is not None for cell in flat(item[1])))
     counts = verdicts(filled, machine)
     papers = [row for row in grid if not row[0][0].row.extra]  # an extra row has the values of another paper's table
     paper = _phrase(table, papers, 1, [_reported(group, 1) for group in _groups(papers, 0)],
                     [_reported(group, 1) for group in _groups(papers, 1)])  # fmt: skip
     third = f"In the paper {paper}; of all papers' {sum(counts.values())} claims here: {in_words(counts)}."
     return Opening(chart=_chart(table, grid, machine), sentences=(*_measured_sentences(table, grid, machine), third))
-
-
-def _count(grid: Grid) -> int:
-    return sum(cell.value is not None for cell in flat(grid))
 
 
 def _groups(grid: Grid, j: int) -> list[Sequence[TableCell]]:

@@ -153,7 +153,10 @@ def _layers(filled: Sequence[Filled], papers: pd.DataFrame) -> Sheet:
     counts.loc["All"] = counts.sum()
     shown, neither = counts.astype(int).astype(str).rename_axis("Table"), papers[papers["layer"] == _LAYERS[2]]
     shown["(x)"] = papers.groupby("table")["foretold"].apply(_median).reindex(shown.index, fill_value="")
-    shown["Why neither"] = neither.groupby("table")["metric"].apply(_why).reindex(shown.index, fill_value="")
+    reasons = neither.groupby("table")["metric"].apply(
+        lambda names: "; ".join(f"{name}: {NO_MODEL}" for name in names.unique())
+    )
+    shown["Why neither"] = reasons.reindex(shown.index, fill_value="")
     reported, seen, predicted, nothing = counts.loc["All"]
     remarks = [
         f"Of the {reported} values, {seen} were measured here, {predicted} are predicted only, {nothing} neither.",
@@ -166,11 +169,6 @@ def _layers(filled: Sequence[Filled], papers: pd.DataFrame) -> Sheet:
     return _sheet("layers", "Measured, predicted, paper", "all machines together", shown, remarks)
 
 
-def _why(quantities: pd.Series[str]) -> str:
-    """The reasons why values of these quantities have no prediction."""
-    return "; ".join(f"{name}: {NO_MODEL}" for name in quantities.unique())
-
-
 def _caveats(filled: Sequence[Filled], machines: Sequence[str]) -> list[str]:
     """What a reader should know of the measured values that are compared, each once; warnings are in the tables."""
     cells = [cell for machine in machines for item in filled for cell in flat(dict(item.grids).get(machine, ()))]
@@ -179,13 +177,10 @@ def _caveats(filled: Sequence[Filled], machines: Sequence[str]) -> list[str]:
 
 
 def _measured_claims(item: Filled, machine: str | None) -> list[claims.CheckedClaim]:
-    grids = dict(item.grids)
-    return claims.measured(item.table, grids[machine] if machine in grids else _unfilled(item))
-
-
-def _unfilled(item: Filled) -> Grid:
-    """The table's cells without their results: of a machine that measured none of them."""
-    return mapped(item.grids[0][1], lambda cell: replace(cell, results=(), value=None, interval=None))
+    grid = dict(item.grids).get(machine)
+    if grid is None:  # of a machine that measured none of them: the table's cells without their results
+        grid = mapped(item.grids[0][1], lambda cell: replace(cell, results=(), value=None, interval=None))
+    return claims.measured(item.table, grid)
 
 
 def _coverage(filled: Sequence[Filled], every: pd.DataFrame, machine: str) -> Sheet:

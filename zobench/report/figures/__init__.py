@@ -66,7 +66,8 @@ def svg(chart: Chart) -> str:
     from zobench.report.figures import style
 
     text = _bytes(chart, figure, "svg").decode()
-    text = re.sub("<[^>]+>", lambda tag: _own_ids(tag[0], key), text[text.index("<svg") :])
+    ids = re.compile(r'( id="|url\(#|href="#)')  # what carries an id or refers to one
+    text = re.sub("<[^>]+>", lambda tag: ids.sub(rf"\g<1>z{key}-", tag[0]), text[text.index("<svg") :])
     label = html.escape(style.plain(chart.title))
     shape = f"width:100%;max-width:{1.4 * figure.get_figwidth():.2f}in;height:auto"
     size = f'style="{shape}" role="img" aria-label="{label}"'
@@ -86,11 +87,6 @@ def _bytes(chart: Chart, figure: Figure, form: str) -> bytes:
 def _key(chart: Chart) -> str:
     """A short name of everything in ``chart``: charts of one name, one per machine, have different ids too."""
     return hashlib.sha256(repr(chart).encode()).hexdigest()[:12]
-
-
-def _own_ids(tag: str, key: str) -> str:
-    """``tag`` with ``key`` before the ids that it carries and refers to."""
-    return re.sub(r'( id="|url\(#|href="#)', rf"\g<1>z{key}-", tag)
 
 
 def _check(chart: Chart) -> None:

@@ -42,13 +42,14 @@ def paint(frame: Frame) -> Fit:
     scales.name(axes, panel.title, panel.x_label, panel.y_label)
     scales.scale_y(axes, panel, from_zero=False)
     _scale_x(axes, panel)
-    points = _points(panel)
+    marks = panel.series[0].marks
+    points = [(x, mark.value) for x, mark in zip(panel.xs, marks, strict=True) if mark.value is not None]
     best = front(points)
     stairs = Line2D(*_stairs(points, best), color=style.MUTED, linestyle=(0, (4, 2)), linewidth=0.8, zorder=2)
     axes.add_line(stairs)
     legend.add(1, "not beaten in both", Line2D([], [], color=style.MUTED, linestyle=(0, (4, 2)), linewidth=0.8))
-    diameters = _diameters(panel)
-    for index, ((x, y), diameter, mark) in enumerate(zip(points, diameters, panel.series[0].marks, strict=True)):
+    diameters = [_diameter(size, panel) for size in panel.sizes or [None] * len(panel.xs)]
+    for index, ((x, y), diameter, mark) in enumerate(zip(points, diameters, marks, strict=True)):
         colour = frame.looks[0].colour if index in best else style.lighter(frame.looks[0].colour, 0.55)
         if mark.low is not None and mark.high is not None:
             scales.interval(axes, x, mark.low, mark.high, legend, style.lighter(style.INK, 0.45))
@@ -66,10 +67,6 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
         index for index, (x, y) in enumerate(points)
         if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)
     ]  # fmt: skip
-
-
-def _points(panel: Panel) -> list[tuple[float, float]]:
-    return [(x, mark.value) for x, mark in zip(panel.xs, panel.series[0].marks, strict=True) if mark.value is not None]
 
 
 def _stairs(points: Sequence[tuple[float, float]], best: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -108,10 +105,6 @@ def _sizes(panel: Panel) -> list[float]:
 
 def _diameter(size: float | None, panel: Panel) -> float:
     return _SMALLEST if size is None else max(_SMALLEST, _LARGEST * math.sqrt(size / max(_sizes(panel))))
-
-
-def _diameters(panel: Panel) -> list[float]:
-    return [_diameter(size, panel) for size in panel.sizes or [None] * len(panel.xs)]
 
 
 def _examples(panel: Panel) -> list[float]:

@@ -38,8 +38,5 @@ def _numbers(table: Table, machine: str | None, grid: Grid) -> Iterator[tuple[st
                 ratio = source is not None and source.endswith("-ratio")
                 text = f"{value:.3g}" if ratio else rounded(value / cell.metric.scale, cell.metric.format)
                 text += "*" if source == "paper" and cell.is_inferred else ""
-                yield _key(f"{cell_key}-{source}"), text
-
-
-def _key(text: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+                key = re.sub(r"[^a-z0-9.]+", "-", f"{cell_key}-{source}".lower()).strip("-")
+                yield key, text

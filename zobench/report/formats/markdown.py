@@ -28,14 +28,10 @@ def _lines(sheet: Sheet) -> Iterator[str]:
         for label, entries in zip(sheet.rows, group.body, strict=True):
             yield _row(_entry(label), map(_entry, entries))
         yield ""
-    yield from (f"- {_item(remark)}" for remark in sheet.remarks)
+    for remark in sheet.remarks:  # a leading dash would open another list
+        yield "- " + re.sub(r"^([-+])", r"\\\1", escape(remark))
     yield from (f"- <sup>{i}</sup> {escape(note)}" for i, note in enumerate(sheet.notes, 1))
     yield ""
-
-
-def _item(text: str) -> str:
-    """``text`` as a list item, where a leading dash would open another list."""
-    return re.sub(r"^([-+])", r"\\\1", escape(text))
 
 
 def _row(first: str, entries: Iterable[str]) -> str:

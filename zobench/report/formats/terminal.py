@@ -77,7 +77,8 @@ def _sheet(sheet: model.Sheet, width: int) -> Group:
         heading = [_marked(group.header, "bold")] if group.header.text else []
         shown += [*heading, *_tables(sheet, group, width)]
     shown += [Text(remark, style="dim") for remark in sheet.remarks]
-    shown += [_note(i, note) for i, note in enumerate(sheet.notes, 1)]
+    notes = enumerate(sheet.notes, 1)
+    shown += [Text.assemble((_superscript(i), "cyan"), " ", (note, "dim")) for i, note in notes]
     return Group(*shown, Text("\n"))
 
 
@@ -151,10 +152,6 @@ def _marked(entry: model.CellText, style: str | None = None) -> Text:
     if entry.detail:
         text.append(f" {entry.detail}", style="dim")
     return text.append(" ".join(map(_superscript, entry.marks)), style="cyan")
-
-
-def _note(number: int, note: str) -> Text:
-    return Text.assemble((_superscript(number), "cyan"), " ", (note, "dim"))
 
 
 def _superscript(number: int) -> str:
