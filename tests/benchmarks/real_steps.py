@@ -23,15 +23,19 @@ from unittest import mock
 
 import torch
 
-from tests.support.real import data_of, spec_of
 from tests.support.reference import mezo
 from zobench import Batch, RunSpec, kernels, models
+from zobench.data.tasks.task_data import TaskData
 from zobench.data.tokens import stream
 from zobench.engine.passes import attention, objective
 from zobench.finetune import assemble
 from zobench.finetune import evaluate as evaluation
+from zobench.finetune.run import usual_data_dir
 from zobench.measure.threads import Neighbours, settle
+from zobench.models import tokenizers
+from zobench.models.source import identified
 from zobench.models.weights import RandomWeights, materialise
+from zobench.recipes import matrix
 from zobench.stats.intervals import median_interval, ratio_of_pairs
 
 Calls = dict[str, Callable[[], object]]
@@ -49,6 +53,18 @@ class Goal:
     against: str
     most: float = 0.0
     least: float = 0.0
+
+
+def spec_of(**values: Any) -> RunSpec:
+    """The spec of a resident run on this CPU."""
+    return identified(matrix.asked({"weights": "random", "steps": 100, **values})).resolve("cpu")
+
+
+def data_of(spec: RunSpec) -> TaskData:
+    """The encoded examples of the spec's task."""
+    words, _ = tokenizers.load(spec)
+    masked = models.of(spec).masked
+    return TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=usual_data_dir())
 
 
 def bare_of(spec: RunSpec) -> Any:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from tests.support.saving import TOLD, Recorder, restored, weights_of
-from zobench import ZOSGD, RunSpec, models
-from zobench.data.tokens import stream
+from tests.support.streams import batches_of
+from zobench import ZOSGD, RunSpec
 from zobench.durable import savers, snapshot
 from zobench.durable.savers import Saved, Target, saving
 from zobench.durable.snapshot import Writer
@@ -70,8 +70,7 @@ def run_with(spec, save=None, folder=None, every=None):
     target = Target(folder=folder, state=lambda step: {"run": "r", "base": "b", "step": step}, warn=TOLD.append)
     with tuner(spec) as built:
         recorder, losses, saved = Recorder(built.engine), [], []
-        config = models.build_config(spec.model)
-        batches = itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), STEPS)
+        batches = batches_of(spec, STEPS)
         with saving(save, built.engine, target) if save else nullcontext() as saver:
             for step, batch in enumerate(batches, start=1):
                 losses.append(built.method.step(built.engine, batch).loss)
@@ -243,20 +242,25 @@ def test_an_error_of_the_lanes_is_raised_and_nobody_waits_for_ever(kind, tmp_pat
     assert not [thread for thread in threading.enumerate() if thread.name in ("zobench-copy", "zobench-save")]
 
 
+@contextmanager
+def first_step(kind, folder, spec=None, **more):
+    """What was built and its saver, after a step whose checkpoint has begun."""
+    spec = spec or a_spec("torch pageable")
+    target = Target(folder=folder, state=lambda step: {}, warn=TOLD.append, **more)
+    with tuner(spec) as built, saving(kind, built.engine, target) as saver:
+        built.method.step(built.engine, *batches_of(spec, 1))
+        saver.begin(1)
+        saver.after_step(1)
+        yield built, saver
+
+
 @pytest.mark.parametrize("kind", ["async", "journal"])
 def test_an_interrupted_run_leaves_no_snapshot_and_no_threads(kind, tmp_path, monkeypatch):
     slow(monkeypatch, Writer, "add", 0.05)
 
-    target = Target(folder=tmp_path, state=lambda step: {}, warn=TOLD.append)
-
     def interrupted():
-        with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
-            config = models.build_config("opt-tiny")
-            batch = next(stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id))
-            built.method.step(built.engine, batch)
-            saver.begin(1)
-            saver.after_step(1)
-            built.method.step(built.engine, batch)
+        with first_step(kind, tmp_path) as (built, _):
+            built.method.step(built.engine, *batches_of(a_spec("torch pageable"), 1))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -291,12 +295,7 @@ def test_only_the_paper_s_scheme_keeps_a_second_copy(tmp_path, monkeypatch):
 
 def test_a_method_that_backpropagates_saves_its_tensors(tmp_path):
     spec = RunSpec(model="opt-tiny", method="fo-adam", seq_len=16, lr=1e-3).resolve("cpu")
-    target = Target(folder=tmp_path, state=lambda step: {"run": "r", "step": step}, warn=TOLD.append)
-    with tuner(spec) as built, saving("sync", built.engine, target) as saver:
-        config = models.build_config("opt-tiny")
-        built.method.step(built.engine, next(stream(spec, config.vocab_size, config.pad_token_id)))
-        saver.begin(1)
-        saver.after_step(1)
+    with first_step("sync", tmp_path, spec) as (built, _):
         weights = dict(built.engine.named_tensors())
     saved = SnapshotWeights(tmp_path / "snapshot-1")
     for name, tensor in weights.items():
@@ -368,13 +367,8 @@ def test_two_ranks_save_their_parts_of_one_checkpoint(tmp_path):
 @pytest.mark.parametrize("kind", ["async", "journal"])
 def test_what_is_copied_after_the_last_step_is_no_measure_of_the_wait(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(savers.journal, "GROUP", 100_000)
-    target = Target(folder=tmp_path, state=lambda step: {}, warn=TOLD.append)
-    with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
-        config = models.build_config("opt-tiny")
-        batches = stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id)
-        built.method.step(built.engine, next(batches))
-        saver.begin(1)
-        saver.after_step(1)
+    with first_step(kind, tmp_path) as (_, saver):
+        pass
     assert [made.overlapped for made in saver.saved] == [False]
 
 
@@ -402,9 +396,7 @@ def first_of_two(kind, folder, world, gone_at_last=False):
     TOLD.clear()
     target = Target(folder=folder, state=lambda step: {}, warn=TOLD.append, world=world)
     with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
-        config = models.build_config("opt-tiny")
-        batches = stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id)
-        for step, batch in enumerate(itertools.islice(batches, 4), start=1):
+        for step, batch in enumerate(batches_of(a_spec("torch pageable"), 4), start=1):
             built.method.step(built.engine, batch)
             if step == 1:
                 saver.begin(step)
@@ -444,14 +436,9 @@ def test_a_part_that_another_rank_could_not_write_is_not_waited_for(kind, tmp_pa
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_journal_is_on_the_disk_before_a_checkpoint_has_its_name_and_others_go_after(kind, tmp_path):
     order = []
-    target = Target(
-        folder=tmp_path, state=lambda step: {}, warn=TOLD.append,
-        seal=lambda: order.append(("seal", snapshot.steps(tmp_path))),
-        kept=lambda: order.append(("kept", snapshot.steps(tmp_path))),
-    )  # fmt: skip
-    with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
-        saver.begin(1)
-        saver.after_step(1)
+    calls = {name: lambda name=name: order.append((name, snapshot.steps(tmp_path))) for name in ("seal", "kept")}
+    with first_step(kind, tmp_path, **calls):
+        pass
     assert order == [("seal", []), ("kept", [1])]
 
 
@@ -460,11 +447,6 @@ def test_what_a_step_touches_first_is_copied_last(tmp_path, monkeypatch):
     monkeypatch.setattr(savers.journal, "GROUP", 100_000)
     written, add = [], Writer.add
     monkeypatch.setattr(Writer, "add", lambda self, unit, *rest: written.append(unit) or add(self, unit, *rest))
-    target = Target(folder=tmp_path, state=lambda step: {}, warn=TOLD.append)
-    with tuner(a_spec("torch pageable")) as built, saving("journal", built.engine, target) as saver:
-        config = models.build_config("opt-tiny")
-        built.method.step(built.engine, next(stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id)))
-        saver.begin(1)
-        saver.after_step(1)
+    with first_step("journal", tmp_path) as (built, _):
         blocks = [unit.name for unit in built.engine.blocks]
     assert [name for name in written if name in blocks] == blocks[::-1]

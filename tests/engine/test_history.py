@@ -1,6 +1,5 @@
 """Looking at some points only, and going over a run again without forwards, leave the very bits of the run itself."""
 
-import itertools
 import threading
 import time
 
@@ -9,8 +8,8 @@ import torch
 
 from tests.support.devices import CUDA, on_devices
 from tests.support.reference import g_of
+from tests.support.streams import batches_of
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
-from zobench.data.tokens import stream
 from zobench.engine.base import PassRecord, Position
 from zobench.engine.directions.noise import TorchNoise
 from zobench.engine.updates import history
@@ -55,9 +54,7 @@ ENGINES_ON = {"cpu": ENGINES, CUDA: ENGINES_ON_CUDA}
 
 
 def batches(name, count=STEPS):
-    spec = RunSpec(model=name, batch_size=2, seq_len=17, seed=1)
-    config = models.build_config(name)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+    return batches_of(RunSpec(model=name, batch_size=2, seq_len=17, seed=1), count)
 
 
 def engine_of(name, tied, config, dtype="fp32", **more):

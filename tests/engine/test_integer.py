@@ -1,15 +1,14 @@
 """Integers at rest: the grid against NumPy's, and the engine against a plain loop over the unpacked weights."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
 
+from tests.support.fast import batches
 from tests.support.reference import draw_seeds, pristine_mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
-from zobench.data.tokens import stream
 from zobench.engine.weights.blocks import Field, Unit, make_unit
 from zobench.engine.weights.tiers import allocate
 from zobench.engine.weights.wire import IntegerWire
@@ -82,12 +81,6 @@ def test_a_quarter_and_an_eighth_of_the_bytes_and_the_scales(kind, share):
     assert own.width("fp32") == 4 / share + 2 / own.group
 
 
-def tokens(name, count=STEPS):
-    config = models.build_config(name)
-    spec = RunSpec(model=name, batch_size=3, seq_len=17, data="ragged", seed=1)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
-
-
 def unpacked(name, kind):
     """A model whose blocks' matrices are what ``kind`` makes of them, by NumPy."""
     model = models.build(name, "fp32")
@@ -108,7 +101,10 @@ def engine_of(name, kind, **config):
 
 def steps(engine, name, count=STEPS):
     method = ZOSGD(lr=LR, eps=EPS, seed=SEED, weight_decay=0.1)
-    return [(step.loss, step.projected_grad) for step in (method.step(engine, batch) for batch in tokens(name, count))]
+    return [
+        (step.loss, step.projected_grad)
+        for step in (method.step(engine, batch) for batch in batches(name, count=count))
+    ]
 
 
 PLACES = [
@@ -124,7 +120,7 @@ PLACES = [
 def test_a_run_equals_a_plain_loop_over_the_unpacked_weights(name, kind, place):
     model = unpacked(name, kind)
     seeds = [(seed,) for seed in draw_seeds(SEED, STEPS)]
-    losses, gs = pristine_mezo(model, tokens(name), seeds, eps=EPS, lr=LR, wd=0.1, every=math.inf)
+    losses, gs = pristine_mezo(model, batches(name, count=STEPS), seeds, eps=EPS, lr=LR, wd=0.1, every=math.inf)
     with engine_of(name, kind, **place) as engine:
         assert steps(engine, name) == list(zip(losses, gs, strict=True))
         tuned = dict(engine.named_tensors())
@@ -140,10 +136,10 @@ def test_replay_of_the_journal_is_exact():
     with engine_of("opt-tiny", "int4") as engine:
         first = steps(engine, "opt-tiny")
         journal, tuned = list(engine.journal), dict(engine.named_tensors())
-        score = engine.evaluate(tokens("opt-tiny")[0])
+        score = engine.evaluate(batches("opt-tiny", count=1)[0])
     with engine_of("opt-tiny", "int4") as engine:
         engine.commit(journal)
-        assert engine.evaluate(tokens("opt-tiny")[0]) == score
+        assert engine.evaluate(batches("opt-tiny", count=1)[0]) == score
         assert all(torch.equal(tensor, tuned[key]) for key, tensor in engine.named_tensors())
     assert len(set(first)) == STEPS
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from tests.support import adapters
-from tests.support.low_rank import LowRankPlain, direction, other_family
+from tests.support.low_rank import direction
 from tests.support.parity import batches, materialised
 from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
 from zobench.engine import Entry, Point
 from zobench.engine.directions.factors import Factors, LowRank
-from zobench.engine.passes import products
 from zobench.engine.twin import own_loss
 from zobench.measure.ledger import Ledger
 from zobench.methods import ZOSGD
@@ -25,20 +23,6 @@ from zobench.predict import footprint
 from zobench.testing.plain import full, padded, skeleton, start
 
 EPS, LR, DECAY = 1e-2, 1e-2, 0.1
-MODES: dict[str, dict[str, Any]] = {
-    "resident": {"placement": "resident"},
-    "blocks": {"slots": 2},
-    "linears on disk": {"granularity": "linear", "tier": "disk", "slots": 2},
-    "every third interval": {"writeback_every": 7},
-}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def spec_of(**changes: Any) -> RunSpec:
@@ -49,75 +33,6 @@ def spec_of(**changes: Any) -> RunSpec:
 def engine_of(spec: RunSpec, **config: Any) -> Engine:
     settings = EngineConfig(noise="counter", **config)
     return Engine(skeleton(), settings, weights=start(), directions=methods.directions(spec))
-
-
-class Formula:
-    """LOZO as its paper has it, in NumPy: X -= lr * (g U V^T / r + decay * X), V drawn every ``interval`` steps.
-
-    Vectors go along z. ``shipped``: as its program has it, without r, and with another U in the step that draws V."""
-
-    def __init__(self, spec: RunSpec, shipped: bool = False) -> None:
-        self.model, self.spec, self.shipped = LowRankPlain(2), spec, shipped
-        self.draws = np.random.default_rng(spec.seed)
-        self.x = {name: tensor.numpy().astype(np.float64) for name, tensor in self.model.tensors.items()}
-        self.step_number = 0
-
-    def z(self, seed: int) -> dict[str, np.ndarray]:
-        return {
-            name: direction(n, torch.Size(x.shape), seed, self.subspace, 2).numpy().astype(np.float64)
-            for n, (name, x) in enumerate(self.x.items())
-        }
-
-    def loss(self, batch: Batch, z: dict[str, np.ndarray], scale: float) -> float:
-        self.model.set({name: torch.from_numpy((x + scale * z[name]).astype(np.float32)) for name, x in self.x.items()})
-        return self.model.loss(batch)
-
-    def step(self, batch: Batch) -> list[float]:
-        """The losses at both points of each direction."""
-        interval, queries = self.spec.option("interval"), self.spec.queries
-        seeds = [int(self.draws.integers(10**9)) for _ in range(queries)]
-        begins = self.step_number % interval == 0
-        if begins:
-            self.subspace = seeds[0]
-        losses, ghat = [], {name: np.zeros_like(x) for name, x in self.x.items()}
-        for seed in seeds:
-            z = self.z(seed)
-            plus, minus = (self.loss(batch, z, sign * EPS) for sign in (1, -1))
-            losses += [plus, minus]
-            moved = self.z(seed + 10**9) if self.shipped and begins else z
-            for name in ghat:
-                ghat[name] += (plus - minus) / (2 * EPS) * moved[name] / queries / (1 if self.shipped else 2)
-        for name, x in self.x.items():
-            decay = 0.0 if "bias" in name or "layer_norm" in name else self.spec.weight_decay
-            self.x[name] = x - self.spec.lr * (ghat[name] + decay * x)
-        self.step_number += 1
-        return losses
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "changes", [{}, {"queries": 2, "weight_decay": DECAY, "definition": "as-shipped"}], ids=["written", "shipped"]
-)
-def test_each_step_is_the_formula(changes, mode, monkeypatch):
-    """Losses to 1e-5, although W + eps U V^T is never made; weights after each of eight steps, two of them new V."""
-    monkeypatch.setattr(products, "TOGETHER", 42 if mode == "blocks" else 1024)  # two copies of the batch at once
-    spec = spec_of(**changes)
-    formula, method = Formula(spec, "definition" in changes), methods.make(spec)
-    with engine_of(spec, **MODES[mode]) as engine:
-        seen: list[float] = []
-        probe = engine.probe
-        engine.probe = lambda batch, points: seen.extend(probe(batch, points)) or seen[-len(points) :]  # type: ignore
-        for number in range(8):
-            batch = (full, padded)[number % 2]()
-            result = method.step(engine, batch)
-            wanted = formula.step(batch)
-            assert seen[-len(wanted) :] == pytest.approx(wanted, rel=1e-5)
-            # g is a difference of such losses: the formula goes on with the engine's own
-            here = dict(engine.named_tensors())
-            for name, x in formula.x.items():
-                np.testing.assert_allclose(here[name].numpy(), x, rtol=0, atol=3e-5, err_msg=name)
-                formula.x[name] = here[name].numpy().astype(np.float64)
-            assert result.applied
 
 
 @pytest.mark.parametrize("config", [{}, {"granularity": "linear"}, {"writeback_every": 4}])
@@ -141,26 +56,6 @@ def test_nothing_is_written_to_the_disk_while_a_subspace_lasts(config):
             method.step(engine, full())
             engine.drain()
         assert written == [kept if step in (4, 8) else 0 for step in range(10)]
-
-
-@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "opt-350m-tiny", "roberta-tiny", "mixtral-tiny"])
-def test_other_families_are_right_too(name):
-    """GPT-2 has transposed layers, OPT-350M projections, RoBERTa a bias of its own, Mixtral experts in one tensor."""
-    model, points = other_family(name), [Point(), Point(3, EPS), Point(3, -EPS), Point(4, EPS, None, 9)]
-    ids = torch.arange(12).view(2, 6) * 3 % 50 + 5
-    batch, wanted = Batch(ids, ids), []
-    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    for point in points:
-        with torch.no_grad():
-            for n, (_, tensor) in enumerate(model.named_parameters()):
-                if point.seed is not None:
-                    tensor.add_(direction(n, tensor.shape, point.seed, point.subspace, 3) * point.scale)
-        wanted.append(own_loss(model, batch))
-        model.load_state_dict(before)
-    for config in ({"placement": "resident"}, {"slots": 2}):
-        with Engine(other_family(name), EngineConfig(noise="counter", **config), directions=LowRank(3)) as engine:
-            assert engine.probe(batch, points) == pytest.approx(wanted, rel=1e-5)
-    assert abs(wanted[1] - wanted[2]) > 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -295,26 +190,4 @@ def test_what_does_not_go_with_them_is_one_line(config, more, told):
     settings = EngineConfig(**{"noise": "counter", **config})
     with pytest.raises(ValueError, match=told) as error:
         Engine(skeleton(), settings, weights=start(), directions=LowRank(2), **more)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"noise": "torch"}, "`method=lozo` needs noise=counter"),
-        ({"compile": True}, "`method=lozo` needs compile=False"),
-        ({"survival": True}, "`method=lozo` needs survival=False"),
-        ({"options": {"rank": 2.5}}, "`options.rank` must be of type int"),
-    ],
-)
-def test_a_spec_that_cannot_run_is_one_line(changes, told):
-    with pytest.raises(ValueError, match=told):
-        spec_of(**changes)
-
-
-@pytest.mark.parametrize("options", [{"rank": 0}, {"interval": 0}])
-def test_constants_out_of_range_are_one_line(options):
-    spec = spec_of(options=options)
-    with pytest.raises(ValueError, match=r"`options\.(rank|interval) >= 1` must hold, but got") as error:
-        methods.make(spec)
     assert "\n" not in str(error.value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,14 @@ import torch
 from torch import Tensor
 
 from tests.support import adapters
-from tests.support.low_rank import other_family
+from tests.support.low_rank import direction, other_family
 from tests.support.parity import materialised
-from tests.support.population import normalised, one_by_one
 from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, models
 from zobench.engine import BASE, Point
 from zobench.engine.directions.factors import IndependentLowRank
 from zobench.engine.passes import products
 from zobench.engine.passes.population import Population
+from zobench.engine.twin import own_loss
 from zobench.kernels import Span, philox
 from zobench.measure.ledger import Ledger
 from zobench.methods.rewards import less_loss
@@ -40,12 +42,34 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def normalised(number: int, shape: torch.Size, seed: int, subspace: int | None, rank: int) -> Tensor:
+    """z of the parameter of this number in ``named_parameters()``; its elements have the variance 1."""
+    z = direction(number, shape, seed, subspace, rank)
+    return z / math.sqrt(rank) if len(shape) == 2 else z
+
+
+@contextmanager
+def at(model: Any, point: Point, rank: int) -> Iterator[None]:
+    """Inside, the model's weights are W + c E."""
+    before = [tensor.detach().clone() for tensor in model.parameters()]
+    with torch.no_grad():
+        for number, tensor in enumerate(model.parameters()):
+            if point.seed is not None:
+                tensor.add_(normalised(number, tensor.shape, point.seed, point.subspace, rank), alpha=point.scale)
+        yield
+        for tensor, own in zip(model.parameters(), before, strict=True):
+            tensor.copy_(own)
+
+
+def one_by_one(
+    model: Any, batches: Sequence[Batch], points: Sequence[Point], rank: int, look: Callable[..., Any] = own_loss
+) -> list[Any]:
+    """What ``look(model, batch)`` gives of each member, one after another."""
+    seen = []
+    for batch, point in zip(batches, points, strict=True):
+        with at(model, point, rank):
+            seen.append(look(model, batch))
+    return seen
 
 
 def rows_of(batch: Batch, members: int) -> list[Batch]:
@@ -378,29 +402,6 @@ def test_what_does_not_fit_is_one_line():
 
 def short(batch: Batch) -> Batch:
     return Batch(batch.input_ids[:, 1:], batch.labels[:, 1:])
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"options": {"rank": 0}}, r"`options\.rank >= 1` must hold, but got options\.rank=0"),
-        ({"options": {"shards": 4}}, r"`options\.shards` must divide the population of 6"),
-        ({"options": {"shards": 2}}, r"`options\.shards` must divide batch_size=3"),
-        ({"options": {"shaping": "rank"}}, r"`options\.shaping` must be one of none, z-score, ranks, but got 'rank'"),
-        ({"options": {"reward": "f1"}}, r"`options\.reward` must be one of loss, accuracy, but got 'f1'"),
-    ],
-)
-def test_constants_out_of_range_are_one_line(changes, told):
-    spec = spec_of(**changes)
-    _refused(lambda: (methods.make(spec), methods.directions(spec)), told)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [({"noise": "torch"}, "needs noise=counter"), ({"queries": 1}, "needs queries=32"), ({"compile": True}, "compile")],
-)
-def test_a_spec_that_cannot_run_is_one_line(changes, told):
-    _refused(lambda: spec_of(**changes), told)
 
 
 def test_a_reward_that_is_no_number_moves_nothing():

@@ -172,19 +172,6 @@ def test_a_write_back_that_failed_is_never_swallowed(block, monkeypatch):
         engine.close()
 
 
-def test_after_an_error_in_a_step_the_engine_says_that_it_cannot_go_on():
-    skeleton = model(3)
-    ids = torch.arange(10).view(1, 10)
-    with Engine(skeleton, EngineConfig(slots=2), weights=RandomWeights(skeleton, 0)) as engine:
-        inner = skeleton.model.decoder.layers[1].fc1
-        inner.forward = None
-        with pytest.raises(TypeError):
-            engine.evaluate(Batch(ids, ids))
-        del inner.forward
-        with pytest.raises(RuntimeError, match="must not be used after an error in a step, but was; build a new one"):
-            engine.evaluate(Batch(ids, ids))
-
-
 def test_after_an_interruption_between_two_blocks_it_says_so_too():
     skeleton = model(3)
     ids = torch.arange(10).view(1, 10)
@@ -235,15 +222,20 @@ def counted_steps(monkeypatch, **config):
         return {name: counted.calls[name] - before[name] for name in before}, counted.threads
 
 
-def test_as_published_each_block_is_moved_once_per_step_by_lanes_of_their_own_into_slots_that_stay(monkeypatch):
-    calls, threads = counted_steps(monkeypatch)
-    assert calls == {"upload": 8, "offload": 8, "allocate": 0}
-    assert threads == {"upload": {"zobench-upload"}, "offload": {"zobench-offload"}}
+LANES = {"upload": {"zobench-upload"}, "offload": {"zobench-offload"}}
+MAIN = {name: {"MainThread"} for name in LANES}
 
 
-def test_without_fused_update_each_block_is_moved_twice_per_step(monkeypatch):
-    calls, _ = counted_steps(monkeypatch, fused_update=False)
-    assert calls == {"upload": 16, "offload": 16, "allocate": 0}
+@pytest.mark.parametrize(
+    ("switches", "moves", "expected"),
+    [({}, 8, LANES), ({"fused_update": False}, 16, LANES), ({"overlap": False}, 8, MAIN)],
+    ids=str,
+)
+def test_how_often_and_by_whom_each_block_is_moved_in_two_steps(switches, moves, expected, monkeypatch):
+    """As published once per step, by lanes of their own, into slots that stay."""
+    calls, threads = counted_steps(monkeypatch, **switches)
+    assert calls == {"upload": moves, "offload": moves, "allocate": 0}
+    assert threads == expected
 
 
 def test_without_reusable_memory_each_tensor_of_each_block_is_allocated_by_its_upload_and_freed_after_its_offload():
@@ -280,12 +272,6 @@ def test_what_computes_without_transfers_allocates_nothing_and_goes_on_as_if_it_
             engine.pipeline._new_slot = allocate
         assert taken == []
         assert engine.evaluate(Batch(ids, ids)) == loss
-
-
-def test_without_overlap_transfers_run_between_the_computes_in_their_thread(monkeypatch):
-    calls, threads = counted_steps(monkeypatch, overlap=False)
-    assert calls == {"upload": 8, "offload": 8, "allocate": 0}
-    assert threads == {"upload": {"MainThread"}, "offload": {"MainThread"}}
 
 
 class CountedSeconds(ThreadLanes):

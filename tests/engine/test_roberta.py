@@ -1,7 +1,6 @@
 """RoBERTa, a masked language model: parity with a plain MeZO loop, and losses and scores at the masks."""
 
 import functools
-import itertools
 import types
 
 import pytest
@@ -10,9 +9,9 @@ from torch.nn import functional
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from tests.support.reference import draw_seeds, mezo, perturb, z_of
+from tests.support.streams import batches_of
 from zobench import ZOSGD, Engine, EngineConfig, Point, RunSpec, models
 from zobench.data.batch import IGNORED, Batch, Choices
-from zobench.data.tokens import stream
 from zobench.engine.backprop import Backprop
 from zobench.engine.base import BASE
 from zobench.engine.passes.head import Head
@@ -47,9 +46,7 @@ def _small_tiles(monkeypatch):
 
 
 def batches(kind="ragged"):
-    spec = RunSpec(model=NAME, batch_size=3, seq_len=17, data=kind, seed=1)
-    config = models.build_config(NAME)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), STEPS))
+    return batches_of(RunSpec(model=NAME, batch_size=3, seq_len=17, data=kind, seed=1), STEPS)
 
 
 def materialised(dtype="fp32"):

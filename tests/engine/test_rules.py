@@ -1,18 +1,18 @@
 """Rules with state, sparse directions, parts and frozen weights: every engine mode against plain loops."""
 
-import itertools
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import pytest
 import torch
 
-from tests.support.reference import g_of, plain_loss, z_of
+from tests.support.reference import g_of, plain_loss
+from tests.support.slopes import directions
+from tests.support.streams import batches_of
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
-from zobench.data.tokens import stream
 from zobench.engine.directions import general
 from zobench.engine.directions import noise as noise_module
 from zobench.engine.directions.noise import MASK
+from zobench.engine.updates.rules import Momentum
 from zobench.models import weights
 
 EPS, LR, STEPS = 1e-3, 1e-3, 6
@@ -30,21 +30,6 @@ CUTS = {
 }
 
 
-@dataclass(frozen=True)
-class Momentum:
-    """m = 0.9 m + ghat; w -= lr (m + wd w), in float32, m in float32."""
-
-    states: tuple[str, ...] = ("m",)
-
-    def state_dtype(self, weights):
-        return torch.float32
-
-    def apply(self, weights, estimate, states, *, lr, weight_decay, step):
-        states[0].mul_(0.9).add_(estimate)
-        step_ = states[0] + weight_decay * weights.float()
-        weights.copy_(weights.float() - lr * step_)
-
-
 def build(name="opt-tiny", dtype="fp32", frozen=(), tied=True):
     model = models.build(name, dtype, tied)
     for key, parameter in model.named_parameters():
@@ -53,35 +38,24 @@ def build(name="opt-tiny", dtype="fp32", frozen=(), tied=True):
 
 
 def batches(name="opt-tiny", count=STEPS):
-    config = models.build_config(name)
-    spec = RunSpec(model=name, batch_size=2, seq_len=13, seed=1)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+    return batches_of(RunSpec(model=name, batch_size=2, seq_len=13, seed=1), count)
 
 
-def z_torch(model, seed):
-    """name -> z of the trainable parameters, MeZO's way."""
-    torch.manual_seed(seed)
-    return {
-        name: torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype)
-        for name, p in model.named_parameters()
-        if p.requires_grad
-    }
+def z_along(noise):
+    """(model, seed) -> z of the trainable parameters, by name."""
+    return lambda model, seed: dict(directions(model, noise, seed))
 
 
-def z_counter(model, seed):
-    return {name: z_of(seed, n, p) for n, (name, p) in enumerate(model.named_parameters()) if p.requires_grad}
-
-
-def run(model, config, seeds, *, part=None, queries=1, **options):
+def run(model, config, seeds, *, queries=1, **options):
     """Losses, weights and state of a few steps of two-point estimates, all that is committed with ``options``' rule."""
     losses = []
     with Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3), **options) as engine:
         for step, batch in enumerate(batches()):
             mine = seeds[step * queries : (step + 1) * queries]
-            found = engine.probe(batch, [Point(s, c, part) for s in mine for c in (EPS, -EPS)])
+            found = engine.probe(batch, [Point(s, c) for s in mine for c in (EPS, -EPS)])
             pairs = list(zip(found[::2], found[1::2], strict=True))
             engine.commit([
-                Entry(step=step, seed=s, g=g_of(a, b, EPS) / queries, lr=LR, weight_decay=0.1, part=part)
+                Entry(step=step, seed=s, g=g_of(a, b, EPS) / queries, lr=LR, weight_decay=0.1)
                 for s, (a, b) in zip(mine, pairs, strict=True)
             ])  # fmt: skip
             losses += found
@@ -142,7 +116,7 @@ def close(mine, expected, tolerance):
 @pytest.mark.parametrize("queries", [1, 2])
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 def test_a_rule_with_state_is_the_same_in_every_mode_and_equals_a_plain_loop(noise, queries):
-    z_for = z_torch if noise == "torch" else z_counter
+    z_for = z_along(noise)
     reference = plain(build(), SEEDS, z_for, queries=queries, in_place=noise == "torch")
     modes = MODES if noise == "torch" else MODES | CUTS
     runs = {
@@ -160,53 +134,7 @@ def test_a_rule_with_state_is_the_same_in_every_mode_and_equals_a_plain_loop(noi
     assert all(state.abs().max() > 0 for state in some.values())
 
 
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-@pytest.mark.parametrize("config", [{"placement": "resident"}, {"tier": "disk"}], ids=["resident", "disk"])
-def test_state_goes_on_from_where_it_was_saved(config, noise):
-    whole = run(build(), {"noise": noise, **config}, SEEDS, rule=Momentum())
-
-    class Saved:
-        def __init__(self, tensors):
-            self.tensors = tensors
-
-        def fill(self, name, out, first=0):
-            out.copy_(self.tensors[name][first : first + len(out)])
-
-    data, losses, at, saved = batches(), [], {}, {}
-    for first, last in ((0, 2), (2, STEPS)):
-        model = build()
-        start = Saved(at) if first else weights.RandomWeights(model, 3)
-        state = Saved(saved) if first else None
-        with Engine(model, EngineConfig(noise=noise, **config), weights=start, state=state, rule=Momentum()) as engine:
-            for step in range(first, last):
-                plus, minus = engine.probe(data[step], [Point(SEEDS[step], EPS), Point(SEEDS[step], -EPS)])
-                g = g_of(plus, minus, EPS)
-                engine.commit([Entry(step=step, seed=SEEDS[step], g=g, lr=LR, weight_decay=0.1)])
-                losses += [plus, minus]
-            at, saved = dict(engine.named_tensors()), dict(engine.state_tensors())
-    assert losses == whole[0]
-    assert all(torch.equal(at[key], whole[1][key]) for key in at)
-    assert all(torch.equal(saved[key], whole[2][key]) for key in saved)
-
-
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_a_point_moves_one_part_and_the_parts_are_the_whole(tied, noise):
-    z_for = z_torch if noise == "torch" else z_counter
-
-    def part_of(name):
-        if "layers." in name:
-            return int(name.split("layers.")[1].split(".")[0]) + 1
-        return 0 if "embed" in name else 4
-
-    for part in range(5):
-        reference = plain(
-            build(tied=tied), SEEDS, z_for, moved=lambda name, part=part: part_of(name) == part, momentum=False,
-            in_place=noise == "torch",
-        )  # fmt: skip
-        for mode in ("resident", "disk"):
-            mine = run(build(tied=tied), {"noise": noise, **MODES[mode]}, SEEDS, part=part)
-            close(mine[:2], reference[:2], 1e-4)
+def test_parts_are_known_after_a_probe():
     with Engine(build(), EngineConfig(), weights=weights.RandomWeights(build(), 3)) as engine:
         assert engine.parts == 5
         with pytest.raises(ValueError, match="needs a probe before it"):
@@ -219,7 +147,7 @@ def test_a_sparse_direction_leaves_out_the_share_of_its_threshold(noise):
     names = [name for name, _ in build().named_parameters() if "fc1.weight" in name or "embed_tokens" in name]
 
     def z_for(model, seed):
-        base = z_torch if noise == "torch" else z_counter
+        base = z_along(noise)
         z, mask = base(model, seed), base(model, seed + MASK)
         for name in names:
             kept = mask[name] >= threshold
@@ -241,7 +169,7 @@ def test_a_sparse_direction_leaves_out_the_share_of_its_threshold(noise):
 @pytest.mark.parametrize("mode", ["resident", "pageable", "disk"])
 def test_frozen_weights_are_not_moved_and_not_written_back(mode, noise, monkeypatch):
     frozen = ("fc1", "fc2", "embed", "self_attn.k_proj", "layers.1.")
-    z_for = z_torch if noise == "torch" else z_counter
+    z_for = z_along(noise)
     reference = plain(build(frozen=frozen), SEEDS, z_for, momentum=False, in_place=noise == "torch")
     model = build(frozen=frozen)
     sizes = {}

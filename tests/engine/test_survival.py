@@ -48,8 +48,3 @@ def test_an_update_by_a_rule_is_refused(method, name):
         pytest.raises(ValueError, match=rf"`survival` needs an update of lr \* g \* z, but got the rule {name}; use"),
     ):
         Survival(engine)
-
-
-def test_a_spec_refuses_it_too():
-    with pytest.raises(ValueError, match=r"`survival=true` needs method=zo-sgd or .* but got method=zo-adam; other"):
-        spec_of("zo-adam", noise="counter", survival=True)

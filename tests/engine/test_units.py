@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from zobench import Batch, Engine, EngineConfig, Point, models
+from zobench import EngineConfig, Point
 from zobench.engine.base import BASE, transitions
 from zobench.engine.passes.fold import fold, join, split
 from zobench.engine.passes.loss import log_probabilities, mean_loss, rows_per_chunk
 from zobench.engine.weights.tiers import DiskTier, HostTier, allocate
-from zobench.models import weights
 
 
 def test_mezos_sequence_is_plus_minus_two_plus():
@@ -128,13 +127,3 @@ def test_an_impossible_configuration_is_one_line(values, message):
     with pytest.raises(ValueError, match=message) as caught:
         EngineConfig(**values)
     assert "\n" not in str(caught.value)
-
-
-def test_probe_needs_points():
-    model = models.build("opt-tiny", "fp32")
-    ids = torch.arange(8).view(1, 8)
-    with (
-        Engine(model, EngineConfig(), weights=weights.RandomWeights(model, 0)) as engine,
-        pytest.raises(ValueError, match="`points` must not be empty"),
-    ):
-        engine.probe(Batch(ids, ids), [])

@@ -35,17 +35,25 @@ def test_a_wire_gives_the_same_whatever_is_streamed_from_where(wire, granularity
     assert np.allclose(first[0], plain[0], rtol=tolerance)
 
 
-@pytest.mark.parametrize("wire", ["fp16", "bf16", "fp8"])
-def test_unpacking_what_was_packed_loses_at_most_half_a_unit_in_the_last_place(wire):
+def packed(wire, fill):
+    """The wire, the first block, its bytes as ``fill(unit, bytes)`` left them, and what comes back over the wire."""
     model = models.build("opt-tiny", "fp32")
-    blocks, _ = units.find_units(model, list(models.blocks(model)))
-    packer, unit = FloatWire(wire), blocks[0]
-    master, back = allocate(unit.nbytes), allocate(unit.nbytes)
-    slot = allocate(packer.nbytes(unit))
-    for item in unit.fields:
-        item.view(master).normal_()
+    (unit, *_), _ = units.find_units(model, list(models.blocks(model)))
+    packer = FloatWire(wire)
+    master, back, slot = allocate(unit.nbytes), allocate(unit.nbytes), allocate(packer.nbytes(unit))
+    fill(unit, master)
     packer.encode(unit, master, slot)
     packer.decode(unit, slot, back)
+    return packer, unit, master, back
+
+
+@pytest.mark.parametrize("wire", ["fp16", "bf16", "fp8"])
+def test_unpacking_what_was_packed_loses_at_most_half_a_unit_in_the_last_place(wire):
+    def fill(unit, master):
+        for item in unit.fields:
+            item.view(master).normal_()
+
+    packer, unit, master, back = packed(wire, fill)
     half_ulp = {"fp16": 2**-11, "bf16": 2**-8, "fp8": 2**-4}[wire]
     for item in unit.fields:
         before, after = item.view(master), item.view(back)
@@ -61,15 +69,12 @@ def test_unpacking_what_was_packed_loses_at_most_half_a_unit_in_the_last_place(w
 
 
 def test_eight_bits_have_a_scale_for_each_row():
-    model = models.build("opt-tiny", "fp32")
-    blocks, _ = units.find_units(model, list(models.blocks(model)))
-    packer, unit = FloatWire("fp8"), blocks[0]
-    master, back, slot = allocate(unit.nbytes), allocate(unit.nbytes), allocate(packer.nbytes(unit))
+    def fill(unit, master):
+        matrix = unit.fields[0].view(master)
+        matrix.normal_().mul_(torch.logspace(-12, 3, len(matrix))[:, None])
+
+    _, unit, master, back = packed("fp8", fill)
     matrix = unit.fields[0]
-    sizes = torch.logspace(-12, 3, matrix.shape[0])
-    matrix.view(master).normal_().mul_(sizes[:, None])
-    packer.encode(unit, master, slot)
-    packer.decode(unit, slot, back)
     error = (matrix.view(back) - matrix.view(master)).norm(dim=1) / matrix.view(master).norm(dim=1)
     assert (error < 0.04).all()
 
@@ -94,13 +99,7 @@ def test_autocast_changes_the_products_of_both_points_alike(noise):
 
 
 def test_a_matrix_of_zeros_survives_eight_bits():
-    model = models.build("opt-tiny", "fp32")
-    blocks, _ = units.find_units(model, list(models.blocks(model)))
-    packer, unit = FloatWire("fp8"), blocks[0]
-    master, slot = torch.zeros(unit.nbytes, dtype=torch.uint8), allocate(packer.nbytes(unit))
-    packer.encode(unit, master, slot)
-    packer.decode(unit, slot, master)
-    assert not master.any()
+    assert not packed("fp8", lambda unit, master: master.zero_())[3].any()
 
 
 @pytest.mark.parametrize("granularity", ["block", "linear", "tile"])

@@ -4,10 +4,8 @@ import collections
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
-import textwrap
 import traceback
 import warnings
 from pathlib import Path
@@ -19,10 +17,9 @@ from torch.nn import functional
 
 import zobench
 from tests.support.devices import ON_GPU
-from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, kernels, models
+from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, models
 from zobench.engine.weights import blocks as units
 from zobench.execute.process import run_in_process
-from zobench.kernels import Span, Update
 from zobench.measure.ledger import Ledger
 from zobench.models.weights import RandomWeights
 from zobench.result import Outcome
@@ -30,7 +27,6 @@ from zobench.result import Outcome
 pytestmark = ON_GPU
 GRANULARITIES = ["block", "linear", "tile"]
 INTERVALS = [1, 4, "inf"]
-GIB = 1 << 30
 
 
 @pytest.fixture
@@ -40,37 +36,6 @@ def small_tiles(monkeypatch):
 
 
 # --- order and waits --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("slots", [2, 3])
-@pytest.mark.parametrize("granularity", ["linear", "tile"])
-def test_no_race_under_the_cuda_sanitizer(granularity, slots):
-    """It sees torch's operators only: copies between slots and host, products that read scratch. Triton's launches are
-    invisible to it; that they are ordered by the compute stream is what the parity tests show."""
-    program = f"""
-    import torch
-    from zobench import ZOSGD, Batch, Engine, EngineConfig, models
-    from zobench.models import weights
-    from zobench.engine.weights import blocks
-    blocks.tiles.__defaults__ = (3000,)
-    model = models.build("opt-tiny", "fp16")
-    ids = torch.arange(20, device="cuda").view(1, 20)
-    config = EngineConfig(
-        device="cuda:0", tier="pinned", noise="counter", granularity={granularity!r}, slots={slots}
-    )
-    with Engine(model, config, weights=weights.RandomWeights(model, 0)) as engine:
-        method = ZOSGD(lr=1e-3)
-        for _ in range(3):
-            method.step(engine, Batch(ids, ids))
-        engine.flush()
-    print("done")
-    """
-    environment = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True
-    )
-    assert "done" in done.stdout, done.stderr
-    assert "data race" not in done.stderr, done.stderr
 
 
 @contextlib.contextmanager
@@ -192,65 +157,8 @@ def test_a_step_takes_what_the_ledger_counts_on_the_meta_device(granularity, slo
     assert taken == pytest.approx(counted, rel=0.05)
 
 
-# --- bandwidth --------------------------------------------------------------------------------------------------------
-
-
 def save(name, values):
     """Keeps what was seen under ``ZOBENCH_OUT``, where that is set: no test asserts on time."""
     if folder := os.environ.get("ZOBENCH_OUT"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         (Path(folder) / f"{name}.json").write_text(json.dumps(values, indent=1))
-
-
-def seconds(action, repeats=15):
-    """Median of several runs by the device's clock, after three that do not count."""
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(3 + repeats)]
-    for start, end in events:
-        start.record()
-        action()
-        end.record()
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) / 1e3 for start, end in events[3:])
-
-
-def bandwidths(dtype):
-    """(bytes/s of a copy, {pass: (bytes/s, elements/s)}) on tensors of 1 GiB."""
-    count = GIB // dtype.itemsize
-    master, scratch, mirror = (torch.full((count,), 0.02, dtype=dtype, device="cuda") for _ in range(3))
-    span, updates = Span(1), [Update(seed, 1e-3, 1e-7) for seed in range(64)]
-    moving = {"scratch": scratch, "seed": 3, "scale": 1e-3}
-    passes = {
-        "scratch and mirror": lambda: kernels.advance(master, span, [], mirror=mirror, **moving),
-        "scratch": lambda: kernels.advance(master, span, [], **moving),
-        "one update and scratch": lambda: kernels.advance(master, span, updates[:1], **moving),
-        "64 updates and scratch": lambda: kernels.advance(master, span, updates, **moving),
-        "flip": lambda: kernels.flip(master, scratch),
-    }
-    moved = {"scratch": 2}
-    found = {}
-    for name, action in passes.items():
-        taken = seconds(action, 3 if "64" in name else 15)
-        found[name] = moved.get(name, 3) * GIB / taken, count / taken
-    copied = 2 * GIB / seconds(lambda: mirror.copy_(master))
-    passes["scratch and mirror"]()
-    passes["flip"]()
-    assert torch.equal(scratch, mirror)
-    assert not torch.equal(scratch, master)
-    return copied, found
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_the_passes_against_a_copy(dtype):
-    """What each pass moves, as a share of what a copy on the device moves in that time; shown and kept, not judged."""
-    copied, found = bandwidths(dtype)
-    print(f"\n{dtype} copy: {copied / 1e9:.0f} GB/s")
-    for name, (nbytes, elements) in found.items():
-        print(
-            f"{name:>24}: {nbytes / 1e9:6.0f} GB/s, {nbytes / copied:4.0%} of a copy, {elements / 1e9:.0f}e9 elements/s"
-        )
-    rows = {
-        name: {"bytes_per_second": nbytes, "elements_per_second": elements, "share_of_copy": nbytes / copied}
-        for name, (nbytes, elements) in found.items()
-    }
-    device = torch.cuda.get_device_name()
-    save(f"passes-{str(dtype).removeprefix('torch.')}", {"device": device, "copy_bytes_per_second": copied, **rows})

@@ -2,15 +2,14 @@
 
 import ctypes
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.support.devices import ON_GPU
+from tests.support.processes import torchrun
+from tests.support.streams import batches_of
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.execute.process import run_in_process
 from zobench.models import weights
@@ -38,11 +37,10 @@ def spec_of(engine, **changes):
 
 
 def steps_of(engine, spec):
-    from tests.support.rank import batches
     from zobench import methods
 
     method = methods.make(spec)
-    steps = [method.step(engine, batch) for batch in batches(spec, STEPS)]
+    steps = [method.step(engine, batch) for batch in batches_of(spec, STEPS)]
     return [step.loss for step in steps], [step.projected_grad for step in steps]
 
 
@@ -122,14 +120,7 @@ def test_blocks_that_are_pinned_in_part_are_read_and_given_back():
 def ranks(cases, folder, gpus=2):
     """What ``gpus`` ranks got in each case, started once: losses and g of each rank, and its tensors."""
     (folder / "told.json").write_text(json.dumps({"spec": cases[0]["spec"], "cases": cases}))
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        *("-m", "tests.support.host_rank", str(folder / "told.json"), str(folder / "out")),
-    ]
-    told = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ZOBENCH_PEER_TIMEOUT": "60"}
-    done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun("tests.support.host_rank", gpus, folder / "told.json", folder / "out", GLOO_SOCKET_IFNAME="lo")
     results = [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
     for number in range(len(cases)):
         files = [folder / f"out.{number}.{rank}.safetensors" for rank in range(gpus)]

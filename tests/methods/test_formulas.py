@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.formulas import DEFINITIONS, ZEROTH_ORDER
+from tests.support.formulas import DEFINITIONS, ZEROTH_ORDER, Formula
 from tests.support.reference import g_of
 from tests.support.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
 from zobench import RunSpec
@@ -28,72 +28,6 @@ def run(spec, function=rosenbrock, steps=STEPS):
     return engine, method, [method.step(engine, None) for _ in range(steps)]
 
 
-class Formula:
-    """The iterates of a method by its formula: no part of the package has a share in them."""
-
-    def __init__(self, name, function=rosenbrock, queries=1, decay=0.0):
-        self.update = getattr(self, name.replace("-", "_"))
-        self.f, self.queries, self.decay = function, queries, decay
-        self.x, self.t = np.array([-0.5, 0.8, 0.3]), 0
-        self.x = self.x.astype(np.float32).astype(np.float64)
-        self.m = self.v = np.zeros(3)
-        self.draws = np.random.default_rng(SEED)
-
-    def direction(self):
-        return z_of(int(self.draws.integers(10**9)))
-
-    def g(self, u):
-        return g_of(self.f(self.x + EPS * u), self.f(self.x - EPS * u), EPS)
-
-    def pairs(self):
-        return [(self.g(u), u) for u in (self.direction() for _ in range(self.queries))]
-
-    def ghat(self):
-        return sum(g * u for g, u in self.pairs()) / self.queries
-
-    def step(self):
-        self.t += 1
-        self.x = self.x - LR * self.update() - LR * self.decay * self.x
-        return self.x
-
-    def zo_sgd(self):
-        return self.ghat()
-
-    zo_sgd_sparse = zo_sgd
-
-    def zo_sgd_sign(self):
-        return np.sign(self.ghat())
-
-    def zo_sgd_sign_as_shipped(self):
-        return sum(np.sign(g) * u for g, u in self.pairs()) / self.queries
-
-    def zo_sgd_mmt(self):
-        self.m = 0.9 * self.m + self.ghat()
-        return self.m
-
-    def zo_adam(self):
-        ghat, older = self.ghat(), self.v
-        self.m = 0.9 * self.m + 0.1 * ghat
-        self.v = 0.999 * older + 0.001 * ghat**2
-        return self.m / np.sqrt(np.maximum(self.v, older) + 1e-8)
-
-    def zo_adam_as_shipped(self):
-        ghat = self.ghat()
-        self.m = 0.9 * self.m + 0.1 * ghat
-        self.v = 0.999 * self.v + 0.001 * ghat**2
-        return self.m / (1 - 0.9**self.t) / (np.sqrt(self.v / (1 - 0.999**self.t)) + 1e-8)
-
-    def zo_sgd_cons(self):
-        ghat = self.ghat()
-        return min((0 * ghat, ghat, -ghat), key=lambda h: self.f(self.x - LR * h))
-
-    def zo_sgd_block(self):
-        return sum(
-            self.g(u) * u / self.queries
-            for u in (self.direction() * (np.arange(3) == k) for k in range(3) for _ in range(self.queries))
-        )
-
-
 @pytest.mark.parametrize(
     ("name", "definition", "queries", "decay"),
     [
@@ -104,33 +38,27 @@ class Formula:
     ],
 )
 def test_each_step_is_the_formula(name, definition, queries, decay):
-    own = f"{name}-as-shipped" if definition == "as-shipped" and name != "zo-sgd-sparse" else name
-    formula = Formula(own, queries=queries, decay=decay)
+    """And the result tells its losses, directions and slopes; one pass over the model serves all points."""
     spec = spec_of(name, definition, queries=queries, weight_decay=decay)
-    engine, method = Three(rosenbrock, rule(spec)), make(spec)
-    for _ in range(STEPS):
-        before = engine.x
-        result = method.step(engine, None)
-        np.testing.assert_allclose(engine.x, formula.step(), rtol=3e-6, atol=1e-6)
+    engine, method, formula = Three(rosenbrock, rule(spec)), make(spec), Formula(spec)
+    parts, draws = np.eye(3) if name == "zo-sgd-block" else [np.ones(3)], np.random.default_rng(SEED)
+    for step in range(1, STEPS + 1):
+        before, result = engine.x, method.step(engine, None)
+        assert result.seeds == tuple(int(draws.integers(10**9)) for _ in range(queries * len(parts)))
+        us = [z_of(seed) * parts[n // queries] for n, seed in enumerate(result.seeds)]
+        pairs = [(rosenbrock(before + EPS * u), rosenbrock(before - EPS * u)) for u in us]
+        slopes = [g_of(*pair, EPS) for pair in pairs]
+        assert result.gradients == pytest.approx(slopes, rel=1e-12)
+        assert result.loss == pytest.approx(np.mean(pairs), rel=1e-12)
+        update = formula.update([{"x": torch.from_numpy(u)} for u in us], slopes)["x"].numpy()
+        if name == "zo-sgd-cons":
+            update = min((0 * update, update, -update), key=lambda h, x=before: rosenbrock(x - LR * h))
+        else:
+            assert len(engine.probed) == step
+            assert np.abs(engine.x - before).max() > 1e-5
+        np.testing.assert_allclose(engine.x, before - LR * (update + decay * before), rtol=3e-6, atol=1e-6)
         assert result.applied
-        assert np.abs(engine.x - before).max() > 1e-5 or name == "zo-sgd-cons"
     assert method.skipped == 0
-
-
-@pytest.mark.parametrize("name", [name for name in ZEROTH_ORDER if name != "zo-sgd-cons"])
-def test_the_result_tells_the_losses_directions_and_gradients(name):
-    engine, _, (result,) = run(spec_of(name, queries=2), steps=1)
-    draws, start = np.random.default_rng(SEED), Three().x
-    count = 6 if name == "zo-sgd-block" else 2
-    assert result.seeds == tuple(int(draws.integers(10**9)) for _ in range(count))
-    masks = [np.arange(3) == n // 2 if count == 6 else np.ones(3) for n in range(count)]
-    pairs = [
-        (rosenbrock(start + EPS * z_of(s) * mask), rosenbrock(start - EPS * z_of(s) * mask))
-        for s, mask in zip(result.seeds, masks, strict=True)
-    ]
-    assert result.gradients == pytest.approx([g_of(a, b, EPS) for a, b in pairs], rel=1e-12)
-    assert result.loss == pytest.approx(np.mean(pairs), rel=1e-12)
-    assert len(engine.probed) == 1  # one pass over the model serves all points
 
 
 @pytest.mark.parametrize("start", [(-0.5, 0.8, 0.3), (0.9, 1.1, 1.0), (1.0, 1.0, 1.0)])

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,9 +9,7 @@ from tests.support.backprop import BEFORE, RESIDENT, backprop
 from tests.support.first_order import batches
 from tests.support.reference import draw_seeds, g_of
 from tests.support.slopes import MODELS, filled, padded, plain_loss
-from tests.support.three import quadratic, quadratic_gradient, z_of
 from zobench import Engine, EngineConfig, models
-from zobench.engine.backprop import Backprop
 from zobench.methods.first_order import FirstOrder
 from zobench.methods.hybrid import Hybrid
 from zobench.models import weights
@@ -76,51 +73,6 @@ def loop(model, name, layers, data, decay=0.0, queries=1):
         losses.append(loss.item())
         gs.append(own)
     return losses, gs
-
-
-class Halves(Backprop):
-    """Three numbers under a quadratic function: directions move the first two, the last has a gradient."""
-
-    moves, below = True, np.array([1.0, 1.0, 0.0])
-
-    def __init__(self):
-        self.x, self.gradient = np.array([-0.5, 0.8, 0.3]), None
-        self.config = RESIDENT
-
-    def backward(self, batch, scale=1.0):
-        self.gradient = quadratic_gradient(self.x)[2]
-        return quadratic(self.x)
-
-    def gradient_norm(self):
-        return abs(self.gradient)
-
-    def probe(self, batch, points):
-        return [quadratic(self.x + point.scale * z_of(point.seed) * self.below) for point in points]
-
-    def commit(self, entries):
-        for e in entries:
-            self.x = self.x - e.lr * self.below * (e.g * z_of(e.seed) + e.weight_decay * self.x)
-
-    def update(self, optimizer, *, lr, weight_decay):
-        assert optimizer == "sgd"
-        self.x[2] -= lr * (self.gradient + weight_decay * self.x[2])
-
-
-@pytest.mark.parametrize("queries", [1, 3])
-def test_it_is_its_formula_on_three_numbers(queries):
-    """Both halves are taken at the same weights, those before the step."""
-    engine, method = Halves(), Hybrid(lr=LR, eps=EPS, seed=SEED, weight_decay=0.2, queries=queries)
-    x, seeds = engine.x.copy(), iter(draw_seeds(SEED, 100))
-    for _ in range(6):
-        move = np.array([0.0, 0.0, quadratic_gradient(x)[2]])
-        for _ in range(queries):
-            u = z_of(next(seeds)) * [1, 1, 0]
-            g = g_of(quadratic(x + EPS * u), quadratic(x - EPS * u), EPS)
-            move += g * u / queries
-        loss, x = quadratic(x), x - LR * (move + 0.2 * x)
-        result = method.step(engine, None)
-        assert result.loss == pytest.approx(loss, rel=1e-12)
-        np.testing.assert_allclose(engine.x, x, rtol=0, atol=5e-6 if queries > 1 else 1e-12)
 
 
 @pytest.mark.parametrize(("decay", "queries"), [(0.0, 1), (0.1, 2)])
@@ -204,12 +156,3 @@ def test_a_gradient_that_is_not_finite_leaves_the_lower_half_its_step(monkeypatc
         moved = {key for key, tensor in engine.named_tensors() if not torch.equal(tensor, before[key])}
         assert moved == set(below_of(engine.model, "opt-tiny", 1))
         assert method.skipped == 1
-
-
-def test_it_needs_gradients():
-    model = models.build("opt-tiny", "fp32")
-    with (
-        Engine(model, RESIDENT, weights=weights.RandomWeights(model, 3)) as engine,
-        pytest.raises(ValueError, match="a first-order method needs a Backprop engine, but got Engine; build that"),
-    ):
-        Hybrid(lr=0.1).step(engine, padded())

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.support.reference import draw_seeds, g_of, plain_loss, z_of
+from tests.support.streams import batches_of
 from zobench import RunSpec, models
-from zobench.data.tokens import stream
 from zobench.engine.updates.steps import AtLeast, WholeSteps, edges
 from zobench.engine.weights.tiers import DiskTier
 from zobench.finetune.assemble import tuner
@@ -32,8 +32,7 @@ def spec_of(**settings):
 
 
 def data(spec):
-    config = models.build_config("opt-tiny")
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), STEPS))
+    return batches_of(spec, STEPS)
 
 
 def run(spec):
@@ -115,20 +114,6 @@ def test_qzo_is_its_programs_loop_bit_for_bit(bits, definition, least):
         assert torch.equal(tensors[f"{name}.scales"], scale), name
     ended = torch.cat([scale.flatten() for scale in own.scales.values()]) == least
     assert 0 < ended.float().mean() < 1
-
-
-PLACES = [DISK, {**DISK, "slots": 1, "resident_blocks": 1}, {"engine": "offload", "tier": "pageable"}]
-
-
-@pytest.mark.parametrize(
-    "own", [{**QZO, "noise": "torch"}, {**QZO, "noise": "counter"}, QES], ids=["qzo", "qzo2", "qes"]
-)
-def test_it_is_the_same_run_wherever_the_weights_rest(own):
-    first = run(spec_of(**own, engine="resident"))
-    for place in PLACES:
-        again = run(spec_of(**own, **place))
-        assert again[:2] == first[:2]
-        assert all(torch.equal(tensor, again[2][name]) for name, tensor in first[2].items())
 
 
 @pytest.mark.parametrize("steps", [False, True], ids=["scales", "codes"])
@@ -294,24 +279,6 @@ def test_memory_is_that_of_integers():
     assert plain - own == pytest.approx(blocks * (4 - 0.5 - 4 / 128), rel=0.06)
     spec = RunSpec(model="OPT-1.3B", seq_len=16, method="qes", noise="counter", queries=2, **DISK).resolve("cpu")
     assert memory(spec)[2] == pytest.approx(blocks * (1 + 4 + 2 / 128), rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({**QZO, "scheme": "lora"}, r"`method=qzo` needs scheme=full, but got scheme=lora; it tunes a part of the int"),
-        (
-            {**QZO, **DISK, "granularity": "linear", "noise": "counter"},
-            r"`method=qzo` needs granularity=block, but got",
-        ),
-        ({**QES, "noise": "torch"}, r"`method=qes` needs noise=counter, but got noise=torch; at a bound one of two"),
-        ({**QES, "queries": 1}, r"`method=qes` needs queries=25, but got queries=1; differences are standardised"),
-        ({**QES, "weight_decay": 0.1}, r"`method=qes` needs weight_decay=0.0, but got weight_decay=0.1; nothing"),
-    ],
-)
-def test_what_they_cannot_be_combined_with(settings, message):
-    with pytest.raises(ValueError, match=message):
-        spec_of(**settings)
 
 
 @pytest.mark.parametrize(

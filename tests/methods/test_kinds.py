@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import zobench
+from zobench import methods
 from zobench.finetune import grids
 from zobench.methods import KINDS
 from zobench.runspec import METHODS, SCHEMES, RunSpec
@@ -102,3 +104,70 @@ def test_what_a_method_names_is_there(kind: MethodKind) -> None:
 @pytest.mark.parametrize("kind", SCHEMES.builtin(), ids=lambda kind: kind.name)
 def test_what_a_scheme_names_is_there(kind: SchemeKind) -> None:
     assert callable(resolve(kind.make))
+
+
+COUNTER = {"noise": "counter"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "told"),
+    [
+        ("lozo", {}, "needs noise=counter"),
+        ("lozo", {**COUNTER, "compile": True}, "needs compile=False"),
+        ("lozo", {**COUNTER, "survival": True}, "needs survival=False"),
+        ("lozo", {**COUNTER, "options": {"rank": 2.5}}, "`options.rank` must be of type int"),
+        ("zo-muon", {**COUNTER, "queries": 1}, "needs queries=4, but got queries=1; its estimate is of"),
+        ("eggroll", {"queries": 3}, "needs noise=counter"),
+        ("eggroll", {**COUNTER, "queries": 1}, "needs queries=32"),
+        ("eggroll", {**COUNTER, "queries": 3, "compile": True}, "compile"),
+        ("fzoo", {}, "needs queries=8, but got queries=1; sigma is of several losses: use "),
+        ("fzoo", {"queries": 8, "engine": "offload", "parallel": "pertp", "gpus": 2},
+         "`parallel=pertp` needs method=zo-sgd or .*, but got method=fzoo; it has no pair of points to share out"),
+        ("sparse-mezo", {}, "needs noise=counter, but got noise=torch; its masks follow"),
+        ("hizoo", {"queries": 2}, "needs queries=1, but got queries=2; its curvature is of"),
+        ("conmezo", {"queries": 2}, "needs queries=1, but got queries=2; its momentum is"),
+        ("zo-adam", {**COUNTER, "survival": True},
+         "`survival=true` needs method=zo-sgd or .* but got method=zo-adam; other"),
+        ("qzo", {"scheme": "lora"}, "needs scheme=full, but got scheme=lora; it tunes a part of the int"),
+        ("qzo", {**COUNTER, "engine": "offload", "tier": "disk", "granularity": "linear"},
+         "needs granularity=block, but got"),
+        ("qes", {"queries": 3}, "needs noise=counter, but got noise=torch; at a bound one of two"),
+        ("qes", {**COUNTER, "queries": 1}, "needs queries=25, but got queries=1; differences are standardised"),
+        ("qes", {**COUNTER, "queries": 3, "weight_decay": 0.1},
+         "needs weight_decay=0.0, but got weight_decay=0.1; nothing"),
+    ],
+)  # fmt: skip
+def test_a_spec_that_cannot_run_is_one_line(name: str, changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told if "`" in told else f"`method={name}`.*{told}") as error:
+        RunSpec(model="opt-tiny", method=name, **changes)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("lozo", {"rank": 0}, "`options.rank >= 1` must hold, but got"),
+        ("lozo", {"interval": 0}, "`options.interval >= 1` must hold, but got"),
+        ("subzero", {"rank": 0}, "`options.rank >= 1` must hold, but got options.rank=0; SubZero's example uses"),
+        ("zo-muon", {"interval": 0}, "`options.interval >= 1` must hold, but got options.interval=0; ZO-Muon's"),
+        ("lozo-m", {"beta": 1.0}, "`0 <= options.beta < 1` must hold, but got options.beta=1.0; LOZO-M's script uses"),
+        ("zo-muon", {"vectors": -1.0}, "`options.vectors >= 0` must hold, but got options.vectors=-1.0; use "),
+        ("eggroll", {"rank": 0}, "`options.rank >= 1` must hold, but got options.rank=0"),
+        ("eggroll", {"shards": 5}, "`options.shards` must divide the population of 64"),
+        ("eggroll", {"shards": 2}, "`options.shards` must divide batch_size=3"),
+        ("eggroll", {"shaping": "rank"}, "`options.shaping` must be one of none, z-score, ranks, but got 'rank'"),
+        ("eggroll", {"reward": "f1"}, "`options.reward` must be one of loss, accuracy, but got 'f1'"),
+        ("hizoo", {"smooth": 1.5}, "`0 <= options.smooth <= 1` must hold, but got 1.5; HiZOO's program uses 1e-8"),
+        ("conmezo", {"theta": 2.0}, "`0 < options.theta <= pi / 2` and .* but got theta=2.0, beta=0.99; ConMeZO's"),
+        ("conmezo", {"beta": 1.0}, "`0 <= options.beta < 1` must hold, but got theta=1.35, beta=1.0; ConMeZO's"),
+        ("r-adazo", {"beta2": 1.0}, "`0 <= options.beta2 < 1` and .* got beta1=0.9, beta2=1.0, zeta=1e-08; R-AdaZO's"),
+        ("adamezo", {"horizon": 0}, "`options.horizon >= 1` must hold, but got 0; AdaMeZO's program uses 10"),
+        ("meazo", {"zeta": 0.0}, "`options.zeta > 0` must hold, but got beta=0.99, zeta=0.0; use beta=0.99,"),
+    ],
+)  # fmt: skip
+def test_an_option_out_of_range_is_one_line(name: str, options: dict[str, Any], told: str) -> None:
+    plain = RunSpec(model="opt-tiny", batch_size=3)
+    spec = plain.replace(method=name, **METHODS.get(name).changes(plain), options=options)
+    with pytest.raises(ValueError, match=told) as error:
+        methods.make(spec), methods.rule(spec), methods.directions(spec)
+    assert "\n" not in str(error.value)

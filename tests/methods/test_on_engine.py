@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.formulas import DEFINITIONS, beta, cos2
+from tests.support.formulas import DEFINITIONS, Formula, beta, cos2
 from tests.support.parity import batches, materialised
 from tests.support.reference import direction, loss_at, z_of
 from zobench import Engine, EngineConfig, RunSpec, models
@@ -46,18 +46,16 @@ def part_of(name):
     return 4 if "final_layer_norm" in name else 0
 
 
-class Formula:
-    """The updates of a method by its formula, from the seeds and slopes that its result names."""
+class Directions:
+    """What each slope belongs to: z, masked, of one part."""
 
     def __init__(self, spec, model, noise):
         self.spec, self.model, self.noise = spec, model, noise
-        self.m = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in model.named_parameters()}
-        self.v, self.t = dict(self.m), 0
         shares = thresholds(spec, model, weights.RandomWeights(model, 3))
-        self.thresholds = dict.fromkeys(self.m, -math.inf) if shares is None else shares
+        names = [name for name, _ in model.named_parameters()]
+        self.thresholds = dict.fromkeys(names, -math.inf) if shares is None else shares
 
-    def directions(self, seeds):
-        """What each slope belongs to: z, masked, of one part."""
+    def of(self, seeds):
         for n, seed in enumerate(seeds):
             z, other = (direction(self.model, s, self.noise) for s in (seed, seed + 10**9))
             kept = {name: (other[name] >= t) & self._in_part(name, n) for name, t in self.thresholds.items()}
@@ -65,33 +63,6 @@ class Formula:
 
     def _in_part(self, name, n):
         return self.spec.method != "zo-sgd-block" or part_of(name) == n // self.spec.queries
-
-    def update(self, result):
-        """name -> what is subtracted, float64, but for the learning rate."""
-        shipped = self.spec.definition == "as-shipped"
-        directions = list(self.directions(result.seeds))
-        slopes = np.sign(result.gradients) if (self.spec.method, shipped) == ("zo-sgd-sign", True) else result.gradients
-        self.t += 1
-        return {
-            name: self._rule(name, shipped, sum(g * u[name].double() for g, u in zip(slopes, directions, strict=True)))
-            for name in self.m
-        }
-
-    def _rule(self, name, shipped, ghat):
-        ghat = ghat / self.spec.queries
-        if self.spec.method == "zo-sgd-sign" and not shipped:
-            return ghat.sign()
-        if self.spec.method == "zo-sgd-mmt":
-            self.m[name] = 0.9 * self.m[name] + ghat
-            return self.m[name]
-        if self.spec.method == "zo-adam":
-            self.m[name] = 0.9 * self.m[name] + 0.1 * ghat
-            older, self.v[name] = self.v[name], 0.999 * self.v[name] + 0.001 * ghat**2
-            if shipped:
-                unbiased = (self.v[name] / (1 - 0.999**self.t)).sqrt() + 1e-8
-                return self.m[name] / (1 - 0.9**self.t) / unbiased
-            return self.m[name] / (torch.maximum(self.v[name], older) + 1e-8).sqrt()
-        return ghat
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -102,16 +73,17 @@ class Formula:
 def test_each_step_is_the_formula(name, definition, queries, mode):
     spec = spec_of(name, definition, queries=queries)
     model, formula_model = materialised("opt-tiny", "fp32", True), models.build("opt-tiny", "fp32")
-    formula = Formula(spec, formula_model, MODES[mode].get("noise", "torch"))
-    method = make(spec)
+    directions = Directions(spec, formula_model, MODES[mode].get("noise", "torch"))
+    formula, method = Formula(spec), make(spec)
     with engine_of(spec, mode) as engine:
         for batch in batches("opt-tiny", count=STEPS):
             before = loss_at(model, batch)
             result = method.step(engine, batch)
-            for g, u in zip(result.gradients, formula.directions(result.seeds), strict=True):
+            us = list(directions.of(result.seeds))
+            for g, u in zip(result.gradients, us, strict=True):
                 slope = (loss_at(model, batch, u, EPS) - loss_at(model, batch, u, -EPS)) / (2 * EPS)
                 assert g == pytest.approx(slope, abs=2e-3, rel=1e-3)
-            update = formula.update(result)
+            update = formula.update(us, result.gradients)
             if name == "zo-sgd-cons":
                 losses = [before, *(loss_at(model, batch, update, scale) for scale in (-spec.lr, spec.lr))]
                 sign = (0, 1, -1)[int(np.argmin(losses))]

@@ -37,40 +37,6 @@ def run(rule, dtype=torch.float32, decay=0.0, found=None):
     return weights, states
 
 
-def by_formula(rule, decay, found):
-    """(weights, states) in float64."""
-    w = start().double().numpy()
-    m, v = np.zeros(COUNT), np.zeros(COUNT)
-    for t, ghat in enumerate(found.astype(np.float64), 1):
-        if isinstance(rule, Sign):
-            update = np.sign(ghat)
-        elif isinstance(rule, Momentum):
-            m = rule.beta * m + ghat
-            update = m
-        else:
-            m = 0.9 * m + 0.1 * ghat
-            v, older = 0.999 * v + 0.001 * (m if rule == REFINED else ghat) ** 2, v
-            if rule == REFINED:
-                update = m / np.sqrt(v + 1e-8)
-            elif isinstance(rule, Adam):
-                update = m / np.sqrt(np.maximum(v, older) + 1e-8)
-            else:
-                update = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
-        w = w - LR * (update + decay * w)
-    return w, {Sign: [], Momentum: [m]}.get(type(rule), [m, v])
-
-
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_a_rule_is_its_formula(rule, decay):
-    weights, states = run(rule, decay=decay)
-    expected, expected_states = by_formula(rule, decay, estimates())
-    np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-5, atol=1e-5)
-    assert len(states) == len(rule.states) == len(expected_states)
-    for state, value in zip(states, expected_states, strict=True):
-        np.testing.assert_allclose(state.numpy(), value, rtol=1e-5, atol=2e-6)
-
-
 def root(values):
     return torch.from_numpy(values).sqrt().numpy()
 

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.three import Three, quadratic
-from zobench import RunSpec, kernels, models
-from zobench.engine.directions.general import General
-from zobench.methods import make, sparsity, thresholds
+from zobench import RunSpec, models
+from zobench.methods import sparsity, thresholds
 from zobench.models import weights
 
 SHARES = (0.0, 0.1, 0.5, 0.93)
@@ -119,22 +117,6 @@ def test_thresholds_of_both_definitions():
     assert thresholds(RunSpec(model="opt-tiny"), model, source) is None
 
 
-@pytest.mark.parametrize("definition", ["as-written", "as-shipped"])
-def test_the_share_zeroed_is_s_as_written_and_phi_of_s_as_shipped(definition):
-    """The mask as the engine makes it: a second normal number, of seed + 10**9, at least the threshold."""
-    count, seeds = 1 << 16, range(8)
-    normals = torch.empty(len(seeds), count)
-    for row, seed in zip(normals, seeds, strict=True):
-        kernels.normals(seed + 10**9, kernels.Span(3), row)
-    for share in (0.05, 0.3, 0.8):
-        (threshold,) = sparsity.mask_thresholds({"w": share}, definition).values()
-        expected = share if definition == "as-written" else 0.5 * (1 + math.erf(share / math.sqrt(2)))
-        zeroed = (normals < threshold).double().mean().item()
-        deviation = math.sqrt(expected * (1 - expected) / normals.numel())
-        assert abs(zeroed - expected) < 4.5 * deviation
-        assert definition == "as-written" or abs(zeroed - share) > 20 * deviation
-
-
 def test_random_weights_of_a_real_architecture():
     """Zero biases and unit norms: a fifth of the weights holds all biases and no norm."""
     model = model_of()
@@ -143,39 +125,3 @@ def test_random_weights_of_a_real_architecture():
     assert {share for name, share in found.items() if "layer_norm.weight" in name} == {0.0}
     matrices = [share for name, share in found.items() if "fc1.weight" in name]
     assert all(0.15 < share < 0.25 for share in matrices)
-
-
-class Masked(Three):
-    """Three numbers whose directions are the engine's, masked."""
-
-    def __init__(self, threshold):
-        super().__init__(quadratic)
-        self.general = General(None, {0: threshold})
-
-    def _direction(self, seed, part):
-        z = torch.empty(3)
-        self.general.direction(seed, kernels.Span(0), z)
-        return z.double().numpy()
-
-
-@pytest.mark.parametrize("definition", ["as-written", "as-shipped"])
-@pytest.mark.parametrize("queries", [1, 3])
-def test_a_step_is_its_formula_on_three_numbers(definition, queries):
-    (threshold,) = sparsity.mask_thresholds({"w": 0.4}, definition).values()
-    spec = spec_of(0.4, definition).replace(lr=1e-2, eps=1e-3, seed=4, queries=queries)
-    edge = NormalDist().inv_cdf(0.4) if definition == "as-written" else 0.4
-    engine, method, draws = Masked(threshold), make(spec), np.random.default_rng(4)
-    x, zeros = engine.x, 0
-    for _ in range(12):
-        ghat = np.zeros(3)
-        for _ in range(queries):
-            seed, z, other = int(draws.integers(10**9)), torch.empty(3), torch.empty(3)
-            kernels.normals(seed, kernels.Span(0), z)
-            kernels.normals(seed + 10**9, kernels.Span(0), other)
-            u = np.where(other.numpy() < edge, 0, z.numpy())
-            zeros += (u == 0).sum()
-            ghat += (quadratic(x + 1e-3 * u) - quadratic(x - 1e-3 * u)) / 2e-3 * u / queries
-        x = x - 1e-2 * ghat
-        method.step(engine, None)
-        np.testing.assert_allclose(engine.x, x, rtol=0, atol=1e-5)
-    assert 0 < zeros < 36 * queries

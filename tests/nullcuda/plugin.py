@@ -19,7 +19,6 @@ IMPOSSIBLE = {
 """Test -> why an emulator must fail it. They run, and do fail."""
 
 NOT_RUN = {
-    "tests/gpu/test_fast.py::test_the_passes_against_a_copy": "bandwidth is all it shows, in hours of a CPU's kernels",
     "tests/kernels/test_kernels.py::TestOnGpu::test_a_buffer_beyond_2_to_the_31_elements": (
         "a kernel's own arithmetic is all it shows, in 9 GB and minutes of a CPU's kernels"
     ),

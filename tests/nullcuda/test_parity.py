@@ -27,6 +27,7 @@ PLACES = {
     "one block resident": {"resident_blocks": 1},
     "allocated": {"reusable_memory": False},
     "one lane": {"overlap": False, "slots": 1},
+    "second round": {"fused_update": False},
 }
 GRANULARITIES = ["block", "linear", "tile"]
 INTERVALS = [1, 3, "inf"]
@@ -80,7 +81,8 @@ def placements():
     turn = itertools.cycle(PLACES.items())
     for granularity, every, wire in itertools.product(GRANULARITIES, INTERVALS, WIRES):
         name, place = next(turn)
-        while wire != "none" and "engine" in place:  # nothing crosses the link there
+        # nothing crosses the link of a resident model; without a fused update nothing is kept
+        while (wire != "none" and "engine" in place) or (every != 1 and "fused_update" in place):
             name, place = next(turn)
         case = {"granularity": granularity, "writeback_every": every, "wire": wire, **place}
         yield pytest.param(case, id=f"{name}-{granularity}-{every}-{wire}")

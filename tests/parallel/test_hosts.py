@@ -2,9 +2,6 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +9,7 @@ from safetensors.torch import load_file
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_rank import alone, steps_of
+from tests.support.processes import torchrun
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.nvml import Nvml
@@ -52,15 +50,11 @@ def a_case(model, gpus, transfers, engine, **more):
 
 def launch(gpus, cases, spec, folder):
     (folder / "told.json").write_text(json.dumps({"spec": spec, "cases": cases}))
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        *("-m", "tests.support.host_rank", str(folder / "told.json"), str(folder / "out")),
-    ]
-    told = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ZOBENCH_PEER_TIMEOUT": "60"}
-    told["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)  # else what was freed may stay resident, or not
-    done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    told = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    }  # else what was freed may stay resident, or not
+    torchrun("tests.support.host_rank", gpus, folder / "told.json", folder / "out", **told)
     return [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
 
 

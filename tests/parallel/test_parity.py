@@ -1,17 +1,15 @@
 """Several ranks are one device on the concatenated batch: every strategy against plain MeZO loops, with `==`."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.support import rank, reference
-from tests.support.rank import batches
+from tests.support.processes import torchrun
 from tests.support.reference import draw_seeds, g_of, perturb, pristine_mezo, update
+from tests.support.streams import batches_of
 from zobench import RunSpec, methods, models
 from zobench.models import weights
 from zobench.runspec import METHODS as KINDS
@@ -28,14 +26,7 @@ ENGINES = {
 
 def run_ranks(cases, gpus, folder):
     (folder / "cases.json").write_text(json.dumps(cases))
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        *("-m", "tests.support.rank", str(folder / "cases.json"), str(folder / "out")),
-    ]
-    told = {"OMP_NUM_THREADS": "1", "ZOBENCH_PEER_TIMEOUT": "60"}
-    done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun("tests.support.rank", gpus, folder / "cases.json", folder / "out", timeout=500)
     told = [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
     tensors = [
         [load_file(folder / f"out.{number}.{rank}.safetensors") for rank in range(gpus)] for number in range(len(cases))
@@ -81,7 +72,7 @@ def plain(model, spec, shards):
     """MeZO's loop, whose loss is the mean over the shards of a batch, weighted by their tokens. Without ``exact`` it is
     DistZO2's (section 4.2): W + eps z and W - eps z are each made from W, which moves by updates alone."""
     losses, gs, exact = [], [], spec.exact or spec.parallel == "ddp"
-    for batch, seed in zip(batches(spec, STEPS), draw_seeds(7, STEPS), strict=True):
+    for batch, seed in zip(batches_of(spec, STEPS), draw_seeds(7, STEPS), strict=True):
         pair, kept = [], [p.data.clone() for p in model.parameters()]
         for scale in (1, -2) if exact else (1, -1):
             perturb(model, seed, scale, spec.eps)
@@ -162,7 +153,7 @@ def test_counter_noise_equals_a_pristine_loop_over_the_shards(found, monkeypatch
         if key not in known:
             model = materialised(spec)
             seeds = [(seed,) for seed in draw_seeds(7, STEPS)]
-            told = pristine_mezo(model, batches(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
+            told = pristine_mezo(model, batches_of(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
             known[key] = (*told, dict(model.named_parameters()))
         losses, gs, final = known[key]
         assert ranks[0][number]["losses"] == losses, case
@@ -226,7 +217,7 @@ def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_found):
         spec = RunSpec(**case["spec"])
         with rank.engine(case, spec) as engine:
             alone, method = Shards(engine, shards_of(spec)), methods.make(spec)
-            steps = [method.step(alone, batch) for batch in batches(spec, FEW)]
+            steps = [method.step(alone, batch) for batch in batches_of(spec, FEW)]
             final = {name: value.clone() for name, value in engine.named_tensors()}
         for told, own in zip(ranks, tensors[number], strict=True):
             assert told[number]["losses"] == [step.loss for step in steps], case
@@ -258,7 +249,7 @@ def test_losses_are_those_of_the_whole_batch_on_one_device(found):
             known[key] = plain(materialised(spec), spec.replace(exact=spec.parallel != "ddp"), 1)
         elif key not in known:
             seeds = [(seed,) for seed in draw_seeds(7, STEPS)]
-            known[key] = pristine_mezo(materialised(spec), batches(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
+            known[key] = pristine_mezo(materialised(spec), batches_of(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
         losses, gs = known[key]
         assert ranks[0][number]["losses"] == pytest.approx(losses, rel=1e-6)
         assert ranks[0][number]["gs"] == pytest.approx(gs, abs=1e-6 * losses[0] / spec.eps)

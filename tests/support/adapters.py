@@ -1,26 +1,21 @@
 """``peft``'s own model and a plain MeZO loop over what is trainable in it: what schemes are measured against."""
 
 import dataclasses
-import itertools
 
 import peft
 import torch
 
 from tests.support.reference import g_of, z_of
+from tests.support.streams import batches_of
 from zobench import RunSpec, models, schemes
 from zobench.data.batch import IGNORED
-from zobench.data.tokens import stream
 from zobench.models import weights
 
 
 def batches(name, count, kind="random", seq_len=17):
     """Of random tokens; the first of a row has no label, because padding may stand before it."""
     spec = RunSpec(model=name, batch_size=3 if kind == "ragged" else 2, seq_len=seq_len, data=kind, seed=1)
-    config = models.build_config(name)
-    return [
-        first_unlabelled(batch)
-        for batch in itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count)
-    ]
+    return [first_unlabelled(batch) for batch in batches_of(spec, count)]
 
 
 def first_unlabelled(batch):

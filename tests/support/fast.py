@@ -1,7 +1,6 @@
 """The fast engine and a plain loop over the same batches and directions, and what of both must agree."""
 
 import functools
-import itertools
 import math
 from unittest import mock
 
@@ -10,8 +9,8 @@ import torch
 
 from tests.support.devices import CUDA
 from tests.support.reference import draw_seeds, pristine_mezo
+from tests.support.streams import batches_of
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
-from zobench.data.tokens import stream
 from zobench.engine.weights import blocks as units
 from zobench.models import weights
 
@@ -42,8 +41,7 @@ def steps_on(device, name="opt-tiny", place="resident", queries=1):
 
 def batches(name, kind="ragged", count=STEPS):
     spec = RunSpec(model=name, batch_size=3, seq_len=17, data=kind, seed=1)
-    config = models.build_config(name)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+    return batches_of(spec, count)
 
 
 def directions(queries):

@@ -1,7 +1,6 @@
 """One rank of a test of shared host memory: runs every case of a JSON list; writes what it saw to FILE.*.RANK.*."""
 
 import ctypes
-import itertools
 import json
 import random
 import sys
@@ -13,8 +12,8 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from transformers import OPTConfig, OPTForCausalLM
 
+from tests.support.streams import batches_of
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
-from zobench.data.tokens import stream
 from zobench.engine.base import Position
 from zobench.engine.weights.tiers import allocate
 from zobench.models import weights
@@ -23,11 +22,6 @@ from zobench.parallel.world import world_of
 
 EXAMPLES = 3
 """Rows of a batch: no two ranks can cut them, so that each rank's losses are those of a single process."""
-
-
-def batches(spec, count):
-    config = models.build_config(spec.model)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
 
 
 def method(spec):
@@ -42,7 +36,7 @@ def alone(spec):
 def steps_of(case, engine):
     spec = alone(RunSpec(**case["spec"]))
     stepped = method(spec)
-    return [stepped.step(engine, batch) for batch in batches(spec, spec.steps)]
+    return [stepped.step(engine, batch) for batch in batches_of(spec, spec.steps)]
 
 
 def planted(kind):
@@ -161,7 +155,7 @@ def warm_up(spec):
     model = models.build("opt-tiny", "fp32")
     with Engine(model, EngineConfig(noise="counter"), weights=weights.RandomWeights(model, 3)) as engine:
         stepped = method(spec)
-        for batch in batches(spec.replace(model="opt-tiny"), 2):
+        for batch in batches_of(spec.replace(model="opt-tiny"), 2):
             stepped.step(engine, batch)
 
 
@@ -181,7 +175,7 @@ def weigh(spec, world):
         if world is not None:
             world.barrier()
         stepped = method(spec)
-        for batch in batches(spec.replace(model="opt-tiny"), 2):
+        for batch in batches_of(spec.replace(model="opt-tiny"), 2):
             stepped.step(used, batch)
         used.drain()
         if world is not None:

@@ -1,9 +1,7 @@
 """Models, batches and the modes of the engine that must all leave the same bits."""
 
-import itertools
-
+from tests.support.streams import batches_of
 from zobench import RunSpec, models
-from zobench.data.tokens import stream
 from zobench.models import weights
 
 STEPS, EPS, LR, RUN_SEED = 20, 1e-3, 1e-3, 7
@@ -22,8 +20,7 @@ MODES = {
 
 def batches(name, kind="random", count=STEPS, rows=1):
     spec = RunSpec(model=name, batch_size=3 if kind == "ragged" else rows, seq_len=17, data=kind, seed=1)
-    config = models.build_config(name)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+    return batches_of(spec, count)
 
 
 def materialised(name, dtype, tied, device="cpu"):

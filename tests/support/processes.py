@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,3 +51,16 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
+
+
+def torchrun(module: str, gpus: int, *words: Any, timeout: float = 400, **settings: Any) -> None:
+    """Runs ``python -m module`` as so many ranks of one thread on this machine, which must all end well."""
+    own = {"OMP_NUM_THREADS": "1", "ZOBENCH_PEER_TIMEOUT": "60", **settings}
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "-m", module, *map(str, words)),
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, **own}, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,6 +1,5 @@
 """One rank of a test: runs every case of a JSON list, and writes losses, g, weights and bytes sent to FILE.rank.pt."""
 
-import itertools
 import json
 import os
 import sys
@@ -10,17 +9,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from tests.support.streams import batches_of
 from zobench import Engine, EngineConfig, RunSpec, methods, models
-from zobench.data.tokens import stream
 from zobench.models import weights
 from zobench.parallel import ParallelEngine, join
 from zobench.parallel.world import group, world_of
 from zobench.runspec.words import SIGNED
-
-
-def batches(spec, count):
-    config = models.build_config(spec.model)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
 
 
 def engine(case, spec):
@@ -48,7 +42,7 @@ def main():
             world = world_of(spec, "cpu")
             with ParallelEngine(engine(case, spec), world) as parallel:
                 stepped, steps = methods.make(spec), []
-                for batch in batches(spec, spec.steps):
+                for batch in batches_of(spec, spec.steps):
                     with world.traffic:
                         steps.append(stepped.step(parallel, batch))
                 told.append({"losses": [s.loss for s in steps], "gs": [s.projected_grad for s in steps]})

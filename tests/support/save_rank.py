@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from tests.support.saving import TOLD, Recorder, restored, weights_of
-from zobench import RunSpec, models
-from zobench.data.tokens import stream
+from tests.support.streams import batches_of
+from zobench import RunSpec
 from zobench.durable import savers
 from zobench.durable.savers import Target, saving
 from zobench.finetune.assemble import tuner
@@ -32,9 +32,7 @@ def main():
             with tuner(own, world=world) as built:
                 recorder = Recorder(built.engine)
                 with saving(kind, built.engine.engine, target) as saver:
-                    config = models.build_config(own.model)
-                    batches = stream(own, config.vocab_size, config.pad_token_id)
-                    for step, batch in enumerate(itertools.islice(batches, 5), start=1):
+                    for step, batch in enumerate(batches_of(own, 5), start=1):
                         built.method.step(built.engine, batch)
                         if step == 2:
                             saver.begin(step)

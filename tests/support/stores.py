@@ -1,11 +1,9 @@
-"""Stores of many runs for tests and benchmarks: files as large and as varied as a cell of OPT-1.3B leaves."""
+"""Stores of many runs for tests: files as large and as varied as a cell of OPT-1.3B leaves."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from tests.support.rates import CALIBRATION
 from zobench import cli
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.store import Store
 
 MACHINE = "epyc-2c-fcab62"
 ENVIRONMENT: dict[str, Any] = {
@@ -76,15 +73,6 @@ def run(spec: RunSpec, number: int = 0, **changes: Any) -> Result:
         },
     }
     return Result(**{**values, **changes})
-
-
-def fill(root: Path, count: int) -> None:
-    """``count`` runs under ``root``, written faster than a sweep would: nothing is synced."""
-    store = Store(root)
-    for number, spec in enumerate(itertools.islice(specs(), count)):
-        path = store.path(spec, MACHINE)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(run(spec, number).to_dict(), sort_keys=True, indent=1) + "\n")
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -1,12 +1,10 @@
 """A few steps of any method and scheme, built as a run builds them."""
 
-import itertools
-
 import torch
 
-from zobench import RunSpec, models
+from tests.support.streams import batches_of
+from zobench import RunSpec
 from zobench.data.batch import Batch, Choices
-from zobench.data.tokens import stream
 from zobench.finetune.assemble import tuner
 
 EXTRA = {
@@ -24,8 +22,7 @@ def spec_of(method, device, **changes):
 
 def run(what, steps=4):
     """(losses, gradients, final weights, scores of a last batch of choices)."""
-    config = models.build_config(what.model)
-    data = list(itertools.islice(stream(what, config.vocab_size, config.pad_token_id), steps))
+    data = batches_of(what, steps)
     with tuner(what) as built:
         done = [built.method.step(built.engine, batch) for batch in data]
         scores = built.engine.scores(choices(data[0]))
