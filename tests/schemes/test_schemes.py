@@ -105,7 +105,7 @@ def test_real_tokens_are_not_special_differ_and_depend_on_the_seed():
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_after_50_steps_on_disk_the_base_is_unchanged_and_was_never_written(scheme, method, monkeypatch):
+def test_after_10_steps_on_disk_the_base_is_unchanged_and_was_never_written(scheme, method, monkeypatch):
     spec = RunSpec(
         model="opt-tiny", scheme=scheme, seq_len=17, method=method, lr=1e-3, eps=1e-2, engine="offload", tier="disk",
         **({"sparsity": 0.25} if method == "zo-sgd-sparse" else {}),
@@ -126,7 +126,7 @@ def test_after_50_steps_on_disk_the_base_is_unchanged_and_was_never_written(sche
     with Engine(
         model, config, weights=initial, drive=done.drive, rule=rule, thresholds=thresholds,
     ) as engine:  # fmt: skip
-        steps = [stepper.step(engine, batch) for batch in batches("opt-tiny", 5) * 10]
+        steps = [stepper.step(engine, batch) for batch in batches("opt-tiny", 5) * 2]
         final = dict(engine.named_tensors())
     assert all(step.applied for step in steps)
     base = weights.RandomWeights(models.build("opt-tiny", "fp32"), 3)
@@ -140,7 +140,7 @@ def test_after_50_steps_on_disk_the_base_is_unchanged_and_was_never_written(sche
     # per block: A (8, 64) and B (64, 8) of two layers, in float32, and a state of their size or two
     size = 4 * 8 * 64 * 4 * (1 + len(rule.states if rule else ()))
     assert set(written) == ({size} if scheme == "lora" else set())
-    assert len(written) >= (3 * 49 if scheme == "lora" else 0)
+    assert len(written) >= (3 * 9 if scheme == "lora" else 0)
 
 
 # --- what they save ---------------------------------------------------------------------------------------------------
