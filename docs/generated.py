@@ -146,11 +146,11 @@ def _help(words: Sequence[str]) -> str:
 
 def registered() -> str:
     """What is predicted of GPUs that nobody has measured zobench on, as it was registered."""
-    from zobench.predict import registered
+    from zobench.cost import registered
 
     parts = [
         "# Registered predictions",
-        "Predicted before anybody measured them, and never changed: a file each in `zobench/predict/registered`, with "
+        "Predicted before anybody measured them, and never changed: a file each in `zobench/cost/registered`, with "
         "its day and SHA-256. `zobench results --merge-into` scores them when a run comes in "
         "([how](../predictions.md#registered-predictions)).",
     ]
@@ -188,7 +188,7 @@ def fields() -> str:
 
 def names() -> str:
     """What a field or a recipe can name: methods, schemes, tasks, metrics, models, programs, GPUs."""
-    from zobench.predict import hardware
+    from zobench.cost import hardware
     from zobench.report.formats import markdown
     from zobench.runspec import registries
 

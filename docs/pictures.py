@@ -179,8 +179,8 @@ def ranks(theme: Theme) -> Parts:
 def predict_ranks() -> None:
     """Writes docs/ranks.json: a settled step of each on the virtual clock. It needs torch; drawing does not."""
     from zobench import models
+    from zobench.cost import hardware
     from zobench.finetune.virtual import virtual_step
-    from zobench.predict import hardware
     from zobench.runspec import RunSpec
 
     rows = []

@@ -1,7 +1,7 @@
 """Fits what a GPU reaches of its data sheet: ``python -m tools.constants``.
 
 Eight constants from ZO2's table 1, throughput, alone, and one from its table 3, which go into
-``zobench/predict/constants.toml``; and two of the H20 from two of its cells, into its own file. A weak prior holds what
+``zobench/cost/constants.toml``; and two of the H20 from two of its cells, into its own file. A weak prior holds what
 one table cannot tell apart (docs/predictions.md).
 """
 
@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zobench.predict import hardware, shapes
-from zobench.predict.hardware import SHARES, Gpu
-from zobench.predict.published import evidence
-from zobench.predict.published.cell import Cell, cell_of
-from zobench.predict.published.errors import papers_gpus
-from zobench.predict.published.seconds import throughput
+from zobench.cost import hardware, shapes
+from zobench.cost.hardware import SHARES, Gpu
+from zobench.cost.published import evidence
+from zobench.cost.published.cell import Cell, cell_of
+from zobench.cost.published.errors import papers_gpus
+from zobench.cost.published.seconds import throughput
 
 PRIOR = {
     "fp32_products": (0.90, 0.5, 1.0), "fp16_products": (0.78, 0.3, 1.0), "idle_tiles": (0.35, 0.01, 3.0),

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench.cost import Rates, estimate, local
 from zobench.execute.process import ask, run_in_process
 from zobench.execute.rates import CALIBRATE, better
 from zobench.machine.files import replace
 from zobench.machine.texts import json_of
-from zobench.predict import Rates, estimate, local
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store

@@ -1,5 +1,5 @@
 """``python -m tools.fits`` prints the tables of docs/fits.md; ``--write`` puts them there and into
-``zobench/predict/fits.csv``, which the report draws."""
+``zobench/cost/fits.csv``, which the report draws."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zobench.predict import hardware
-from zobench.predict.choices import TargetMachine, choices
-from zobench.predict.fits import DATA, GPUS, HOSTS, MODELS, Fit, cautions, heading
+from zobench.cost import hardware
+from zobench.cost.choices import TargetMachine, choices
+from zobench.cost.fits import DATA, GPUS, HOSTS, MODELS, Fit, cautions, heading
 
 PAGE = Path(__file__).parents[1] / "docs" / "fits.md"
 BEGIN = "<!-- fits: begin -->\n"

@@ -1,6 +1,6 @@
 """Two steps beside a checkpoint on a virtual clock: the savers' own schemes, whose copies and files take no bytes.
 
-``python -m tools.timelines`` writes the file of :mod:`zobench.predict.timelines`, which the report draws
+``python -m tools.timelines`` writes the file of :mod:`zobench.cost.timelines`, which the report draws
 where nothing was recorded.
 """
 
@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zobench.cost import hardware, timelines
+from zobench.cost.gpu import STEPS
+from zobench.cost.hardware import Gpu
 from zobench.durable.savers.background import BackgroundSaver, Copy
 from zobench.durable.savers.base import Saved, Saver, Target, block_of, part
 from zobench.durable.savers.blocking import BlockingSaver
@@ -23,9 +26,6 @@ from zobench.durable.savers.journal import JournalSaver
 from zobench.engine.transfers.lanes import Event
 from zobench.engine.weights.blocks import Unit
 from zobench.finetune.virtual import VirtualRun, virtual_step
-from zobench.predict import hardware, timelines
-from zobench.predict.gpu import STEPS
-from zobench.predict.hardware import Gpu
 from zobench.runspec import RunSpec
 
 

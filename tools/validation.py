@@ -1,6 +1,6 @@
 """Sets the predictor beside the papers' values that it was not fitted to: ``python -m tools.validation`` prints the
 tables of docs/predictions.md; ``--write`` puts them there, and the errors that predictions give as their range into
-``zobench/predict/errors.toml``."""
+``zobench/cost/errors.toml``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.predict.gpu import ERRORS
-from zobench.predict.published import evidence
-from zobench.predict.published.cell import MIB, cell_of
-from zobench.predict.published.errors import papers_gpus, quantile
-from zobench.predict.published.evidence import Row
-from zobench.predict.published.memory import device_bytes
-from zobench.predict.published.seconds import throughput
+from zobench.cost.gpu import ERRORS
+from zobench.cost.published import evidence
+from zobench.cost.published.cell import MIB, cell_of
+from zobench.cost.published.errors import papers_gpus, quantile
+from zobench.cost.published.evidence import Row
+from zobench.cost.published.memory import device_bytes
+from zobench.cost.published.seconds import throughput
 from zobench.recipes.reference import PAPERS
 
 PAGE = Path(__file__).parents[1] / "docs" / "predictions.md"

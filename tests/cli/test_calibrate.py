@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from zobench.cost import Rates, hardware, local
+from zobench.cost.hardware import measured as measured_file
 from zobench.measure import calibrate as measured
 from zobench.measure.operators import operator_rates
-from zobench.predict import Rates, hardware, local
-from zobench.predict.hardware import measured as measured_file
 from zobench.result import Outcome, Result
 from zobench.store import Store
 

@@ -15,10 +15,10 @@ from transformers import AutoConfig
 
 from tests.support.commands import run_in
 from tests.support.rates import RATES, calibrate
-from zobench import cli, predict
+from zobench import cli, cost
 from zobench.cli import measure
+from zobench.cost import footprint
 from zobench.execute import plan, process
-from zobench.predict import footprint
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, RunSpec
 from zobench.session.inputs import parse_seconds
@@ -255,7 +255,7 @@ def test_a_run_that_takes_long_says_how_long_before_it_starts_and_one_that_canno
     assert "skipped  OPT-125M resident fp32 b100000 s2048  needs 8809 GB of host memory, 22.9 GB are free" in err
     assert not cells
     _, _, err = zobench(*long, "batch_size=64")
-    guess = predict.estimate(cells[0], RATES)
+    guess = cost.estimate(cells[0], RATES)
     each = plan.duration(guess.step_seconds)
     assert f"\ntime: about {plan.duration(guess.seconds)} (predicted): 6 steps of {each}\n" in err
     _, _, err = zobench("run", "--device", "cpu", "--model", "opt-tiny")

@@ -61,7 +61,7 @@ def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> Non
 
 
 def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here: Any) -> None:
-    from zobench.predict import hardware
+    from zobench.cost import hardware
 
     _, table, _ = zobench("plan", "--model", "OPT-66B", "--host", "64GB", "--json", str(here / "all.json"))
     told = json.loads((here / "all.json").read_text())
@@ -140,7 +140,7 @@ def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any
 
 
 def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, here: Any) -> None:
-    from zobench.predict import gpu, hardware
+    from zobench.cost import gpu, hardware
     from zobench.result import Outcome, Result
     from zobench.runspec import RunSpec
     from zobench.store import Store

@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.console import Console
 
-from zobench import predict
+from zobench import cost
 from zobench.cli import plan_view
 from zobench.cli.console import outcome_line
+from zobench.cost import Estimate
+from zobench.cost.interval import Consolidation
 from zobench.execute.plan import Step
-from zobench.predict import Estimate
-from zobench.predict.interval import Consolidation
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -93,7 +93,7 @@ def test_of_an_axis_every_value_is_shown_and_a_cell_that_has_only_what_all_have_
 def test_a_plan_without_rates_says_no_seconds() -> None:
     spec = RunSpec(model="opt-tiny").resolve("cpu")
     screen = Console(record=True, width=80)
-    plan_view.show_plan(screen, "T", [Step(spec=spec, action="run", reason="", estimate=predict.unpriced(spec))], None)
+    plan_view.show_plan(screen, "T", [Step(spec=spec, action="run", reason="", estimate=cost.unpriced(spec))], None)
     text = screen.export_text()
     assert "nan" not in text
     assert "1 of 1 cells to run: how long is predicted from this machine's rates, which the" in text

@@ -19,7 +19,7 @@ from rich.text import Text
 from tests.support.commands import TWO, run_in, start, write
 from tests.support.processes import children, command_of, poll
 from tests.support.rates import CALIBRATION, RATES, calibrate
-from zobench import predict, recipes
+from zobench import cost, recipes
 from zobench.cli import console
 from zobench.execute import plan
 from zobench.recipes import matrix
@@ -298,7 +298,7 @@ def test_without_a_terminal_a_cell_that_takes_long_is_told_now_and_then(monkeypa
     clock = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     spec = RunSpec(model="opt-tiny").resolve("cpu")
-    step = plan.Step(spec=spec, action="run", reason="", estimate=predict.estimate(spec, RATES))
+    step = plan.Step(spec=spec, action="run", reason="", estimate=cost.estimate(spec, RATES))
     for terminal, lines in ((False, [60, 120, 240, 480, 960, 1560]), (True, [])):
         written = io.StringIO()
         screen = Console(file=written, force_terminal=terminal, width=200, highlight=False)
@@ -334,7 +334,7 @@ def test_the_bar_of_a_sweep_is_one_line_with_its_count_and_the_time_left(width: 
     spec = RunSpec(
         model="opt-tiny", engine="offload", noise="counter", granularity="tile", writeback_every=2, resident_blocks=1
     ).resolve("cpu")
-    steps = [plan.Step(spec=spec, action="run", reason="", estimate=predict.estimate(spec, RATES))] * 22
+    steps = [plan.Step(spec=spec, action="run", reason="", estimate=cost.estimate(spec, RATES))] * 22
     written = io.StringIO()
     screen = console.Screen(
         file=written, force_terminal=True, force_interactive=True, width=width, color_system=None, _environ={}

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.own_model import packages
 from zobench import models, recipes
-from zobench.predict import seconds
-from zobench.predict.budget import price
+from zobench.cost import seconds
+from zobench.cost.budget import price
 from zobench.recipes import campaign
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import artifacts

@@ -12,6 +12,7 @@ from tests.support import adapters
 from tests.support.low_rank import direction
 from tests.support.parity import batches, materialised
 from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
+from zobench.cost import footprint
 from zobench.engine import Entry, Point
 from zobench.engine.directions.factors import Factors, LowRank
 from zobench.engine.twin import own_loss
@@ -19,7 +20,6 @@ from zobench.measure.ledger import Ledger
 from zobench.methods import ZOSGD
 from zobench.methods.lozo import LOZO
 from zobench.models.weights import RandomWeights, Weights
-from zobench.predict import footprint
 from zobench.testing.plain import full, padded, skeleton, start
 
 EPS, LR, DECAY = 1e-2, 1e-2, 0.1

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, models
+from zobench.cost import footprint
 from zobench.measure.ledger import Ledger
 from zobench.models import weights
-from zobench.predict import footprint
 
 
 def planned(name, dtype, seq_len, blocks=None, **config):

@@ -17,6 +17,7 @@ from tests.support import adapters
 from tests.support.low_rank import direction, other_family
 from tests.support.parity import materialised
 from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, models
+from zobench.cost import footprint
 from zobench.engine import BASE, Point
 from zobench.engine.directions.factors import IndependentLowRank
 from zobench.engine.passes import products
@@ -26,7 +27,6 @@ from zobench.kernels import Span, philox
 from zobench.measure.ledger import Ledger
 from zobench.methods.rewards import less_loss
 from zobench.models.weights import RandomWeights
-from zobench.predict import footprint
 from zobench.testing.plain import PlainModel, choosing, full, padded, skeleton, start
 from zobench.testing.suite import assert_same
 

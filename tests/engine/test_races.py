@@ -13,13 +13,13 @@ import torch
 from tests.support.emulator import EmulatedLanes, RaceError
 from tests.support.races import model, resident, trace
 from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, models
+from zobench.cost.clock import Clock
 from zobench.engine.directions.in_place import InPlace
 from zobench.engine.transfers import schedule
 from zobench.engine.transfers.lanes import ThreadLanes
 from zobench.engine.transfers.pipeline import Pipeline
 from zobench.engine.weights.tiers import HostTier
 from zobench.models.weights import RandomWeights
-from zobench.predict.clock import Clock
 
 MOODS = ("random", "eager", "slow-upload", "slow-offload")
 SWITCHES = [

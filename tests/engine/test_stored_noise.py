@@ -9,10 +9,10 @@ import torch
 
 from tests.support.first_order import batches
 from zobench import RunSpec
+from zobench.cost.footprint import memory
+from zobench.cost.sizes import trained_count, trained_width
 from zobench.engine.directions.noise import StoredNoise, TorchNoise
 from zobench.finetune.assemble import tuner
-from zobench.predict.footprint import memory
-from zobench.predict.sizes import trained_count, trained_width
 from zobench.runspec import METHODS
 
 CELLS: list[dict[str, Any]] = [

@@ -10,10 +10,10 @@ import pytest
 import rich.console
 
 from tests.support.rates import RATES
-from zobench import predict
+from zobench import cost
 from zobench.cli import plan_view
+from zobench.cost import footprint
 from zobench.execute import plan, sweep
-from zobench.predict import footprint
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
@@ -43,7 +43,7 @@ def made(folder: Path, *cells: RunSpec, room: plan.Limits = ROOM, retry: frozens
 def test_a_new_cell_that_fits_runs(tmp_path: Path) -> None:
     (step,) = made(tmp_path, cell())
     assert (step.action, step.reason, step.earlier) == ("run", "", None)
-    assert step.estimate == predict.estimate(cell(), RATES)
+    assert step.estimate == cost.estimate(cell(), RATES)
 
 
 @pytest.mark.parametrize("retry", [frozenset[str](), RETRY, frozenset({"oom", "timeout", "failed", "skipped"})])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.rates import CALIBRATION, RATES
-from zobench import predict
+from zobench import cost
 from zobench.execute import rates
 from zobench.execute.process import ask
 
@@ -69,7 +69,7 @@ def test_rates_that_cannot_be_kept_are_used_all_the_same(tmp_path: Path, monkeyp
     monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION))
     found = rates.calibration(tmp_path / "results", MACHINE, "cpu", None)
     assert found["notes"][0].startswith("not kept, because ")
-    assert predict.Rates.of(found) == RATES
+    assert cost.Rates.of(found) == RATES
 
 
 @pytest.mark.parametrize(("others", "kept"), [(0.1, True), (None, True), (2.5, False)])
@@ -78,7 +78,7 @@ def test_rates_of_a_busy_machine_serve_once(
 ) -> None:
     monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION | {"other_cpu_cores": others}))
     found = rates.calibration(tmp_path, MACHINE, "cpu", None)
-    assert predict.Rates.of(found) == RATES
+    assert cost.Rates.of(found) == RATES
     assert (tmp_path / ".calibration" / f"{MACHINE}-cpu.json").exists() == kept
     assert any("kept 2.5 cores busy" in note for note in found["notes"]) != kept
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.support.rates import RATES
-from zobench import predict
+from zobench import cost
+from zobench.cost.interval import Consolidation
 from zobench.execute import sweep as module
 from zobench.execute.plan import Step
 from zobench.execute.sweep import Summary, SweepHooks, sweep
-from zobench.predict.interval import Consolidation
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, files
@@ -33,7 +33,7 @@ def step(
     seed: int = 0, action: str = "run", reason: str = "", seconds: float = 10, earlier: Result | None = None,
     least: float | None = None,
 ) -> Step:  # fmt: skip
-    guess = predict.Estimate(
+    guess = cost.Estimate(
         device_bytes=1, host_bytes=0, disk_bytes=0, step_seconds=seconds / 5, seconds=seconds,
         least_seconds=seconds if least is None else least, source="calibration",
     )  # fmt: skip
@@ -320,7 +320,7 @@ def test_a_done_cell_corrects_the_estimates_of_those_that_wait(run: Any, results
     from zobench.execute.plan import Plan
 
     small, large = (cell(seq_len=length) for length in (32, 64))
-    guess = {spec: predict.estimate(spec, RATES) for spec in (small, large)}
+    guess = {spec: cost.estimate(spec, RATES) for spec in (small, large)}
     plan = Plan(steps=[], rates=CALIBRATION)
     waiting = dataclasses.replace(step(), spec=large, estimate=guess[large])
     done = dataclasses.replace(result(small), samples={"step_seconds": [10 * guess[small].step_seconds]})

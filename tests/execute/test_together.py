@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.processes import gone
 from tests.support.stores import MACHINE
+from zobench.cost import Estimate
 from zobench.execute import process, sweep, together
 from zobench.execute.plan import HOST_RESERVE, Step
 from zobench.execute.sweep import PROCESS_BYTES
@@ -24,7 +25,6 @@ from zobench.execute.together import run_together
 from zobench.measure import turns
 from zobench.measure.threads import Neighbours
 from zobench.measure.turns import Seat
-from zobench.predict import Estimate
 from zobench.result import Outcome, Result, Round
 from zobench.result.repeats import seconds_of_pair
 from zobench.runspec import RunSpec

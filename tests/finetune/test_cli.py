@@ -232,7 +232,7 @@ def test_a_disk_without_room_for_snapshots_is_one_line(
     zobench: Command, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zobench.machine.memory.free_disk_bytes", lambda folder: 1000)
-    monkeypatch.setattr("zobench.predict.sizes.snapshot_bytes", lambda spec: 10_000_000)
+    monkeypatch.setattr("zobench.cost.sizes.snapshot_bytes", lambda spec: 10_000_000)
     for words, room in ((["finetune", *given, "--steps", "2"], 30), (["search", *given, "--set", "steps=2,3"], 40)):
         code, _, err = zobench(*words, "--out", "mine/deep")
         told = f"`--out` must have room for snapshots of {room} MB, but 0 MB are free for mine/deep"

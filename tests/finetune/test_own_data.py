@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from tests.support.small_task import BAD, GOOD, NOUNS
 from zobench import models
+from zobench.cost import footprint, sizes
 from zobench.data.tasks.file import task_of
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import snapshot
@@ -23,7 +24,6 @@ from zobench.finetune.assemble import tuner
 from zobench.finetune.evaluate import evaluate, greedy
 from zobench.finetune.progress import StepReport
 from zobench.models import tokenizers
-from zobench.predict import footprint, sizes
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.store import Store

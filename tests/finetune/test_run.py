@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from zobench import finetune, models
+from zobench.cost import sizes
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
 from zobench.engine import Engine
@@ -28,7 +29,6 @@ from zobench.finetune.record import best
 from zobench.finetune.training import Stop
 from zobench.methods.base import Taken
 from zobench.models import tokenizers
-from zobench.predict import sizes
 from zobench.programs.cell import run as measured
 from zobench.result import Outcome, Result
 from zobench.result.examples import unpacked

@@ -13,11 +13,11 @@ import pytest
 
 from tests.support.rates import RATES
 from zobench import models, recipes
+from zobench.cost import Rates, gpu, hardware, local
+from zobench.cost.clock import Clock
 from zobench.engine.transfers import schedule
 from zobench.engine.transfers.schedule import Op
 from zobench.finetune.virtual import VirtualRun, virtual_step
-from zobench.predict import Rates, gpu, hardware, local
-from zobench.predict.clock import Clock
 from zobench.recipes import campaign
 from zobench.runspec import RunSpec
 

@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM
 from tests.support.reference import draw_seeds, g_of, plain_loss, z_of
 from tests.support.streams import batches_of
 from zobench import RunSpec, models
+from zobench.cost.footprint import memory
 from zobench.engine.updates.steps import AtLeast, WholeSteps, edges
 from zobench.engine.weights.tiers import DiskTier
 from zobench.finetune.assemble import tuner
 from zobench.methods import rule
 from zobench.methods.qes import standardised
 from zobench.models import weights
-from zobench.predict.footprint import memory
 from zobench.runspec import scheme_of
 from zobench.schemes.integers import Form, _OnTheGrid
 

@@ -68,7 +68,7 @@ def test_the_kinds_of_methods_and_schemes_import_no_torch() -> None:
 import sys
 import zobench.methods, zobench.schemes
 from zobench.runspec import METHODS, SCHEMES, RunSpec
-from zobench.predict.footprint import memory
+from zobench.cost.footprint import memory
 assert len(list(METHODS)) == 26 and len(list(SCHEMES)) == 4
 plain = RunSpec(model="opt-tiny")
 for kind in METHODS:

@@ -14,6 +14,7 @@ import torch
 
 from tests.support.low_rank import direction, other_family
 from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, models
+from zobench.cost import footprint, seconds, sizes
 from zobench.durable.journal import JournalFile, read
 from zobench.engine import Entry, Point
 from zobench.engine.directions.factor_rules import orthogonalised, orthonormal
@@ -26,7 +27,6 @@ from zobench.measure.ledger import Ledger
 from zobench.methods.base import Taken
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.models.weights import RandomWeights
-from zobench.predict import footprint, seconds, sizes
 from zobench.runspec import METHODS
 from zobench.testing.plain import PlainModel, full, padded, skeleton, start
 from zobench.testing.suite import assert_same

@@ -280,7 +280,7 @@ def test_a_gguf_file_without_all_tensors_and_a_model_that_was_not_added_are_one_
 
 
 def test_blocks_of_different_sizes_count_by_the_largest_in_a_slot_and_by_their_sum_in_total(tmp_path: Path) -> None:
-    from zobench.predict.footprint import memory
+    from zobench.cost.footprint import memory
 
     config = {
         "model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,

@@ -80,7 +80,7 @@ resident, offloaded = (
     programs.run(RunSpec(engine=engine, **plain).resolve("cpu")).samples["loss"] for engine in ("resident", "offload")
 )
 assert resident == offloaded and len(set(resident)) == 3, (resident, offloaded)
-from zobench.predict.sizes import adapter
+from zobench.cost.sizes import adapter
 from zobench.schemes import apply
 spec = RunSpec(**plain).resolve("cpu")
 import peft, torch

@@ -115,8 +115,8 @@ import torch
 from zobench import models
 from zobench.data.tokens import stream
 from zobench.finetune.assemble import tuner
-from zobench.predict import passes
-from zobench.predict.footprint import memory
+from zobench.cost import passes
+from zobench.cost.footprint import memory
 from zobench.runspec import RunSpec
 
 def weights(method, **changes):
@@ -140,8 +140,8 @@ for changes in ({}, {"dtype": "fp16"}, {"engine": "offload", "tier": "disk", "no
 COSTS = """
 import json, sys
 from zobench import models
-from zobench.predict import Rates, compute_seconds, passes, transfer_seconds
-from zobench.predict.footprint import memory
+from zobench.cost import Rates, compute_seconds, passes, transfer_seconds
+from zobench.cost.footprint import memory
 from zobench.runspec import RunSpec
 
 rates = Rates.of(json.loads(sys.argv[1]))

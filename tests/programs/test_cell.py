@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from tests.support.small_task import data_dir, weights_path  # noqa: F401  fixtures
 from zobench import models
+from zobench.cost import footprint, interval
 from zobench.data.tokens import stream
 from zobench.engine import Engine
 from zobench.execute.process import run_in_process
@@ -20,7 +21,6 @@ from zobench.finetune.assemble import empty_model, engine_config, tuner
 from zobench.finetune.cautions import cautions, lost
 from zobench.measure.ledger import Ledger
 from zobench.measure.samples import Samples
-from zobench.predict import footprint, interval
 from zobench.programs.cell import PARTS_REPEATS, SENTENCES, batches, run
 from zobench.result import Outcome, Result
 from zobench.result.record import DISTURBED

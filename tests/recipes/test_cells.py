@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.own_model import changes_for, packages
-from zobench import models, predict, programs, recipes
+from zobench import cost, models, programs, recipes
+from zobench.cost.budget import price
 from zobench.data.tasks.file import task_of
 from zobench.data.tasks.prompts import form_of
 from zobench.data.tokens import stream
 from zobench.finetune.assemble import tuner
 from zobench.models import weights
 from zobench.parallel import Mesh
-from zobench.predict.budget import price
 from zobench.recipes import campaign, matrix
 from zobench.runspec import RunSpec
 
@@ -71,7 +71,7 @@ def refusal(cell: RunSpec, folder: Path) -> str:
         cell = cell.replace(weights_path=str(folder))
     try:
         models.check(cell)
-        predict.unpriced(cell)
+        cost.unpriced(cell)
         if cell.task != "none":
             form_of(task_of(cell), aligned=cell.aligned, masked=models.of(cell).masked)
         if cell.program == "zobench":

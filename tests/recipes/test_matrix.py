@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.support.own_model import changes_for
 from zobench import models, recipes
+from zobench.cost.budget import price
 from zobench.data.tasks.prompts import form_of
-from zobench.predict.budget import price
 from zobench.recipes import matrix
 from zobench.report import artifacts
 from zobench.runspec.registries import TASKS

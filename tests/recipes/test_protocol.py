@@ -12,7 +12,7 @@ import pytest
 from tests.support.contest import PROTOCOL, contest, only, result, tuned, write
 from tests.support.rates import RATES
 from zobench import models
-from zobench.predict import budget, local
+from zobench.cost import budget, local
 from zobench.recipes import matrix
 from zobench.result import Outcome
 from zobench.runspec import RunSpec

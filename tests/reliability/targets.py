@@ -357,7 +357,7 @@ def tasks(folder: Path) -> Feed:
 def calibrations(folder: Path) -> Feed:
     """Rates of a machine, stored or in a result, and what is predicted from them."""
     from tools import cpu_cells
-    from zobench import predict
+    from zobench import cost
     from zobench.execute import rates
 
     trees = [CALIBRATION]
@@ -370,7 +370,7 @@ def calibrations(folder: Path) -> Feed:
         text = rates._text(folder / "rates")
         kept = rates._usable(text)
         if kept is not None:
-            predict.estimate(spec, predict.Rates.of(kept))
+            cost.estimate(spec, cost.Rates.of(kept))
         (folder / cpu_cells.RATES).write_bytes(data)
         cpu_cells.kept(folder)
         return kept is not None

@@ -15,13 +15,13 @@ from tests.reliability.targets import LLAMA, samples
 from tests.support.rates import CALIBRATION
 from tests.support.submissions import submitted
 from tests.support.tables import PAPER, TINY, table_from
+from zobench.cost import Rates
 from zobench.durable import journal, snapshot
 from zobench.durable.snapshot import SnapshotStart, Writer
 from zobench.execute import jobs, rates
 from zobench.finetune import examine
 from zobench.machine.texts import toml_of
 from zobench.models import checkpoint, identity, inspection
-from zobench.predict import Rates
 from zobench.report import load_table
 from zobench.report.artifacts import load_file
 from zobench.report.render import render

@@ -10,8 +10,8 @@ import pytest
 from tests.support import campaigns
 from tests.support.papers import LOADED, REFERENCE
 from zobench import recipes
+from zobench.cost import hardware
 from zobench.execute import campaign, together
-from zobench.predict import hardware
 from zobench.recipes.campaign import PartOn
 from zobench.report import artifacts
 from zobench.report.cells import fill

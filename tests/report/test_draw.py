@@ -13,8 +13,8 @@ from tests.support.drawings import BARS, LINES, TIMELINE, recorded
 from tests.support.rates import CALIBRATION, RATES
 from tests.support.tables import MIB, PAPER, result
 from zobench import recipes
-from zobench.predict import gpu, step_seconds
-from zobench.predict.published.errors import papers_gpus
+from zobench.cost import gpu, step_seconds
+from zobench.cost.published.errors import papers_gpus
 from zobench.programs.cell import run
 from zobench.recipes import matrix
 from zobench.recipes.reference import Reference

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zobench.predict.footprint import memory
+from zobench.cost.footprint import memory
 from zobench.report import render
 from zobench.report.artifacts import load_file
 from zobench.report.facts import FACTS, Facts

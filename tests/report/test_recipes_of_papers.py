@@ -14,7 +14,7 @@ from tests.support.own_model import changes_for
 from tests.support.papers import FIGURE_NAMES, LOADED, MEASURED, NAMES, REFERENCE, TABLE_NAMES, cells
 from tests.support.tables import tuned
 from zobench import recipes
-from zobench.predict.budget import price
+from zobench.cost.budget import price
 from zobench.recipes import matrix
 from zobench.report import claims, frames
 from zobench.report.artifacts import load, shows

@@ -13,7 +13,7 @@ import pytest
 from tests.support.papers import REFERENCE
 from tests.support.tables import CLAIMS, PAPER, TINY, table_from
 from zobench import recipes
-from zobench.predict.published.evidence import CONTRADICTIONS
+from zobench.cost.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS
 from zobench.report import artifacts, claims, verdict
 from zobench.report.claims import CheckedClaim, Ratio

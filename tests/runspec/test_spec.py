@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zobench.predict import budget
+from zobench.cost import budget
 from zobench.result import Outcome, Result
 from zobench.runspec import CHOICES, DECLARED, FIELDS, METHODS, RunSpec, labels, parse_value, suggestion
 from zobench.runspec.fields import Since

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from zobench import RunSpec, predict
+from zobench import RunSpec, cost
 from zobench.cli import main
 from zobench.engine.transfers.lanes import ThreadLanes
 from zobench.engine.weights.tiers import HostTier
@@ -150,7 +150,7 @@ def test_a_cell_is_judged_by_its_prediction(step, peak, told):
     result = Result(
         spec=spec, outcome=Outcome.OK, samples={"step_seconds": [step]}, memory={"device_peak_bytes": peak * 10**6}
     )
-    guess = predict.Estimate(
+    guess = cost.Estimate(
         device_bytes=10**8,
         host_bytes=0,
         disk_bytes=0,
@@ -165,7 +165,7 @@ def test_a_cell_is_judged_by_its_prediction(step, peak, told):
 
 
 def test_the_cell_is_the_largest_offloaded_one_of_the_main_table_that_fits(monkeypatch):
-    rates = predict.Rates(
+    rates = cost.Rates(
         flops=dict.fromkeys(("fp32", "fp16", "bf16"), 1e14), noise=dict.fromkeys(("torch", "counter", "fused"), 1e11),
         bytes_up=dict.fromkeys(("pinned", "pageable", "disk"), 2e10),
         bytes_down=dict.fromkeys(("pinned", "pageable", "disk"), 2e10), disk_both=2e10,
@@ -178,7 +178,7 @@ def test_the_cell_is_the_largest_offloaded_one_of_the_main_table_that_fits(monke
     chosen = speed.cell(gpu, rates, 300.0)
     assert (chosen.model, chosen.dtype, chosen.noise, chosen.parts) == ("OPT-13B", "fp16", "counter", True)
     smaller = speed.cell(gpu, rates, 20.0)
-    assert predict.estimate(smaller, rates).seconds <= 20 < predict.estimate(chosen, rates).seconds
+    assert cost.estimate(smaller, rates).seconds <= 20 < cost.estimate(chosen, rates).seconds
     assert speed.cell(gpu, rates, 1.0) is None
     told = CheckSettings(device="cuda:0", seconds=300.0, changes={"model": "OPT-350M"})
     assert speed.cell(told, rates, 300.0).model == "OPT-350M"

@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.support.stores import ENVIRONMENT
 from zobench import recipes
+from zobench.cost import Rates
 from zobench.execute.plan import Limits
-from zobench.predict import Rates
 from zobench.recipes import campaign as campaigns
 from zobench.recipes.campaign import Campaign, PartOn
 from zobench.result import Outcome, Result, Round

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zobench.predict import budget
+from zobench.cost import budget
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contest
 from zobench.result import Outcome, Result

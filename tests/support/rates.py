@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from zobench.predict import Rates
+from zobench.cost import Rates
 
 CALIBRATION: dict[str, Any] = {
     "matmul_flops_per_second": {"fp32": 1e11, "fp16": 1e10, "bf16": 2e11},

@@ -23,9 +23,9 @@ import transformers
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from zobench import Batch, Engine, EngineConfig, Point, models
+from zobench.cost import choices, hardware
 from zobench.engine.shrink import shrunk, special_tokens
 from zobench.finetune.assemble import tuner
-from zobench.predict import choices, hardware
 from zobench.programs import cell
 from zobench.recipes import matrix
 from zobench.result import Outcome

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.rates import CALIBRATION, RATES
 from tools import cpu_cells
+from zobench.cost import local
 from zobench.execute.rates import better
-from zobench.predict import local
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store

@@ -8,8 +8,8 @@ import pytest
 
 from tools import timelines as written
 from tools.timelines import timeline
+from zobench.cost import hardware, timelines
 from zobench.models import checked
-from zobench.predict import hardware, timelines
 from zobench.runspec import RunSpec
 
 CARD = hardware.load(timelines.GPU)

@@ -55,10 +55,10 @@ def calibrate(
 
 def _described(device: str, gpu: str | None, name: str, rates: dict[str, Any]) -> str:
     """The file's text."""
+    from zobench.cost import hardware
+    from zobench.cost.hardware import measured
     from zobench.machine.memory import total_host_bytes
     from zobench.measure.threads import available_cores
-    from zobench.predict import hardware
-    from zobench.predict.hardware import measured
 
     today = datetime.date.today()
     if gpu is not None and not device.startswith("cpu"):

@@ -13,11 +13,11 @@ from rich.text import Text
 from zobench import recipes
 from zobench.cli import plan_view
 from zobench.cli.listing import ListColumn, show
+from zobench.cost import hardware
+from zobench.cost.budget import price
 from zobench.execute.campaign import Outlook, ahead, part_progress
 from zobench.execute.plan import duration
 from zobench.measure.environment import fingerprint_without_torch
-from zobench.predict import hardware
-from zobench.predict.budget import price
 from zobench.recipes import campaign as campaigns
 from zobench.recipes.campaign import Campaign, PartOn
 from zobench.store import Store

@@ -43,7 +43,7 @@ def _registered(noun: str) -> Completer:
 
 
 def _gpus() -> Iterable[str]:
-    from zobench.predict import hardware
+    from zobench.cost import hardware
 
     return (*hardware.names(), "all")
 

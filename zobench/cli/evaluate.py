@@ -90,9 +90,9 @@ def _spec(values: dict[str, Any], kept: EndedRun | None, device: str) -> tuple[R
 
 def _check_fits(spec: RunSpec) -> None:
     """Raises ``ValueError`` where the model is predicted not to fit this machine."""
+    from zobench.cost import footprint
     from zobench.execute import plan
     from zobench.finetune.assemble import disk_dir
-    from zobench.predict import footprint
 
     if missing := plan.lacking(footprint.memory(spec), plan.limits(spec.device, disk_dir())):
         raise ValueError(f"the model must fit this machine, but {missing}; {plan.remedy(spec)}")

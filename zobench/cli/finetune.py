@@ -329,11 +329,11 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
     written, and in a search those of the run that leads.
     """
     from zobench import models
+    from zobench.cost import footprint, sizes
     from zobench.execute import plan
     from zobench.finetune.assemble import disk_dir
     from zobench.finetune.run import RESULT
     from zobench.machine.memory import free_disk_bytes
-    from zobench.predict import footprint, sizes
 
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None

@@ -17,9 +17,9 @@ from zobench.cli.usage import FORESEE
 from zobench.session.inputs import check_folder, check_results, check_words
 
 if TYPE_CHECKING:
-    from zobench.predict.choices import TargetMachine
-    from zobench.predict.gpu import Prediction
-    from zobench.predict.hardware import Gpu
+    from zobench.cost.choices import TargetMachine
+    from zobench.cost.gpu import Prediction
+    from zobench.cost.hardware import Gpu
     from zobench.result import Result
 
 
@@ -61,8 +61,8 @@ def plan(
 ) -> None:  # fmt: skip
     """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
     from zobench.cli import console, forecast_view
-    from zobench.predict import choices
-    from zobench.predict.choices import TargetMachine
+    from zobench.cost import choices
+    from zobench.cost.choices import TargetMachine
 
     check_json(output)
     values = {"dtype": "fp16"} | changed(
@@ -107,7 +107,7 @@ def plan(
 def _compare(values: Mapping[str, Any], target: TargetMachine, output: str | None) -> None:
     """Shows, or writes, the best settings of each way to tune the model of ``values`` at ``target``."""
     from zobench.cli import console, forecast_view
-    from zobench.predict import choices
+    from zobench.cost import choices
 
     with console.error_console().status("predicting"):
         rows = [(name, choices.choices({**values, **fields}, target)[0]) for name, fields in choices.METHODS_COMPARED]
@@ -160,7 +160,7 @@ def _positive(option: str, text: str) -> int:
 
 def _gpus(name: str, link: str | None, anchors: Sequence[Path] | None = None) -> list[Gpu]:
     """All GPUs, or the one called ``name``, in a slot ``link``, fitted to the runs in the files ``anchors``."""
-    from zobench.predict import hardware
+    from zobench.cost import hardware
 
     if anchors and name == "all":
         raise ValueError("`--anchor` must be of one GPU, but got --gpu all; name the one that it ran on")
@@ -178,7 +178,7 @@ def _fitted(gpu: Gpu, anchors: Sequence[Path] | None) -> Gpu:
     if not anchors:
         return gpu
     from zobench.cli import console
-    from zobench.predict.anchor import anchor
+    from zobench.cost.anchor import anchor
 
     results = [_result(path) for path in anchors]
     anchored = anchor(gpu, results)
@@ -219,8 +219,8 @@ def predict(
     """Fill the tables of a matrix with predictions for a GPU, beside what was measured here and the paper's values."""
     from zobench import recipes
     from zobench.cli import console, forecast_view
-    from zobench.predict import registered
-    from zobench.predict.gpu import predict as predicted
+    from zobench.cost import registered
+    from zobench.cost.gpu import predict as predicted
     from zobench.session.cells import matrix_cells
 
     check_json(output)

@@ -16,9 +16,9 @@ from zobench.cli import console
 from zobench.execute.plan import gigabytes
 
 if TYPE_CHECKING:
-    from zobench.predict.choices import Choice, TargetMachine
-    from zobench.predict.gpu import Prediction
-    from zobench.predict.hardware import Gpu
+    from zobench.cost.choices import Choice, TargetMachine
+    from zobench.cost.gpu import Prediction
+    from zobench.cost.hardware import Gpu
 
 _NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
 _CHOSEN = (
@@ -84,7 +84,7 @@ def show_one(
 
 def _remedy(best: Choice, target: TargetMachine) -> str:
     """What would make room for what does not fit, where the host can be given more."""
-    from zobench.predict.choices import SYSTEM_BYTES
+    from zobench.cost.choices import SYSTEM_BYTES
 
     if best.lacks != "host memory":
         return ""

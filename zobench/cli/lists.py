@@ -15,7 +15,7 @@ from zobench.runspec.registries import METRICS, MODELS, PROGRAMS, SCHEMES, TASKS
 from zobench.runspec.registry import Registry
 
 if TYPE_CHECKING:
-    from zobench.predict.hardware import Gpu
+    from zobench.cost.hardware import Gpu
 
 
 def show_lists(what: str) -> None:
@@ -56,7 +56,7 @@ def _printed(table: Callable[[], Table]) -> Callable[[Console], None]:
 
 def _gpus(screen: Console) -> None:
     """What is known of each GPU that predictions are for, from its file."""
-    from zobench.predict import hardware
+    from zobench.cost import hardware
 
     known = {"fitted": "the constants' own GPU", "anchored": "two cells of its own", "other": "data sheet, guesses"}
     gpus = [hardware.load(name) for name in hardware.names()]
@@ -70,7 +70,7 @@ def _gpus(screen: Console) -> None:
     show(screen, [ListColumn("GPU", hardware.names(), kept=True), *columns, ListColumn("known by", told)])
     screen.print(Text(
         "GB and GB/s: its memory; fp32 and fp16: TFLOP/s that large products reach; link: GB/s by PCIe's own figures. "
-        "Sources: zobench/predict/hardware/*.toml.", style="dim",
+        "Sources: zobench/cost/hardware/*.toml.", style="dim",
     ))  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:
 
 def _methods() -> Table:
     """Each with what a step of OPT-125M takes at the fields' defaults."""
-    from zobench.predict import passes
+    from zobench.cost import passes
     from zobench.runspec import METHODS, RunSpec
 
     table = console.columns("method", "forwards", "state", "formula", numbers=("forwards", "state"))

@@ -54,7 +54,7 @@ from zobench.cli.usage import KEPT, MEASURE
 from zobench.session.inputs import check_folder, check_price, check_results, parse_seconds
 
 if TYPE_CHECKING:
-    from zobench.predict import Estimate
+    from zobench.cost import Estimate
     from zobench.result import Result
     from zobench.runspec import RunSpec
 
@@ -145,9 +145,9 @@ def run(
     task: Task = None, results: Kept = None, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
+    from zobench.cost import footprint
     from zobench.execute.process import check_start, leads
     from zobench.machine.device import check_devices, choose_device
-    from zobench.predict import footprint
     from zobench.recipes import matrix
     from zobench.result import Outcome
     from zobench.runspec import check_effect
@@ -192,7 +192,7 @@ def meet_at(endpoint: str | None) -> None:
 def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:
     """Says what was chosen for the cell: its device (``why``), what lies in device memory, its sequence length."""
     from zobench.cli import console
-    from zobench.predict import footprint
+    from zobench.cost import footprint
     from zobench.runspec import SEQ_LEN
 
     errors = console.error_console()
@@ -216,16 +216,16 @@ def _foreseen(spec: RunSpec, disk_dir: Path | None, quiet: bool) -> Estimate | N
 
     A ``quiet`` one is predicted only where its interval of write-backs follows from that.
     """
-    from zobench import predict
+    from zobench import cost
     from zobench.cli import console
+    from zobench.cost import interval
     from zobench.execute import plan
     from zobench.execute.rates import calibration
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.models import cache
-    from zobench.predict import interval
 
     count, errors = spec.steps + spec.warmup, console.error_console()
-    short = count * predict.operations(spec) < _LONG[spec.device.partition(":")[0]]
+    short = count * cost.operations(spec) < _LONG[spec.device.partition(":")[0]]
     if short or (quiet and not interval.is_open(spec)):
         return None
     try:
@@ -235,7 +235,7 @@ def _foreseen(spec: RunSpec, disk_dir: Path | None, quiet: bool) -> Estimate | N
     except OSError as error:
         errors.print(f"time: not predicted ({error})", style="dim", markup=False, soft_wrap=True)
         return None
-    guess = predict.estimate(spec, predict.Rates.of(rates))
+    guess = cost.estimate(spec, cost.Rates.of(rates))
     told = [guess.consolidation.reason] if guess.consolidation else []
     if guess.seconds > _MINUTE:
         each = plan.duration(guess.step_seconds)

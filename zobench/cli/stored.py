@@ -293,7 +293,7 @@ def trace(
 def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
     """Merges other stores into this one and prints how many results were new. Ends in ``typer.Exit`` with 1 if anything
     was left out, as packing does. Registered predictions of what it then holds are scored."""
-    from zobench.predict import registered
+    from zobench.cost import registered
     from zobench.store import Store, printable
     from zobench.store.merge import merge
 

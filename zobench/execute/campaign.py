@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from zobench import predict
+from zobench import cost
+from zobench.cost.gpu import predict as predict_on
+from zobench.cost.hardware import Gpu
+from zobench.cost.local import cell_seconds
 from zobench.execute.plan import HOST_RESERVE, Limits, Plan, Step, decide, is_settled
-from zobench.predict.gpu import predict as predict_on
-from zobench.predict.hardware import Gpu
-from zobench.predict.local import cell_seconds
 from zobench.recipes.campaign import PartOn
 from zobench.result import Outcome, Result
 from zobench.result.repeats import folded, number_of
@@ -115,7 +115,7 @@ class Outlook:
 
 
 def outlook(
-    on: PartOn, runs: Sequence[Result], rates: predict.Rates | None, room: Limits, retry: Collection[str] = ()
+    on: PartOn, runs: Sequence[Result], rates: cost.Rates | None, room: Limits, retry: Collection[str] = ()
 ) -> Outlook:
     """A part whose cells are resolved for this machine: see :func:`progress`. Without ``rates`` its seconds are nan."""
     earlier = folded(runs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zobench import models, predict, programs
+from zobench import cost, models, programs
 from zobench.execute.process import ask
 from zobench.execute.rates import calibration
 from zobench.machine.memory import available_host_bytes, free_disk_bytes, is_in_memory
@@ -50,7 +50,7 @@ class Step:
     spec: RunSpec
     action: str
     reason: str
-    estimate: predict.Estimate | None
+    estimate: cost.Estimate | None
     earlier: Result | None = None
     round: Round | None = None
 
@@ -68,7 +68,7 @@ class Plan:
         """``step`` as it is expected after more ``results`` of this machine: a small cell corrects a large one's."""
         if step.action != "run" or step.estimate is None:
             return step
-        guess = predict.estimate(step.spec, predict.Rates.of(self.rates), [*self.earlier, *results])
+        guess = cost.estimate(step.spec, cost.Rates.of(self.rates), [*self.earlier, *results])
         return replace(step, estimate=guess)
 
 
@@ -83,7 +83,7 @@ def here(
     """
     rates = rates or calibration(store.root, machine, device, disk_dir)
     room = limits(device, disk_dir)
-    steps = make(cells, store, machine, predict.Rates.of(rates), room, retry, number)
+    steps = make(cells, store, machine, cost.Rates.of(rates), room, retry, number)
     return Plan(steps=steps, rates=rates, earlier=store.load(machine))
 
 
@@ -119,7 +119,7 @@ def gpu_uuids() -> tuple[str, ...]:
 
 
 def make(
-    cells: Sequence[RunSpec], store: Store, machine: str, rates: predict.Rates | None, room: Limits,
+    cells: Sequence[RunSpec], store: Store, machine: str, rates: cost.Rates | None, room: Limits,
     retry: Collection[str], number: int = 0,
 ) -> list[Step]:  # fmt: skip
     """Decides each cell: kept if ``store`` has its outcome in round ``number`` and ``retry`` does not name it, skipped
@@ -133,7 +133,7 @@ def make(
 
 
 def decide(
-    spec: RunSpec, stored: Result | None, earlier: Sequence[Result], rates: predict.Rates | None, room: Limits,
+    spec: RunSpec, stored: Result | None, earlier: Sequence[Result], rates: cost.Rates | None, room: Limits,
     retry: Collection[str],
 ) -> Step:  # fmt: skip
     """The step of one cell: see :func:`make`. ``stored``: its result in the round that is planned, or None."""
@@ -141,7 +141,7 @@ def decide(
     try:
         models.check(spec)
         programs.check(spec)
-        guess = predict.unpriced(spec) if rates is None else predict.estimate(spec, rates, earlier)
+        guess = cost.unpriced(spec) if rates is None else cost.estimate(spec, rates, earlier)
     except ValueError as error:
         return Step(spec=spec, action="skip", reason=str(error), estimate=None, earlier=before)
     stored = before if before is not None and is_current(before) else None

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zobench import programs
+from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear, scratch
 from zobench.execute.outcome import failed
 from zobench.machine.memory import oom_kills
@@ -22,7 +23,6 @@ from zobench.machine.network import endpoint_of
 from zobench.machine.processes import ended_by
 from zobench.measure import threads
 from zobench.measure.turns import Seat
-from zobench.predict.interval import Consolidation
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.order import Order, begin

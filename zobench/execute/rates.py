@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zobench import predict
+from zobench import cost
 from zobench.execute.process import ask
 from zobench.machine.files import replace
 from zobench.machine.locks import locked
@@ -152,7 +152,7 @@ def _usable(text: str | None) -> dict[str, Any] | None:
     """The rates of ``text``; None if there are none, or those of another version, which lack something."""
     try:
         kept = dict(json.loads(text or ""))
-        predict.Rates.of(kept)
+        cost.Rates.of(kept)
         kept["operators_per_second"]
     except (ValueError, TypeError, KeyError):
         return None

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zobench import methods, models, schemes
+from zobench.cost import interval
+from zobench.cost.footprint import SHARED_BLOCKS, fit, memory
 from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import EngineConfig
 from zobench.engine.interface import Start, TunedEngine
@@ -24,8 +26,6 @@ from zobench.models.gguf_weights import GGUFWeights
 from zobench.models.identity import GGUF
 from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
 from zobench.parallel.mesh import is_out_of_place
-from zobench.predict import interval
-from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import AUTOCASTS, ENGINES
 from zobench.schemes.base import Scheme

@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 
 from zobench import models
+from zobench.cost import shapes
+from zobench.cost.footprint import weights_bytes
 from zobench.data.batch import IGNORED, Batch
 from zobench.data.tasks.encode import Encoded
 from zobench.data.tasks.judge import Score, exact_match, f1, judge
@@ -21,8 +23,6 @@ from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import EvaluatingEngine
 from zobench.engine.passes.loss import counted
 from zobench.finetune.progress import Evaluation
-from zobench.predict import shapes
-from zobench.predict.footprint import weights_bytes
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import WIDTHS
 from zobench.runspec.registry import resolve

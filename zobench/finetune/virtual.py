@@ -1,7 +1,7 @@
 """The engine of a spec on a virtual clock: its own schedule, pipeline and arithmetic run on the meta device, where
 nothing is computed, and each operation takes the seconds that a GPU would.
 
-:mod:`zobench.predict.gpu` says the same by formulas in a thousandth of the time; here the timeline is too.
+:mod:`zobench.cost.gpu` says the same by formulas in a thousandth of the time; here the timeline is too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import Any
 import torch
 
 from zobench import methods, models
+from zobench.cost import footprint, gpu, seconds, sizes
+from zobench.cost.gpu import STEPS, Costs, Prediction
+from zobench.cost.hardware import Gpu
+from zobench.cost.operators import Priced
 from zobench.data.batch import Batch
 from zobench.engine import Engine, Entry, Point
 from zobench.engine.transfers.lanes import Action, Event, VirtualLanes
@@ -22,10 +26,6 @@ from zobench.engine.transfers.schedule import Op
 from zobench.finetune.assemble import engine_config
 from zobench.models.weights import RandomWeights
 from zobench.parallel.mesh import divided
-from zobench.predict import footprint, gpu, seconds, sizes
-from zobench.predict.gpu import STEPS, Costs, Prediction
-from zobench.predict.hardware import Gpu
-from zobench.predict.operators import Priced
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import AUTOCASTS, WIRES
 

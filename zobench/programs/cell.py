@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from zobench import finetune, kernels, methods, models
+from zobench.cost.footprint import PARTS_STEPS
 from zobench.data.batch import Batch
 from zobench.data.tokens import stream
 from zobench.durable.replay import local
@@ -35,7 +36,6 @@ from zobench.measure.timer import StepTimer, planted_slowdown
 from zobench.measure.turns import Turns
 from zobench.methods import Method
 from zobench.models import tokenizers
-from zobench.predict.footprint import PARTS_STEPS
 from zobench.programs.saving import Checkpoints, checkpoints
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, order, provenance

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from zobench.predict.forecast import Forecast
+from zobench.cost.forecast import Forecast
 from zobench.recipes.reference import Reference
 from zobench.report.choice import Choice, choose, outcome_note
 from zobench.report.sheet import WARNING

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from zobench import models, recipes
+from zobench.cost import budget
 from zobench.machine.reader import checked
-from zobench.predict import budget
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contender, Protocol, Search, is_done
 from zobench.report.table import Claim
@@ -144,12 +144,12 @@ class Standing:
 
     @cached_property
     def forwards(self) -> float | None:
-        """Forward passes of one step, by :func:`zobench.predict.budget.forwards`; None before any run."""
+        """Forward passes of one step, by :func:`zobench.cost.budget.forwards`; None before any run."""
         return budget.forwards(_sized(self.runs[0].spec)) if self.runs else None
 
     @cached_property
     def moved(self) -> float | None:
-        """Bytes of weights that a run moves, by :func:`zobench.predict.budget.moved_bytes`; None where the sizes of its
+        """Bytes of weights that a run moves, by :func:`zobench.cost.budget.moved_bytes`; None where the sizes of its
         model are not known."""
         spec = self.spec
         return budget.moved_bytes(spec) * spec.steps if spec and models.is_known(spec) else None

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from zobench import models
+from zobench.cost.footprint import memory
 from zobench.machine.reader import read
-from zobench.predict.footprint import memory
 from zobench.report import toml
 from zobench.report.sheet import Sheet, of_frame
 from zobench.report.table import name_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zobench.predict import fits
-from zobench.predict.fits import Fit
+from zobench.cost import fits
+from zobench.cost.fits import Fit
 from zobench.report.book import Artifact
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.sheet import CellText, Sheet, of_frame

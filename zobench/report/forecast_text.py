@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from zobench.predict.forecast import Forecast
+from zobench.cost.forecast import Forecast
 from zobench.report.cells import TableCell
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText

@@ -11,18 +11,18 @@ from dataclasses import replace
 from typing import Any
 
 from zobench import models
-from zobench.predict import Rates, estimate
-from zobench.predict import gpu as engine
-from zobench.predict.forecast import Forecast
-from zobench.predict.gpu import Prediction, errors
-from zobench.predict.hardware import Gpu
-from zobench.predict.local import predict as machine_predicts
-from zobench.predict.published import evidence, transfers
-from zobench.predict.published.cell import PROGRAMS, Cell, cell_of
-from zobench.predict.published.errors import memory_share, papers_gpus, quantile
-from zobench.predict.published.memory import device_bytes
-from zobench.predict.published.seconds import step_seconds, throughput
-from zobench.predict.seconds import rates_of
+from zobench.cost import Rates, estimate
+from zobench.cost import gpu as engine
+from zobench.cost.forecast import Forecast
+from zobench.cost.gpu import Prediction, errors
+from zobench.cost.hardware import Gpu
+from zobench.cost.local import predict as machine_predicts
+from zobench.cost.published import evidence, transfers
+from zobench.cost.published.cell import PROGRAMS, Cell, cell_of
+from zobench.cost.published.errors import memory_share, papers_gpus, quantile
+from zobench.cost.published.memory import device_bytes
+from zobench.cost.published.seconds import step_seconds, throughput
+from zobench.cost.seconds import rates_of
 from zobench.recipes.reference import PAPERS
 from zobench.report.cells import Grid, TableCell, conditions, flat, is_meant, mapped, not_run
 from zobench.report.table import Table

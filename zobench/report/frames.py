@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from zobench.cost.forecast import Forecast
 from zobench.machine.texts import csv_of
-from zobench.predict.forecast import Forecast
 from zobench.report.cells import TableCell, flat
 from zobench.report.chart import Chart
 from zobench.report.compose import Grid, hardware

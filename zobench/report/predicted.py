@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zobench.predict.forecast import Forecast
-from zobench.predict.gpu import Prediction
+from zobench.cost.forecast import Forecast
+from zobench.cost.gpu import Prediction
 from zobench.recipes.reference import Reference
 from zobench.report.cells import TableCell, conditions, fill, flat, is_meant, mapped, meets
 from zobench.report.compose import Grid, predicted_sheet

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from zobench.predict import timelines as stored
-from zobench.predict.hardware import load as hardware_of
-from zobench.predict.timelines import Timeline
+from zobench.cost import timelines as stored
+from zobench.cost.hardware import load as hardware_of
+from zobench.cost.timelines import Timeline
 from zobench.report.cells import meets
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.choice import dev_loss

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from zobench.predict.published.evidence import CONTRADICTIONS
+from zobench.cost.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import artifacts, claims, forecasts
 from zobench.report.claims import CheckedClaim, Ratio

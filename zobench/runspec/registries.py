@@ -10,7 +10,7 @@ from zobench.runspec.registry import Registry
 METHODS: Registry[MethodKind] = Registry("method", "zobench.methods:KINDS", "zobench.runspec.kinds:MethodKind")
 SCHEMES: Registry[SchemeKind] = Registry("scheme", "zobench.schemes:KINDS", "zobench.runspec.kinds:SchemeKind")
 TASKS: Registry[Any] = Registry("task", "zobench.data.tasks.prompts:PUBLISHED", "zobench.data.tasks.task:Task")
-METRICS: Registry[Any] = Registry("metric", "zobench.predict.metrics:METRICS", "zobench.result.quantity:Quantity")
+METRICS: Registry[Any] = Registry("metric", "zobench.cost.metrics:METRICS", "zobench.result.quantity:Quantity")
 MODELS: Registry[Any] = Registry("model", "zobench.models.registry:ARCHITECTURES", "zobench.models:Architecture")
 PROGRAMS: Registry[Any] = Registry("program", "zobench.programs:PROGRAMS", "zobench.programs:Program")
 

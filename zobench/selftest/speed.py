@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from zobench import models, predict, recipes
+from zobench import cost, models, recipes
 from zobench.execute import plan
 from zobench.execute.process import run_in_process
 from zobench.measure.calibrate import calibrate
@@ -33,7 +33,7 @@ def run(settings: CheckSettings) -> list[Finding]:
     """Calibrates, measures the largest cell that the time holds, and judges what it reached."""
     seconds = min(CALIBRATION_SECONDS, settings.seconds / 4)
     calibration = calibrate(settings.device, seconds, settings.disk_dir)
-    rates = predict.Rates.of(calibration)
+    rates = cost.Rates.of(calibration)
     left = settings.seconds - 2 * seconds
     chosen = cell(settings, rates, left / 2)
     if chosen is None:
@@ -49,33 +49,33 @@ def run(settings: CheckSettings) -> list[Finding]:
             judged(NAMES[0], f"{chosen.label}: {result.outcome}: {result.reason}", ""),
             *absent(NAMES[1:], "no cell"),
         ]
-    first = against_prediction(result, predict.estimate(chosen, rates))
+    first = against_prediction(result, cost.estimate(chosen, rates))
     if not settings.on_cuda:
         return [first, *absent(NAMES[1:], NEEDS_CUDA)]
     alone = {name: statistics.median(result.parts[f"{name}_seconds"]) for name in ("transfer", "compute", "whole")}
-    return [first, link(alone, predict.transfer_seconds(chosen, rates), calibration), overlap(alone)]
+    return [first, link(alone, cost.transfer_seconds(chosen, rates), calibration), overlap(alone)]
 
 
-def cell(settings: CheckSettings, rates: predict.Rates, seconds: float) -> RunSpec | None:
+def cell(settings: CheckSettings, rates: cost.Rates, seconds: float) -> RunSpec | None:
     """The offloaded cell of the main table with the most parameters that fits memory and ``seconds``, if one does;
     of two, the one with counter noise. It takes few steps, and its transfers and computations alone."""
     room = plan.limits(settings.device, settings.disk_dir)
     candidates: list[tuple[int, bool, RunSpec]] = []
     changes = {"steps": 4, "warmup": 1, "parts": True, **settings.changes}
     cells = matrix.load(
-        recipes.find("runners", "main_table"), settings.device, changes, lambda: predict.fastest_narrow(rates)[0]
+        recipes.find("runners", "main_table"), settings.device, changes, lambda: cost.fastest_narrow(rates)[0]
     ).cells
     for spec in cells:
         if not ENGINES[spec.engine].is_streamed:
             continue
-        guess = predict.estimate(spec, rates)
+        guess = cost.estimate(spec, rates)
         fits = not plan.lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
         if fits and guess.seconds <= seconds:
             candidates.append((models.parameter_count(*models.variant(spec)), spec.noise == "counter", spec))
     return max(candidates, key=lambda row: row[:2])[2] if candidates else None
 
 
-def against_prediction(result: Result, guess: predict.Estimate) -> Finding:
+def against_prediction(result: Result, guess: cost.Estimate) -> Finding:
     """The cell's step and peak beside what was predicted."""
     step, peak = result.step_seconds or 0.0, result.memory.get("device_peak_bytes") or 0
     summary = (

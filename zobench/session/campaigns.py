@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, more: bool = False) -> list[PartOn]:
     """The parts of a campaign on ``device``, with those beyond what it is for if ``more``; or the one called
     ``wanted``. Raises ``ValueError`` if no part is, and for a time of the campaign's that is none."""
-    from zobench.predict.budget import price
+    from zobench.cost.budget import price
     from zobench.runspec import suggestion
 
     for word in ("timeout", "longest", "selftest"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zobench.predict import Rates
+    from zobench.cost import Rates
     from zobench.recipes.matrix import Matrix
     from zobench.runspec import RunSpec
 
@@ -19,7 +19,7 @@ def matrix_cells(
     """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, or "".
     ``narrow`` and ``part``: see :func:`zobench.recipes.matrix.load`; ``rates``: this machine's, from which a budget in
     seconds is priced."""
-    from zobench.predict.budget import price
+    from zobench.cost.budget import price
     from zobench.recipes import matrix
     from zobench.runspec import check_value
 
@@ -36,7 +36,7 @@ def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple
 
     Raises ``ValueError`` if none can be limited.
     """
-    from zobench.predict.footprint import limited
+    from zobench.cost.footprint import limited
     from zobench.runspec import size_text
 
     distinct = tuple(dict.fromkeys(limited(cell, size) for cell in cells))

@@ -12,8 +12,8 @@ from zobench.session.inputs import check_folder, check_results
 from zobench.session.monitor import Monitor
 
 if TYPE_CHECKING:
+    from zobench.cost import Rates
     from zobench.execute.plan import Plan
-    from zobench.predict import Rates
     from zobench.result import Result
     from zobench.runspec import RunSpec
     from zobench.store import Store
@@ -82,9 +82,9 @@ class LocalMachine:
     @property
     def predictor_rates(self) -> Rates:
         """The rates as the predictor takes them."""
-        from zobench import predict
+        from zobench import cost
 
-        return predict.Rates.of(self.rates)
+        return cost.Rates.of(self.rates)
 
     @property
     def rates_now(self) -> Rates | None:
@@ -100,12 +100,12 @@ class LocalMachine:
     @cached_property
     def narrow(self) -> str | None:
         """The 16-bit type that this machine is fastest in; None if it is faster in 32 bits."""
-        from zobench import predict
+        from zobench import cost
 
         if self._dry and not self._has_rates:
             self.say("dtype: bf16 stands for the 16-bit type in which this machine is fastest, which was not measured")
             return "bf16"
-        chosen, why = predict.fastest_narrow(self.predictor_rates)
+        chosen, why = cost.fastest_narrow(self.predictor_rates)
         self.say(why)
         return chosen
 

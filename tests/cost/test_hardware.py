@@ -1,0 +1,103 @@
+"""GPUs as data: every file is read, each number has a source, and a mistake is one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from zobench.cost import hardware
+
+LISTED = (
+    "a100-40gb-pcie", "a100-40gb-sxm", "a100-80gb-pcie", "a100-80gb-sxm", "b200", "h100-pcie", "h100-sxm", "h20",
+    "h200", "l40s", "mi300x", "rtx-3090", "rtx-4090", "rtx-5090", "rtx-a6000", "t4", "v100",
+)  # fmt: skip
+GOOD = (Path(hardware.__file__).parent / "rtx-4090.toml").read_text(encoding="utf-8")
+
+
+def test_all_gpus_are_there():
+    assert tuple(hardware.names()) == LISTED
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_every_number_of_a_gpu_has_a_source_and_is_plausible(name):
+    gpu = hardware.load(name)
+    assert set(gpu.origins) == {*hardware.PEAKS, *hardware.SHARES}
+    assert all(origin.source in hardware.SOURCES and origin.date and origin.document for origin in gpu.origins.values())
+    for key in ("sms", "fp32_tflops", "fp16_tflops", "hbm_gbs", "pcie_generation"):
+        assert gpu.origins[key].source == "data sheet", key
+    assert gpu.products("fp32") <= gpu.fp32
+    assert gpu.fp32 <= gpu.fp16 <= 1.5e15 * 1.51
+    assert 14 << 30 < gpu.memory < 192 << 30
+    # float32's peak is two operations of each lane and clock; a multiprocessor has 64 or 128 lanes. The H20's sheet
+    # names no clock that gives its peak
+    assert min(abs(gpu.fp32 / (2 * gpu.sms * gpu.clock) / lanes - 1) for lanes in (64, 128)) < 0.12
+
+
+def test_a_gpu_is_found_by_other_names_and_in_any_case():
+    assert hardware.load("RTX 4090") == hardware.load("rtx-4090") == hardware.load("4090")
+    assert hardware.load("A100-80GB").name == "A100 80GB SXM"
+
+
+def test_the_slower_of_card_and_host_is_the_link():
+    card = hardware.load("rtx-5090")
+    assert card.behind(4, 16).pcie == hardware.load("rtx-4090").pcie < card.pcie
+    assert card.behind(6, 16).pcie == card.pcie
+
+
+def test_without_anchors_a_gpu_has_what_all_share():
+    assert hardware.load("h20").errors == "anchored"
+    assert hardware.load("h20", anchored=False).errors == "other"
+    assert hardware.load("h20", anchored=False).kernel == hardware.load("a100-80gb-sxm").kernel
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("sms = 128", "sm = 128"), "unknown key 'sm' in [[facts]]; did you mean sms?"),
+        (("sms = 128\n", ""), "`sms` must be given, but is not; add it to [[facts]]"),
+        (("sms = 128", "sms = 0"), "`sms > 0` must hold in [[facts]], but got 0; raise it"),
+        (("sms = 128", 'sms = "128"'), "`sms` in [[facts]] must be of type number, but got '128'; write sms = 0.5"),
+        (('source = "data sheet"', 'source = "rumour"'),
+         "`source` in [[facts]] must be one of data sheet, measured, fitted, guessed, but got 'rumour'"),
+        (("date = 2026-11-22", 'date = "today"'), "`date` in [[facts]] must be of type date, but got 'today'; "),
+        (("pcie_generation = 4", "pcie_generation = 7"), "`pcie_generation` must be one of 3, 4, 5, 6, but got 7"),
+        (('name = "RTX 4090"', "name = 4090"), "`name` in the file must be of type str, but got 4090; write "),
+        (("also", "alias"), "unknown key 'alias' in the file; did you mean also?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_file_is_one_line_with_its_name(tmp_path, change, told):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.replace(change[0], change[1], 1), encoding="utf-8")
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  the whole text is compared
+        hardware.load(str(path))
+    assert str(caught.value).startswith(f"mine.toml: {told.partition('; did')[0]}")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_gpu_is_one_line_that_names_the_nearest():
+    with pytest.raises(ValueError, match=r"unknown GPU 'rtx-409'; did you mean rtx-4090"):
+        hardware.load("rtx-409")
+    with pytest.raises(ValueError, match=r"there is no mine\.toml; known: a100-40gb-pcie"):
+        hardware.load("mine.toml")
+
+
+def test_reading_a_gpu_and_predicting_a_papers_cell_loads_no_torch_and_no_nvml():
+    code = (
+        "import sys; from zobench.cost import hardware; from tools import validation\n"
+        "hardware.load('h200'); validation.throughput_errors('A100-80GB')\n"
+        "print([name for name in ('torch', 'pynvml', 'scipy', 'numpy', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_file_that_the_page_shows_is_a_gpu(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "predictions.md").read_text(encoding="utf-8")
+    example = page.partition("## A GPU of your own\n")[2].partition("\n`zobench calibrate")[0]
+    (tmp_path / "mine.toml").write_text(textwrap.dedent(example), encoding="utf-8")
+    mine, same = hardware.load(str(tmp_path / "mine.toml")), hardware.load("rtx-4090")
+    assert (mine.name, mine.fp16, mine.memory, mine.errors) == ("My card", same.fp16, same.memory, "other")

@@ -1,0 +1,130 @@
+"""When ``writeback_every=inf`` writes pending updates: as a machine's rates make it, where there is a choice."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from tests.support.rates import CALIBRATION, RATES
+from zobench import cost
+from zobench.cost import Rates, choices, footprint, gpu, hardware, interval, local
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+
+
+def drawing(rates: Rates, speed: float) -> Rates:
+    """The rates with counter noise of so many normals per second."""
+    return dataclasses.replace(
+        rates, operators={name: {**own, "fused": speed} for name, own in rates.operators.items()}
+    )
+
+
+SLOW_NOISE = drawing(RATES, 1e8)
+SLOW_DISK = drawing(
+    Rates.of(CALIBRATION | {f"disk_{way}_bytes_per_second": 5e7 for way in ("read", "write", "both")}), 1e12
+)
+
+
+def cell(device: str = "cpu", **changes: Any) -> RunSpec:
+    return RunSpec(**{
+        "model": "OPT-1.3B", "engine": "offload", "tier": "disk", "noise": "counter", "writeback_every": "inf",
+        "steps": 100, **changes,
+    }).resolve(device)  # fmt: skip
+
+
+def training_seconds(spec: RunSpec, rates: Rates, steps: int) -> float:
+    """A step in the mean of a long run, with that interval as a user would ask for it."""
+    return local.predict(spec.replace(writeback_every=steps, steps=interval.LONG_RUN), rates).step_seconds
+
+
+@pytest.mark.parametrize("rates", [RATES, SLOW_DISK, SLOW_NOISE])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_no_interval_that_may_be_chosen_is_faster(dtype: str, rates: Rates) -> None:
+    spec = cell(dtype=dtype)
+    found = cost.estimate(spec, rates).consolidation
+    assert found is not None
+    allowed = interval.INTERVALS if dtype == "fp32" else (footprint.CONSOLIDATE_AFTER,)
+    seconds = {steps: training_seconds(spec, rates, steps) for steps in allowed}
+    assert seconds[found.steps] <= interval.SAME * min(seconds.values())
+    assert f"written every {found.steps} steps, a step takes {seconds[found.steps]:.3g} s" in found.reason
+
+
+def test_slow_draws_make_it_short_and_a_slow_disk_long() -> None:
+    noise, disk = (cost.estimate(cell(), rates).consolidation for rates in (SLOW_NOISE, SLOW_DISK))
+    assert noise is not None
+    assert disk is not None
+    assert noise.steps == min(interval.INTERVALS)
+    assert disk.steps > 4 * noise.steps
+
+
+def test_in_16_bits_at_rest_it_is_never_shorter_than_without_rates() -> None:
+    """Each write-back rounds, and what is below half a unit in the last place is lost."""
+    for changes in ({"dtype": "bf16"}, {"dtype": "fp32", "wire": "fp16"}, {"dtype": "fp32", "wire": "fp8"}):
+        found = cost.estimate(cell(**changes), SLOW_NOISE).consolidation
+        assert found is not None
+        assert found.steps == footprint.CONSOLIDATE_AFTER
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"writeback_every": 4}, {"writeback_every": 1}, {"engine": "resident", "tier": "auto"}, {"wire": "int8"},
+        {"tier": "checkpoint", "weights": "pretrained"}, {"steps": 15}, {"resident_blocks": 99},
+        {"nodes": 2, "gpus": 2, "tier": "pageable", "parallel": "pertp"},
+    ],
+)  # fmt: skip
+def test_where_there_is_nothing_to_choose_nothing_is_chosen(changes: dict[str, Any]) -> None:
+    assert cost.estimate(cell(**changes), RATES).consolidation is None
+
+
+def test_a_choice_does_not_depend_on_how_long_the_run_is() -> None:
+    found = {
+        cost.estimate(cell(steps=steps, seed=seed), SLOW_NOISE).consolidation for steps, seed in ((20, 0), (999, 1))
+    }
+    assert len(found) == 1
+
+
+def test_a_plan_for_a_gpu_counts_with_the_interval_that_is_chosen_there() -> None:
+    """On a link both ways run at once, so updates are written as soon as a GPU does; a disk's ways share its rate."""
+    values = {"model": "OPT-66B", "dtype": "fp16", "engine": "offload", "noise": "counter", "writeback_every": "inf"}
+    card = hardware.load("h100-sxm")
+    chosen = {}
+    for tier, disk in (("pinned", 0.0), ("disk", 2e9)):
+        place = choices.TargetMachine(gpu=card, host=512e9, disk=disk)
+        spec = cell("cuda:0", **values, tier=tier, steps=interval.LONG_RUN)
+        seconds = {
+            steps: gpu.predict(spec.replace(writeback_every=steps), card, disk or 1.0).step_seconds
+            for steps in interval.INTERVALS
+        }
+        known = choices.judged(spec, place).prediction
+        assert known.spec == spec
+        assert known.step_seconds <= interval.SAME * min(seconds.values())
+        chosen[tier] = [steps for steps, own in seconds.items() if own == known.step_seconds]
+    assert chosen["pinned"] == [footprint.CUDA_CONSOLIDATE_AFTER]
+    assert min(chosen["disk"]) > footprint.CUDA_CONSOLIDATE_AFTER
+
+
+def test_the_floor_of_a_result_counts_what_was_written() -> None:
+    spec = cell(steps=40)
+    plain = Result(
+        spec=spec, outcome=Outcome.OK, samples={"step_seconds": [10.0] * 40}, environment={"calibration": CALIBRATION}
+    )
+    floors = [cost.floor_share(plain)]
+    for steps in (16, 64):  # of 41 steps none is the 64th
+        plan = {"steps": steps, "reason": "why"}
+        told = dataclasses.replace(plain, environment={**plain.environment, "writeback_plan": plan})
+        floors.append(cost.floor_share(told))
+    written = dataclasses.replace(plain, spec=spec.replace(writeback_every=16))
+    assert floors == [floors[0], cost.floor_share(written), floors[0]]
+
+
+def test_the_first_of_those_that_are_equally_good_is_the_simplest() -> None:
+    for seconds in itertools.permutations([1.0, 1.015, 1.5, math.inf]):
+        ways = dict(enumerate(seconds))
+        best = interval.simplest(ways, ways.__getitem__)
+        assert ways[best] <= interval.SAME
+        assert all(ways[other] > interval.SAME for other in range(best))

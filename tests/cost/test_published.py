@@ -1,0 +1,222 @@
+"""The papers' programs on a virtual clock: errors against the papers' own values, which the page states."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tools import constants, validation
+from tools.validation import Spread
+from zobench import RunSpec, models
+from zobench.cost import gpu, hardware, local
+from zobench.cost.allocator import LARGE_ROUND, MIDDLE_SEGMENT, SMALL_SEGMENT, Allocator
+from zobench.cost.clock import Clock
+from zobench.cost.published import evidence
+from zobench.cost.published.cell import Cell, Program
+from zobench.cost.published.memory import device_bytes
+from zobench.cost.seconds import ran, rates_of
+from zobench.engine.transfers import schedule
+from zobench.store import Store
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def memory():
+    return validation.memory_errors()
+
+
+def test_the_committed_constants_give_the_page_and_the_ranges_that_are_committed(memory):
+    page = validation.PAGE.read_text(encoding="utf-8")
+    written = page.partition(validation.BEGIN)[2].partition(validation.END)[0]
+    assert written == validation.page()
+    assert validation.ERRORS.read_text(encoding="utf-8") == validation.ranges()
+
+
+def test_held_out_errors_of_an_a100_are_within_the_bounds(memory):
+    seconds = Spread.of(validation.throughput_errors("A100-80GB"))
+    assert seconds.count == 155
+    assert (seconds.median <= 0.04, seconds.p90 <= 0.14) == (True, True), seconds
+    nbytes = Spread.of(validation.held_out(memory))
+    assert nbytes.count == 56
+    assert (nbytes.median <= 0.01, nbytes.p90 <= 0.05) == (True, True), nbytes
+
+
+def test_an_h20_with_two_anchors_is_within_its_bound_and_without_them_is_not():
+    anchored, alone = (Spread.of(validation.throughput_errors("H20-96GB", anchored=known)) for known in (True, False))
+    assert (anchored.count, alone.count) == (251, 253)
+    assert anchored.median <= 0.025 < alone.median
+
+
+def test_a_group_of_ranks_explains_distzo2s_memory(memory):
+    """The replay of one rank alone was 20 % low; one value gives what each group adds, and the others follow."""
+    several = [error for error in memory if error.table == ("distzo2", "table1") and error.row["gpus"] != "1"]
+    spread = Spread.of(several)
+    assert spread.count == 20  # 21 values, less the fitted one
+    assert (spread.median <= 0.08, abs(spread.bias) <= 0.03) == (True, True), spread
+
+
+def test_the_page_says_what_zo_benchs_program_takes():
+    """MeZO's program replayed in float32: rows for each answer, at lengths of MultiRC and SST-2."""
+    page, program = validation.PAGE.read_text(encoding="utf-8"), Program(driver_bytes=0)
+    for name, rows, tokens, place in (
+        ("OPT-13B", 4, 400, "{:.1f} GB with 4 rows of 400"), ("OPT-13B", 8, 432, "{:.1f} GB with 8 of 432"),
+        ("OPT-13B", 8, 784, "{:.1f} GB with 8 of 784"), ("OPT-1.3B", 32, 64, "longest, takes {:.1f} GB"),
+    ):  # fmt: skip
+        cell = Cell(program=program, model=models.get(name), offloaded=False, batch=rows, seq=tokens)
+        assert place.format(device_bytes(cell) / 2**30) in page
+    a100 = hardware.load("a100-80gb-sxm")
+    for method, tokens, rows, told in (
+        ("zo-sgd", 400, 4, "{:.2f} s at 4"), ("zo-sgd", 432, 8, "{:.1f} s at 8"),
+        ("zo-sgd-cons", 432, 8, "Cons ({:.1f} s"), ("forward-grad", 432, 8, "Grad ({:.1f}; 16.7)"),
+        ("zo-adam", 432, 8, "ZO-Adam ({:.1f}; 11.5)"), ("fo-sgd", 432, 8, "below ({:.1f}; 19.1"),
+    ):  # fmt: skip
+        spec = RunSpec(model="OPT-13B", engine="resident", method=method, batch_size=rows, seq_len=tokens)
+        assert told.format(gpu.predict(spec.resolve("cuda:0"), a100).step_seconds) in " ".join(page.split())
+
+
+def test_mezo_is_slower_in_the_later_results_as_its_machine_is():
+    """137 tokens/s and 95: each as its own machine's rates say, so that no change of the program is behind it."""
+    root, found = Path(__file__).parents[2] / "results" / "published", {}
+    for machine, digest in (("epyc-2c-fcab62", "353dd85201a1"), ("epyc-2c-2ca1ff", "c65395e41597")):
+        files = [json.loads(file.read_text()) for file in (root / machine).glob(f"OPT-125M-resident-fp32-{digest}*")]
+        steps = statistics.median(statistics.median(one["samples"]["step_seconds"]) for one in files)
+        stored = Store(root).load()
+        (result,) = [one for one in stored if (one.environment["machine"], one.spec.hash) == (machine, digest)]
+        rates = rates_of(result)
+        assert rates is not None
+        found[machine] = steps, local.predict(ran(result), rates).step_seconds
+    measured, predicted = (late / early for early, late in zip(*found.values(), strict=True))
+    assert measured == pytest.approx(1.44, abs=0.02)
+    assert predicted == pytest.approx(measured, rel=0.06)
+
+
+def test_every_dash_of_the_papers_is_predicted_out_of_memory_and_no_other_cell():
+    cells = validation.out_of_memory()
+    assert sum(row["status"] == "oom" for row, _ in cells) == 14
+    assert [row for row, told in cells if told != (row["status"] == "oom")] == []
+
+
+def test_no_held_out_value_is_a_fitted_one():
+    rows = [row for _, _, row in constants.measured(*evidence.FITTED)]
+    fitted = {(row["model"], row["method"], row["dtype"], row["value"]) for row in rows}
+    for error in validation.throughput_errors("A100-80GB"):
+        row = error.row
+        plain = not (row["autocast"] or row["wire_dtype"] or row["switch"])
+        usual = plain and (row["batch_size"], row["seq_len"]) == ("1", "2048")
+        assert not (usual and (row["model"], row["method"], row["dtype"], row["value"]) in fitted), row
+
+
+def test_every_contradiction_names_values_that_are_there():
+    known = [*validation.throughput_errors("A100-80GB"), *validation.throughput_errors("H20-96GB")]
+    for one in evidence.CONTRADICTIONS:
+        assert any(one.holds(error.row) for error in known), one
+
+
+def test_the_fit_gives_the_committed_constants_again():
+    committed = hardware.load("a100-80gb-sxm")
+    again = constants.changed(committed, constants.fit())
+    for key in constants.PRIOR:
+        name = key.removesuffix("_us").removesuffix("_gbs")
+        assert getattr(again, name) == pytest.approx(getattr(committed, name), rel=1e-3), key
+
+
+def test_an_allocation_takes_what_table_3_of_zo2_says():
+    """By hand: OPT-1.3B takes 2048 / 735 s without reusable memory, 2048 / 1109 s without overlap; 24 blocks of 16."""
+    by_hand = [
+        (2048 / slow - 2048 / fast) / (layers * 16)
+        for slow, fast, layers in ((735, 1109, 24), (422, 573, 32), (184, 225, 32), (103, 105, 40))
+    ]
+    assert constants.malloc() == pytest.approx(1e6 * statistics.median(by_hand))
+    assert hardware.load("a100-80gb-sxm").malloc == pytest.approx(1e-6 * constants.malloc(), rel=1e-4)
+
+
+def test_a_replay_that_forgets_what_an_update_allocates_is_found(monkeypatch, memory):
+    from zobench.cost.published import memory as replay
+
+    right = Spread.of(validation.held_out(memory))
+    replay.device_bytes.cache_clear()
+    monkeypatch.setattr(replay._Trace, "update", lambda self, sizes: None)
+    wrong = Spread.of(validation.held_out(validation.memory_errors()))
+    replay.device_bytes.cache_clear()
+    assert wrong.p90 > 1.5 * right.p90
+
+
+def _steady_step(blocks, slots, seconds):
+    clock, marks = Clock(), []
+    clock.run(schedule.prologue(blocks, slots), lambda op: seconds[op.kind])
+    for _ in range(4):
+        clock.run(schedule.traversal(blocks, slots), lambda op: seconds[op.kind])
+        marks.append(clock.lanes["compute"])
+    return marks[-1] - marks[-2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "step"),
+    [
+        ({"compute": 3.0, "upload": 1.0, "offload": 2.0}, 24.0),  # what computes bounds it
+        ({"compute": 1.0, "upload": 3.0, "offload": 2.0}, 24.0),  # uploads do
+        ({"compute": 1.0, "upload": 2.0, "offload": 3.0}, 24.0),  # offloads do
+    ],
+)
+def test_the_slowest_lane_bounds_a_step_of_three_slots(seconds, step):
+    assert _steady_step(8, 3, seconds) == step
+
+
+def test_one_slot_runs_all_three_after_each_other():
+    assert _steady_step(8, 1, {"compute": 3.0, "upload": 1.0, "offload": 2.0}) == 8 * 6.0
+
+
+def test_segments_have_the_sizes_of_pytorchs():
+    allocator = Allocator()
+    small = allocator.allocate(1)
+    assert allocator.reserved == SMALL_SEGMENT
+    allocator.allocate(MIB)  # the rest of that segment serves it
+    assert allocator.reserved == SMALL_SEGMENT
+    middle = allocator.allocate(2 * MIB)
+    assert allocator.reserved == SMALL_SEGMENT + MIDDLE_SEGMENT
+    allocator.allocate(11 * MIB, stream=1)  # streams share nothing
+    assert allocator.reserved == SMALL_SEGMENT + MIDDLE_SEGMENT + 12 * MIB
+    allocator.release(small, middle)
+    again = allocator.allocate(20 * MIB)
+    assert (again.size, allocator.reserved) == (20 * MIB, SMALL_SEGMENT + MIDDLE_SEGMENT + 12 * MIB)
+    assert LARGE_ROUND == 2 * MIB
+
+
+def test_pieces_are_joined_again_and_none_is_given_twice():
+    allocator, draw = Allocator(), random.Random(0)
+    live, total = [], 0
+    for _ in range(3000):
+        if live and draw.random() < 0.5:
+            allocator.release(live.pop(draw.randrange(len(live))))
+        else:
+            piece = allocator.allocate(draw.choice([700, 90_000, 3 * MIB, 30 * MIB]), draw.randrange(2))
+            assert not piece.free
+            live.append(piece)
+        total = max(total, sum(piece.size for piece in live))
+        assert len({id(piece) for piece in live}) == len(live)
+    assert allocator.reserved >= total
+    allocator.release(*live)
+    free = [piece for pool in allocator._free.values() for _, _, piece in pool]
+    assert all(piece.before is None and piece.after is None for piece in free)  # each a whole segment
+    assert sum(piece.size for piece in free) == allocator.reserved
+
+
+def test_a_faster_link_hides_transfers_that_bound_a_step():
+    from zobench.cost.published.seconds import step_seconds
+
+    (cell,) = (
+        one
+        for one, _, row in constants.measured("zo2", "table1")
+        if (row["model"], row["dtype"]) == ("OPT-66B", "fp16")
+    )
+    gpu = hardware.load("a100-80gb-sxm")
+    fast, slow = step_seconds(cell, gpu.behind(4, 16)), step_seconds(cell, gpu.behind(4, 4))
+    assert slow == pytest.approx(4 * fast, rel=0.02)
+    resident = dataclasses.replace(cell, offloaded=False)
+    assert step_seconds(resident, gpu.behind(4, 4)) == step_seconds(resident, gpu)

@@ -1,0 +1,127 @@
+"""Predicted bytes of backpropagation: what a forward keeps for the backward pass, gradients, and the optimizer."""
+
+from __future__ import annotations
+
+from zobench import models
+from zobench.cost import sizes
+from zobench.cost.sizes import judged, longest, rows, trained, trained_count, trained_width, tunes_all
+from zobench.runspec import METHODS, RunSpec, scheme_of
+from zobench.runspec.kinds import AUTOCASTS, WIDTHS
+
+LOGITS_BYTES = 32 << 20
+"""Float32 logits that are made at once."""
+
+
+def peak(spec: RunSpec) -> int:
+    """Bytes at the peak of a first-order or hybrid run on one device, without dropout, as zobench's engine runs it.
+
+    With parallel=fsdp a rank holds its share of weights, gradients and state, and whole what is used just then: the
+    weights outside the blocks and their gradients, and of two blocks weights and gradients.
+
+    The peak is at one of three moments of a later step: where backward begins (what the forward kept, the logarithms
+    of all tokens' probabilities, and the head's gradients), where it ends (all gradients; a tied table's exists three
+    times), or in the optimizer's step (gradients and what Adam makes of all tensors at once with ``foreach``).
+    ZO-Bench's table 5 has the same terms: |x|, sum_l max(|a_l|, |x_l|), and 2 or 3 |x| for Adam.
+    """
+    width = WIDTHS[spec.dtype]
+    ranks = spec.gpus if spec.parallel == "fsdp" else 1
+    weights = models.parameter_count(*models.variant(spec)) * width // ranks + _adapters(spec)
+    tuned, table = _gradients(spec) // ranks, table_bytes(spec)
+    if ranks > 1:
+        whole = models.resident_parameter_count(*models.variant(spec))
+        weights += 2 * (whole + 2 * models.block_parameter_count(models.of(spec))) * width
+    copies = METHODS.get(spec.method).states
+    state = copies * tuned
+    temporary = (tuned if spec.foreach else _largest(spec)) if copies else 0
+    tied = _has_table_gradient(spec) and is_tied(spec)
+    return weights + state + max(begins(spec), tuned + (2 * table if tied else 0), tuned + temporary)
+
+
+def begins(spec: RunSpec) -> int:
+    """Bytes beside weights and state when the backward pass has just left the head.
+
+    Tokens go through it a chunk at a time. Each keeps its logarithms until its own turn, and makes a gradient of the
+    table, of which three exist while two are added up: then the logarithms of two chunks are gone.
+    """
+    architecture = models.of(spec)
+    tokens, row = judged(spec), 4 * architecture.vocab
+    chunk = min(tokens, chunk_tokens(architecture.vocab)) * row
+    table = table_bytes(spec) if _has_table_gradient(spec) else 0
+    cast = 0  # autocast makes the head's weights in 16 bits anew for every chunk, and keeps them
+    if AUTOCASTS[spec.autocast].is_cast:
+        cast = -(-tokens * row // chunk) * architecture.vocab * architecture.embedding_width * 2
+    later = 3 * table - 2 * chunk if tokens * row > chunk else table
+    return kept(spec) + tokens * row + cast + max(2 * chunk, later + tokens * architecture.hidden * WIDTHS[spec.dtype])
+
+
+def kept(spec: RunSpec) -> int:
+    """Bytes that a forward keeps for its backward, without the logits (checked against the ledger, layer by layer)."""
+    architecture, tokens = models.of(spec), rows(spec) * longest(spec)
+    width, hidden = WIDTHS[spec.dtype], architecture.hidden
+    layers = architecture.layers - min(spec.zo_layers, architecture.layers)
+    embedding = architecture.embedding_width
+    around = hidden + (hidden if embedding == hidden else 2 * embedding)
+    layer = _kept_by_layer(spec)
+    inside = layers * hidden * width + layer if spec.checkpointing else layers * layer
+    return tokens * (inside + around * width) + _cast_weights(spec, layers)
+
+
+def _kept_by_layer(spec: RunSpec) -> int:
+    """Bytes per token. Where autocast computes, every product's operands are kept in 16 bits whatever is tuned."""
+    architecture, autocast = models.of(spec), AUTOCASTS[spec.autocast].is_cast
+    layer = architecture.kept(WIDTHS[spec.dtype], autocast, tunes_all(spec))
+    return layer + (0 if autocast else _lora_inputs(spec))
+
+
+def _lora_inputs(spec: RunSpec) -> int:
+    """The input of LoRA's two A, which are float32: in 16 bits each makes its own, in 32 they share the layer's."""
+    layers = scheme_of(spec).inputs
+    copies = min(1, layers) if spec.dtype == "fp32" else layers
+    return copies * 4 * models.of(spec).hidden
+
+
+def _cast_weights(spec: RunSpec, layers: int) -> int:
+    """Autocast's 16-bit weights, kept for the backward pass of every layer."""
+    if not AUTOCASTS[spec.autocast].is_cast:
+        return 0
+    return models.blocks_parameter_count(models.of(spec), 1 if spec.checkpointing else layers) * 2
+
+
+def _gradients(spec: RunSpec) -> int:
+    """Bytes of the gradients of all that first-order steps move: what the hybrid leaves above ``zo_layers``."""
+    layers, outside = models.of(spec).layers, trained(spec)[1]
+    if tunes_all(spec) and spec.zo_layers:  # the embeddings are below, the last norm and an untied head above
+        outside = 0 if is_tied(spec) else table_bytes(spec) // WIDTHS[spec.dtype]
+    return (trained_count(spec, layers - min(spec.zo_layers, layers)) + outside) * trained_width(spec)
+
+
+def _has_table_gradient(spec: RunSpec) -> bool:
+    return tunes_all(spec) and not (spec.zo_layers and is_tied(spec))
+
+
+def _largest(spec: RunSpec) -> int:
+    """Bytes that Adam makes of one tensor at a time, twice the largest tuned one."""
+    return 2 * sizes.largest_tensor(spec) * WIDTHS[spec.dtype] if tunes_all(spec) else 0
+
+
+def _adapters(spec: RunSpec) -> int:
+    if tunes_all(spec):
+        return 0
+    return (trained_count(spec) + trained(spec)[1]) * trained_width(spec)
+
+
+def table_bytes(spec: RunSpec) -> int:
+    """Bytes of the word embedding's weights; the head's are as many."""
+    architecture = models.of(spec)
+    return architecture.vocab * architecture.embedding_width * WIDTHS[spec.dtype]
+
+
+def chunk_tokens(vocabulary: int) -> int:
+    """Tokens whose logits are computed at once, as in the engine: a multiple of 64 where that is possible."""
+    tokens = LOGITS_BYTES // (4 * vocabulary)
+    return max(tokens // 64 * 64, min(tokens, 64), 1)
+
+
+def is_tied(spec: RunSpec) -> bool:
+    """Whether the head's weights are the word embedding's."""
+    return models.of(spec).tied if spec.tie_embeddings is None else spec.tie_embeddings

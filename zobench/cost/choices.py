@@ -1,0 +1,189 @@
+"""Which settings let a model be tuned on a GPU with a given host, which of them is fastest, and what others cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zobench import models
+from zobench.cost import footprint, gpu, interval
+from zobench.cost.gpu import Prediction
+from zobench.cost.hardware import Gpu
+from zobench.runspec import DECLARED, METHODS, RunSpec
+from zobench.runspec.kinds import ENGINES, NOISES, WIRES
+
+SYSTEM_BYTES = 4 << 30
+"""Bytes that the system, the interpreter and the libraries take of a host of which only the size is given; of memory
+that is free already :data:`zobench.execute.plan.HOST_RESERVE` is left."""
+INTERVALS = (1, 4, 16, "inf")
+"""Steps between two write-backs that are tried."""
+SWITCHES: Mapping[str, tuple[bool, bool]] = {"checkpointing": (False, True), "foreach": (True, False)}
+"""Fields of a method with a backward pass that are tried, the faster value first."""
+METHODS_COMPARED: tuple[tuple[str, Mapping[str, str]], ...] = (
+    ("ZO-SGD, all weights", {"method": "zo-sgd", "scheme": "full"}),
+    ("ZO-SGD, LoRA", {"method": "zo-sgd", "scheme": "lora"}),
+    ("SGD, all weights", {"method": "fo-sgd", "scheme": "full"}),
+    ("Adam, LoRA", {"method": "fo-adam", "scheme": "lora"}),
+    ("Adam, all weights", {"method": "fo-adam", "scheme": "full"}),
+)
+"""(name, fields) of the ways to tune a model that ``zobench plan --methods`` compares."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """One way to run: what is predicted of it; ``lacks``: what does not suffice for it, or "", and ``shortage``: how
+    many times what there is it needs, of memory."""
+
+    prediction: Prediction
+    lacks: str
+    shortage: float
+
+    @property
+    def spec(self) -> RunSpec:
+        """Its settings."""
+        return self.prediction.spec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetMachine:
+    """Where a model is to be tuned: a GPU, ``host`` bytes of memory, a ``disk`` of so many bytes/s, 0 for none."""
+
+    gpu: Gpu
+    host: float
+    disk: float = 0.0
+
+
+def choices(values: Mapping[str, Any], target: TargetMachine) -> list[Choice]:
+    """All ways to run the fields ``values`` at ``target``: the best, then what fits, fastest first, then what does not.
+
+    The best is the simplest that fits and is within :data:`zobench.cost.interval.SAME` of the fastest; of what
+    does not fit the nearest first, but before it what the GPU itself would hold: more host memory or a disk is a
+    remedy. A field that ``values`` names stays; of what they leave open, engine, noise, granularity, slots,
+    resident blocks, tier and interval of write-backs are chosen, and with a
+    backward pass :data:`SWITCHES`. Wire formats are not: fp8 changes what is learned.
+    """
+    tried: dict[str, Choice] = {}
+    for spec in _candidates(values, target):
+        choice = judged(spec, target)
+        tried.setdefault(choice.spec.hash, choice)
+    ranked = sorted(tried.values(), key=_order)
+    if ranked[0].lacks:
+        return ranked
+    fitting = [choice for choice in tried.values() if not choice.lacks]
+    best = interval.simplest(fitting, lambda choice: choice.prediction.step_seconds)
+    return [best, *(choice for choice in ranked if choice is not best)]
+
+
+def _order(choice: Choice) -> tuple[bool, bool, float]:
+    too_large = bool(choice.lacks) and not choice.prediction.fits
+    return bool(choice.lacks), too_large, choice.shortage if choice.lacks else choice.prediction.step_seconds
+
+
+def alternatives(best: Choice, target: TargetMachine) -> list[Choice]:
+    """``best`` with one setting changed each: what it would cost to choose that one otherwise."""
+    spec, tried = best.spec, {best.spec.hash: best}
+    for changed in _neighbours(spec):
+        choice = judged(changed, target)
+        tried.setdefault(choice.spec.hash, choice)
+    return list(tried.values())[1:]
+
+
+def judged(spec: RunSpec, target: TargetMachine) -> Choice:
+    """What is predicted of ``spec`` at ``target``, and whether there is enough of everything for it."""
+    prediction = _predicted(spec, target)
+    device = prediction.device_bytes / (target.gpu.memory * footprint.MARGIN)
+    host = prediction.host_bytes / max(target.host - SYSTEM_BYTES, 1.0)
+    lacks = ""
+    if max(device, host) > 1:
+        lacks = "host memory" if host > device else "device memory"
+        lacks += "" if prediction.device_bytes > target.gpu.memory or host > device else ", within the error"
+    elif prediction.disk_bytes and not target.disk:
+        lacks = "a disk"
+    return Choice(prediction=prediction, lacks=lacks, shortage=max(device, host))
+
+
+def _predicted(spec: RunSpec, target: TargetMachine) -> Prediction:
+    """Of ``spec``, where ``inf`` is the interval that the machine's own plan would choose."""
+
+    def predict(spec: RunSpec) -> Prediction:
+        return gpu.predict(spec, target.gpu, target.disk or 1.0)
+
+    every = interval.chosen(spec, lambda spec: predict(spec).step_seconds)
+    return dataclasses.replace(predict(interval.as_run(spec, every)), spec=spec)
+
+
+def _candidates(values: Mapping[str, Any], target: TargetMachine) -> Iterator[RunSpec]:
+    common = {"steps": interval.LONG_RUN, **values}
+    tiers = ["pinned", *(["disk"] if target.disk else [])]
+    taken = [name for name in SWITCHES if name in METHODS.get(common.get("method", DECLARED["method"].default)).takes]
+    switched = itertools.product(*(SWITCHES[name] for name in taken))
+    rows: list[dict[str, Any]] = [{"engine": "resident", **dict(zip(taken, row, strict=True))} for row in switched]
+    rows.append({"engine": "resident", "noise": "counter"})
+    for tier in tiers:
+        rows.append({"engine": "offload", "tier": tier})
+        for granularity, slots in footprint.FORMS:
+            form = {"engine": "offload", "tier": tier, "noise": "counter", "granularity": granularity, "slots": slots}
+            rows += [{**form, "writeback_every": every} for every in INTERVALS]
+    asked = [row for row in rows if all(common.get(key, value) == value for key, value in row.items())]
+    plain = [spec for row in asked or [{}] for spec in _possible({**common, **row})]
+    for spec in plain or [_checked(common)]:  # that of none is the error to tell
+        yield spec
+        if ENGINES[spec.engine].is_streamed and "resident_blocks" not in common:
+            yield filled(spec, target)
+
+
+def _checked(values: Mapping[str, Any]) -> RunSpec:
+    return models.checked(RunSpec.from_dict(values), "cuda:0")
+
+
+def _possible(values: Mapping[str, Any]) -> list[RunSpec]:
+    """The spec of ``values``, or none where a field that was asked for rules them out."""
+    try:
+        return [_checked(values)]
+    except ValueError:
+        return []
+
+
+def filled(spec: RunSpec, target: TargetMachine) -> RunSpec:
+    """``spec`` with as many blocks on the device as it holds; as it is where none more fits."""
+    room = target.gpu.memory * footprint.MARGIN - target.gpu.driver
+    low, high = 0, models.of(spec).layers
+    while low < high:  # the most that fits, by halves
+        middle = -(-(low + high) // 2)
+        if footprint.memory(spec.replace(resident_blocks=middle))[0] <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return spec.replace(resident_blocks=low)
+
+
+def _neighbours(spec: RunSpec) -> Iterator[RunSpec]:
+    if METHODS.get(spec.method).backpropagates:
+        yield from _with(spec, [{name: not getattr(spec, name)} for name in SWITCHES])
+        return
+    if not ENGINES[spec.engine].is_streamed:
+        yield from _with(spec, [{"noise": kind.name} for kind in NOISES.values() if not kind.is_stored])
+        return
+    layers = models.of(spec).layers
+    kept = {"resident_blocks": min(spec.resident_blocks, layers)}
+    yield from _with(spec, [{"resident_blocks": 0}])
+    if not NOISES[spec.noise].in_place:
+        forms = [{"granularity": granularity, "slots": slots, **kept} for granularity, slots in footprint.forms(spec)]
+        yield from _with(spec, [*forms, *({"writeback_every": every} for every in INTERVALS)])
+        plain = {"granularity": "block", "writeback_every": 1, "slots": 3}
+        yield from _with(spec, [{"noise": "torch", **plain}])
+    yield from _with(spec, [{"wire": name} for name, kind in WIRES.items() if kind.is_packed and not kind.is_read_only])
+
+
+def _with(spec: RunSpec, changes: Iterable[Mapping[str, Any]]) -> Iterator[RunSpec]:
+    """``spec`` with each of ``changes`` that it can have."""
+    for change in changes:
+        try:
+            changed = spec.replace(**change)
+        except ValueError:  # such as a wire format no narrower than its dtype
+            continue
+        if changed != spec:
+            yield changed

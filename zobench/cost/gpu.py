@@ -1,0 +1,494 @@
+"""zobench's own engine on a GPU that need not be there: seconds of a step, bytes, and what bounds it. No torch.
+
+Operations are priced by :class:`~zobench.cost.roofline.Roofline`; the engine's schedule runs on a virtual clock;
+memory is the planner's with the allocator's rounding and the driver's share. docs/predictions.md says how good that is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zobench import models
+from zobench.cost import backward, footprint, links, low_rank, seconds, shapes, sizes
+from zobench.cost.allocator import Allocator
+from zobench.cost.clock import Clock
+from zobench.cost.forecast import bounds
+from zobench.cost.hardware import Gpu
+from zobench.cost.low_rank import LowRankCosts
+from zobench.cost.roofline import Roofline
+from zobench.engine.transfers import schedule
+from zobench.engine.transfers.schedule import Op
+from zobench.parallel.mesh import is_out_of_place
+from zobench.runspec import METHODS, RunSpec
+from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIDTHS
+
+ERRORS = Path(__file__).with_name("errors.toml")
+STEPS = 4
+"""Steps until each takes as long as the one before."""
+ROUNDS = (4, 8)
+"""Rounds of the slots that are simulated; longer models go on as between these two."""
+MOVE_WIDTHS, UPDATE_WIDTHS = 5, 7
+"""Times a weight's width that in-place passes read and write beside drawing z: z is scaled and added; the update scales
+twice and subtracts (:mod:`zobench.engine.directions.perturb`)."""
+STORED_WIDTHS = 3
+"""Likewise of each use of a z that is stored: it is copied, and at its first use written."""
+MOVE_KERNELS, UPDATE_KERNELS = 3, 4
+NORM_WIDTHS, NORM_KERNELS = 1, 1
+"""Likewise of a gradient's norm, which a first-order step takes of every tensor (:mod:`zobench.engine.backprop`)."""
+FOREACH_ELEMENTS = 320 << 16
+"""Elements that one kernel of torch's ``foreach`` operators changes on CUDA: 320 pieces of 2^16 (MultiTensorApply)."""
+PERTURB_WIDTHS, FLIP_WIDTHS, KEEP_WIDTHS = 2, 3, 1
+"""Likewise with counter noise: W to W and S; 2 W - S; W where an update stays in it."""
+WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
+"""(Bytes per logit in float32 beside what its product writes, kernels for each piece of the logits): of a softmax over
+the whole vocabulary, and of a maximum, a difference, exponentials and their sum, piece by piece."""
+
+
+LOOP_KERNELS = 8
+"""Kernels for each token of a recurrence where no fused kernel has it: a guess from transformers' loops."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """Of ``spec`` on ``gpu``: seconds of a step, bytes at the peak of one device and of its host and disk.
+
+    ``parts``: seconds of a step by what takes them: products, attention, passes over activations, noise (with the
+    passes over weights), kernels' launches, upload, offload; those of the link may lie beside the others. ``share`` and
+    ``memory_share``: the errors that nine of ten held-out values stay within, as shares. ``slower``: by how much longer
+    a step may take beside that, as a share, for what the sentences of ``notes`` say is not counted, and ``faster``: by
+    how much less, as a share, for what they say is counted in full.
+    """
+
+    spec: RunSpec
+    gpu: Gpu
+    step_seconds: float
+    device_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    parts: Mapping[str, float]
+    share: float
+    memory_share: float
+    slower: float = 0.0
+    faster: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """As the papers count tokens: of the batch, once for all forwards."""
+        return self.spec.batch_size * sizes.usual(self.spec) / self.step_seconds
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Tokens per second that nine of ten such predictions would be within."""
+        return bounds(self.tokens_per_second, self.share, self.slower, self.faster)
+
+    @property
+    def bound(self) -> str:
+        """What takes longest of what a step cannot do without."""
+        computing = sum(value for name, value in self.parts.items() if name not in _MOVING)
+        moving = max(_MOVING, key=self._seconds)
+        if self._seconds(moving) > computing:
+            return "disk" if TIERS[self.spec.tier].is_file else f"link ({moving})"
+        return max((name for name in self.parts if name not in _MOVING), key=self._seconds)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device's memory holds it."""
+        return self.device_bytes <= self.gpu.memory
+
+    def _seconds(self, part: str) -> float:
+        return self.parts.get(part, 0.0)
+
+
+_MOVING = ("upload", "offload")
+
+
+def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
+    """What a step of ``spec`` (resolved for a CUDA device) takes on ``gpu``; ``disk``: bytes/s of a tier there."""
+    spec = footprint.fit(spec)[0]
+    costs = Costs(spec, gpu, disk)
+    every, outside = costs.blocks(), costs.outside()
+    parts = {name: every[name] + outside[name] for name in every} | costs.moving()
+    device, host, kept = footprint.memory(spec)
+    shares = errors(gpu)
+    step = costs.step(sum(every.values()), sum(outside.values()))
+    return Prediction(
+        spec=spec, gpu=gpu, step_seconds=step, host_bytes=host, slower=costs.uncounted() / step,
+        faster=costs.overcounted() / step, notes=models.of(spec).uncounted + models.of(spec).overcounted,
+        device_bytes=_reserved(spec, device) + int(gpu.driver), disk_bytes=kept, parts=parts,
+        share=shares["throughput"] + costs.share, memory_share=shares["memory"],
+    )  # fmt: skip
+
+
+def errors(gpu: Gpu) -> Mapping[str, float]:
+    """ "throughput" and "memory" -> the error that nine of ten held-out values stay within, as a share."""
+    return _errors()[gpu.errors]
+
+
+@functools.cache
+def _errors() -> Mapping[str, Mapping[str, float]]:
+    return tomllib.loads(ERRORS.read_text(encoding="utf-8"))
+
+
+def _reserved(spec: RunSpec, device: int) -> int:
+    """Bytes of the segments that the engine's ``device`` bytes lie in: slots and resident blocks are flat buffers;
+    memory that is not reused has a pool for each allocation."""
+    allocator, streamed = Allocator(), footprint.streamed_layers(spec)
+    slots = _allocations(spec) * spec.slots if streamed else []
+    block = models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype]
+    blocks = [block] * (models.of(spec).layers - streamed)
+    for number, nbytes in enumerate(slots):
+        allocator.allocate(nbytes, 0 if spec.reusable_memory else 1 + number)
+    for nbytes in (*blocks, max(device - sum(slots) - sum(blocks), 0)):
+        allocator.allocate(nbytes)
+    return allocator.reserved
+
+
+def _allocations(spec: RunSpec) -> list[int]:
+    """Bytes of each allocation that a slot is made of: one, or where memory is not reused one for each tensor of a
+    block that is not packed and that no ranks share."""
+    width = footprint.wire_width(spec)
+    whole = footprint.unit_bytes(spec, width)
+    if spec.reusable_memory or spec.wire != "none" or spec.gpus > 1 or not GRANULARITIES[spec.granularity].is_block:
+        return [whole]
+    tensors = [int(size * width) for size in shapes.block(models.of(spec)).tensors]
+    return [*tensors, *([rest] if (rest := whole - sum(tensors)) > 0 else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of the parts of a step of ``spec`` on one of its devices."""
+
+    spec: RunSpec
+    gpu: Gpu
+    disk: float
+
+    @property
+    def share(self) -> float:
+        """What the prediction may be off by beside the error that all have."""
+        return 0.0 if self._low_rank is None else low_rank.SHARE
+
+    @property
+    def _price(self) -> Roofline:
+        """Prices without the kernels' own seconds, which are counted apart."""
+        return Roofline(dataclasses.replace(self.gpu, kernel=0.0))
+
+    @property
+    def _precision(self) -> str:
+        return self.spec.dtype if self.spec.autocast == "none" else self.spec.autocast
+
+    @property
+    def _tokens(self) -> float:
+        return sizes.rows(self.spec) * sizes.computed(self.spec)
+
+    @property
+    def kept(self) -> float:
+        """Write-backs of each block per step."""
+        return 1 / seconds.kept_steps(self.spec)
+
+    def blocks(self, chosen: float = math.inf) -> dict[str, float]:
+        """Of all blocks, by what takes them, of a mixture with at most ``chosen`` experts for each token."""
+        kinds = [(self._of_block(block.through(chosen)), count) for block, count in shapes.blocks(models.of(self.spec))]
+        return {name: sum(parts[name] * count for parts, count in kinds) for name in kinds[0][0]}
+
+    def _of_block(self, block: shapes.Block) -> dict[str, float]:
+        """Of one block, likewise."""
+        layers, forwards = models.of(self.spec).layers, seconds.passes(self.spec)
+        tensors = len(block.tensors) if sizes.tunes_all(self.spec) else 4
+        units = 1 if self._is_whole else self._pieces + block.norms
+        noise, kernels = self._noise(sizes.trained_count(self.spec) / layers, tensors, units)
+        if footprint.wire_width(self.spec) != WIDTHS[self.spec.dtype]:  # unpacked, and packed where it is kept
+            width = footprint.wire_width(self.spec) + WIDTHS[self.spec.dtype]
+            noise += self._price.passes(block.parameters * width * (1 + self.kept), 0)
+        parts = {name: value * forwards for name, value in self._forward(block).items()} | {"noise": noise}
+        if self._low_rank is not None:
+            update, issued = self._low_rank.update(block)
+            parts["products"] += update
+            kernels += issued
+        parts["kernels"] = (kernels + self._launches(block, forwards)) * self.gpu.kernel
+        return parts
+
+    def uncounted(self) -> float:
+        """Seconds that a step may take beside those counted: of a recurrence that goes token by token through torch's
+        own operators, their launches; of what chooses the pairs of attention, as much as attention over all of them."""
+        spec, model = self.spec, models.of(self.spec)
+        if not model.uncounted:
+            return 0.0
+        without = sum(count for block, count in shapes.blocks(model) if not any(block.attention))
+        launches = LOOP_KERNELS * sizes.usual(spec) * (without or model.layers) * self.gpu.kernel
+        pairs = max(block.pairs(sizes.usual(spec)) for block, _ in shapes.blocks(model)) * model.layers
+        operations = 2 * sizes.rows(spec) * pairs
+        return seconds.passes(spec) * max(launches, operations / self.gpu.attention(self._precision))
+
+    def overcounted(self) -> float:
+        """Seconds by which a step is shorter if a token goes through one expert, where all are counted because their
+        number is not known."""
+        if not models.of(self.spec).overcounted:
+            return 0.0
+        outside = sum(self.outside().values())
+        every, least = (self.step(sum(self.blocks(chosen).values()), outside) for chosen in (math.inf, 1.0))
+        return every - least
+
+    def outside(self) -> dict[str, float]:
+        """Of embedding and head, likewise."""
+        spec, model, forwards = self.spec, models.of(self.spec), seconds.passes(self.spec)
+        judged, width = min(sizes.judged(spec), self._tokens), WIDTHS[spec.dtype]
+        shared = 1.0 if self._low_rank is None else forwards  # points whose logits are made at once, in smaller pieces
+        per_logit, in_piece, pieces = self._loss(judged * shared)
+        rows, columns = (
+            (judged / pieces, model.vocab) if NOISES[spec.noise].in_place else (judged, model.vocab // pieces)
+        )
+        product = pieces * self._price.product(rows * shared, model.embedding_width, columns, self._precision) / shared
+        added = 0.0
+        if self._low_rank is not None:
+            product += pieces * self._low_rank.product(rows, model.embedding_width, columns, shared)
+            added = pieces * self._low_rank.product_kernels(forwards, 1)
+        nbytes = judged * model.vocab * (per_logit + (width + 4 if width < 4 else 0))
+        noise, kernels = self._noise(sizes.trained(spec)[1], 4, 3)
+        return {
+            "products": product * forwards, "attention": 0.0,
+            "passes": (self._price.losses(nbytes) + self._price.passes(self._tokens * model.hidden * 10 * width, 0))
+            * forwards,
+            "noise": noise, "kernels": (kernels + added + (in_piece * pieces + 12) * forwards) * self.gpu.kernel,
+        }  # fmt: skip
+
+    def _loss(self, judged: float) -> tuple[int, int, int]:
+        """(bytes per logit beside its cast to float32, kernels for each piece of the logits, number of pieces): chunks
+        of tokens where the head's weights are perturbed in place, else pieces of the vocabulary."""
+        model, width = models.of(self.spec), WIDTHS[self.spec.dtype]
+        if NOISES[self.spec.noise].in_place:
+            return (*WHOLE_LOSS, -(-int(judged) // backward.chunk_tokens(model.vocab)))
+        head, logits = footprint.HEAD_BYTES // (model.embedding_width * width), backward.LOGITS_BYTES
+        return (*RUNNING_LOSS, -(-model.vocab // max(1, min(head, logits // (4 * int(judged))))))
+
+    def moving(self) -> dict[str, float]:
+        """Seconds of a step's transfers, by direction; none where nothing travels."""
+        if not footprint.streamed_layers(self.spec):
+            return {}
+        rounds = 1 if self.spec.fused_update else 2  # each of which writes back
+        times = sizes.uploads(self.spec)
+        reads, writes = self.transfers(both=False), self.transfers(both=True)
+        upload = self.kept * writes["upload"] + (times - self.kept) * reads["upload"]
+        return {"upload": rounds * upload, "offload": rounds * self.kept * writes["offload"]}
+
+    def transfers(self, *, both: bool) -> dict[str, float]:
+        """Seconds of moving all streamed blocks once, each way; ``both``: with the link in use both ways."""
+        spec, gpu, ranks = self.spec, self.gpu, self.spec.gpus // self.spec.nodes
+        up, down = seconds.traversal_bytes(spec)
+        if TIERS[spec.tier].is_file:
+            return {"upload": up * ranks / self.disk, "offload": down * ranks / self.disk}
+        rate = gpu.pcie * (gpu.link_both if both else gpu.link_one) if TIERS[spec.tier].is_pinned else gpu.pageable / 2
+        way = links.Links(link=rate, peers=gpu.nvlink or None)
+        sliced = (
+            ranks > 1 and spec.transfers not in ("whole", "naive") and (spec.transfers == "sliced" or gpu.nvlink > rate)
+        )
+        move = links.sliced_seconds if sliced else links.whole_seconds
+        back = links.whole_seconds if spec.transfers == "naive" else links.offload_seconds
+        return {"upload": move(up, ranks, way), "offload": back(down, ranks, way)}
+
+    def lanes(self, *, writes: bool) -> dict[str, float]:
+        """Seconds of each lane of transfers in one way through the model, which is one that ``writes`` back or not."""
+        moved = self.transfers(both=writes)
+        up, down = moved["upload"], moved["offload"] if writes else 0.0
+        if TIERS[self.spec.tier].is_file:  # both ways share the disk
+            return {"upload": up + down, "offload": 0.0}
+        return {"upload": up, "offload": down}
+
+    def step(self, blocks: float, outside: float) -> float:
+        """Seconds of a step whose blocks compute for ``blocks`` seconds: in the mean of those that write back and
+        those that do not. A further upload of a method writes nothing back."""
+        if not footprint.streamed_layers(self.spec):
+            return max(blocks, self._gathering()) + outside
+        uploads = sizes.uploads(self.spec)
+        reads = (
+            self._traversal(blocks / uploads, outside / uploads, writes=False) if self.kept < 1 or uploads > 1 else 0
+        )
+        writes = self._traversal(blocks / uploads, outside / uploads, writes=True) if self.kept else 0
+        return self.kept * writes + (uploads - self.kept) * reads
+
+    def _gathering(self) -> float:
+        """Seconds in which ranks that share gradients out gather the blocks' weights, for the forward and for the
+        backward pass, and add up their gradients: each time what the others hold, over NVLink or the host's link."""
+        spec, gpu = self.spec, self.gpu
+        if spec.parallel != "fsdp":
+            return 0.0
+        weights = models.blocks_parameter_count(models.of(spec)) * WIDTHS[spec.dtype]
+        return 3 * weights * (spec.gpus - 1) / spec.gpus / (gpu.nvlink or gpu.pcie)
+
+    def _traversal(self, blocks: float, outside: float, *, writes: bool) -> float:
+        """Seconds of one way through the model, or of two without the fused update."""
+        spec, units = self.spec, footprint.streamed_layers(self.spec) * self._pieces
+        update = 0.0 if spec.fused_update else self._update()
+        moved = {way: taken / units for way, taken in self.lanes(writes=writes).items()}
+        moved["upload"] += self.touch
+        lanes = {"compute": (blocks - update) / units, "update": update / units, "head": outside}
+        return simulate(spec, units, lanes | moved, halt=self.malloc)
+
+    @property
+    def _block(self) -> shapes.Block:
+        return shapes.block(models.of(self.spec))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether a unit is a block."""
+        return GRANULARITIES[self.spec.granularity].is_block
+
+    @property
+    def _pieces(self) -> int:
+        """Units of a block."""
+        kind, width = GRANULARITIES[self.spec.granularity], footprint.wire_width(self.spec)
+        if kind.is_block:
+            return 1
+        tile = footprint.TILE_BYTES if kind.is_cut else 1 << 62
+        return sum(int(-(-rows * columns * width // tile)) for rows, columns in self._block.linears)
+
+    @property
+    def malloc(self) -> float:
+        """Seconds in which the host allocates an upload's memory, where that is not reused, with the device idle: an
+        allocation for each tensor, or one for a unit on a packed wire, or of which ranks upload shares."""
+        if self.spec.reusable_memory:
+            return 0.0
+        is_one = self.spec.wire != "none" or self.spec.gpus > 1
+        return self.gpu.malloc * (1 if is_one else len(self._block.tensors) / self._pieces)
+
+    @property
+    def touch(self) -> float:
+        """Seconds in which an upload to a CPU's memory meets its pages, where these are new."""
+        if self.spec.reusable_memory:
+            return 0.0
+        return self.gpu.touch * footprint.unit_bytes(self.spec, footprint.wire_width(self.spec))
+
+    def _forward(self, block: shapes.Block) -> dict[str, float]:
+        """Of one forward of one block, without its kernels' own seconds."""
+        spec, model, price, tokens = self.spec, models.of(self.spec), self._price, self._tokens
+        shared = self._together
+        products = sum(price.product(tokens * shared, *sides, self._precision) / shared for sides in block.linears)
+        products += sum(self._routed(stack, tokens * shared) / shared for stack in block.experts)
+        if self._low_rank is not None:
+            products += sum(self._low_rank.product(tokens, *sides, shared) for sides in block.linears)
+        cast = AUTOCASTS[spec.autocast].is_cast
+        width = 4 if cast else WIDTHS[spec.dtype]
+        nbytes = tokens * (block.elementwise(width).per_token + 2 * block.gathered(self._is_whole) * width)
+        pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
+        is_whole = sizes.has_whole_attention(spec)
+        operations = 2 * sizes.rows(spec) * block.pairs(sizes.usual(spec), is_whole)
+        attention = operations / self.gpu.attention(self._precision)
+        if is_whole and any(block.attention):
+            attention += price.passes(pairs * model.heads * 6 * width, 0)
+        return {
+            "products": products, "attention": attention,
+            "passes": price.passes(nbytes + (6 * block.parameters if cast else 0), 0),
+        }  # fmt: skip
+
+    def _routed(self, stack: shapes.Experts, tokens: float) -> float:
+        """Of the products of a stack of experts: each that is hit multiplies its share of the tokens' copies, and its
+        weights are read."""
+        hit = stack.hit(tokens)
+        rows = tokens * stack.chosen / hit
+        return self._price.product(rows, stack.inputs, stack.outputs, self._precision, hit)
+
+    @property
+    def _low_rank(self) -> LowRankCosts | None:
+        """Of the directions that a forward adds to its products, where they are of low rank."""
+        structure = METHODS.get(self.spec.method).structure if sizes.tunes_all(self.spec) else None
+        return None if structure is None else LowRankCosts(self.spec, structure, self._price, self._precision)
+
+    @property
+    def _together(self) -> float:
+        """Points that share a product with W."""
+        forwards = seconds.passes(self.spec)
+        if self._low_rank is None:
+            return 1
+        return footprint.together(self.spec, int(forwards), int(self._tokens)) if self._is_whole else forwards
+
+    def _launches(self, block: shapes.Block, forwards: float) -> float:
+        """Kernels of all ``forwards`` of one block: of units smaller than a block each point takes its products and
+        norms, whose results are put together, and all points together the rest."""
+        passes, casts = block.elementwise(WIDTHS[self.spec.dtype]), AUTOCASTS[self.spec.autocast].is_cast
+        single, linears = passes.norms + (len(block.tensors) if casts else 0), len(block.linears) + len(block.experts)
+        if self._low_rank is not None:
+            calls = forwards / self._together
+            added = self._low_rank.kernels(block, forwards, calls)
+            return forwards * single + calls * (linears + passes.others + 1) + added + 1
+        if self._is_whole:
+            return forwards * (single + linears + passes.others + 1) + 1
+        return forwards * (single + 2 * linears) + block.norms + passes.others + 1
+
+    def _noise(self, elements: float, tensors: int, units: int) -> tuple[float, float]:
+        """Seconds of drawing z for ``elements`` tuned weights and of passing over them, and the number of kernels:
+        some for each of ``tensors`` with torch noise, one for each of ``units`` with counter noise."""
+        spec, kind, price = self.spec, METHODS.get(self.spec.method), self._price
+        if not kind.draws:
+            return self._by_gradients(elements, tensors)
+        if kind.structure is not None:
+            elements *= sizes.drawn(spec) / (sizes.trained_count(spec) + sizes.trained(spec)[1])
+        width, queries = sizes.trained_width(spec), spec.queries
+        state = price.passes(elements * sizes.optimizer_width(spec) * 2, 0)
+        if NOISES[spec.noise].in_place:
+            moves, noise = (seconds.draws(spec) - 1) * spec.accumulate, NOISES[spec.noise]
+            drawn = price.normals(noise.draws(moves + 1) * kind.normals * elements, width)
+            copied = STORED_WIDTHS * (moves + 1) * kind.normals if noise.is_stored else 0
+            passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS + copied), 0)
+            return queries * (drawn + passes) + state, queries * tensors * (MOVE_KERNELS * moves + UPDATE_KERNELS)
+        looks = kind.counter_draws * spec.accumulate
+        draws = (looks + seconds.pending(spec) * spec.accumulate) * kind.normals * queries
+        drawn = draws * elements / self.gpu.normals_per_second(width, counter=True)
+        made = price.passes(elements * width * (PERTURB_WIDTHS * looks * queries + KEEP_WIDTHS), 0)
+        flips = 0 if is_out_of_place(spec) else looks * queries
+        flipped = price.passes(elements * width * FLIP_WIDTHS * flips, 0)
+        return max(drawn, made) + flipped + state, 2.0 * looks * queries * units
+
+    def _by_gradients(self, elements: float, tensors: int) -> tuple[float, float]:
+        """Likewise of the gradients' norm and the optimizer's step."""
+        widths, kernels = METHODS.get(self.spec.method).optimizer(self.spec)
+        is_joint = self.spec.foreach and self.spec.device.startswith("cuda")
+        elements /= self.spec.gpus if self.spec.parallel == "fsdp" else 1  # whose ranks share gradients out
+        launches = kernels * (math.ceil(elements / FOREACH_ELEMENTS) if is_joint else tensors)
+        nbytes = elements * sizes.trained_width(self.spec) * (widths + NORM_WIDTHS)
+        return self._price.passes(nbytes, 0), launches + NORM_KERNELS * tensors
+
+    def _update(self) -> float:
+        """Of the update of all blocks alone, which is a part of their noise."""
+        elements, width = sizes.trained_count(self.spec), sizes.trained_width(self.spec)
+        copied = self._price.passes(elements * width * STORED_WIDTHS, 0)
+        drawn = copied if NOISES[self.spec.noise].is_stored else self._price.normals(elements, width)
+        tensors = len(self._block.tensors) * models.of(self.spec).layers
+        kernels = UPDATE_KERNELS * tensors * self.gpu.kernel
+        return drawn + self._price.passes(elements * width * UPDATE_WIDTHS, 0) + kernels
+
+
+def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, whole: bool = False, halt: float = 0.0) -> float:
+    """Seconds of a settled step of ``units`` streamed units, whose operations take the seconds in ``lanes``.
+
+    Units count as equally large. Of many only some rounds of the slots are run, and the rest goes on like the last of
+    them (``whole``: all are run). ``halt``: seconds that the host takes before each upload, with all lanes idle.
+    """
+    slots = min(spec.slots, units)
+    few, more = (units % slots + slots * rounds for rounds in ROUNDS)
+    if whole or units <= more:
+        return _settled(spec, units, slots, lanes, halt)
+    first, second = (_settled(spec, count, slots, lanes, halt) for count in (few, more))
+    return second + (units - more) * (second - first) / (more - few)
+
+
+def _settled(spec: RunSpec, units: int, slots: int, lanes: Mapping[str, float], halt: float) -> float:
+    """As :func:`simulate`, operation by operation."""
+    head = (Op("head", 0, 0, "compute", (("compute", units - 1),)),)
+    step = schedule.step(units, slots, spec.overlap, spec.fused_update)
+    probe = len(schedule.traversal(units, slots, spec.overlap))
+    clock, ends = Clock(), []
+
+    def run(ops: Sequence[Op]) -> None:
+        clock.run(ops, lambda op: lanes[op.kind], lambda op: halt if op.kind == "upload" else 0.0)
+
+    run(schedule.prologue(units, slots, spec.overlap))
+    for _ in range(STEPS):
+        run((*step[:probe], *head, *step[probe:]))
+        ends.append(clock.lanes["compute"])
+    return ends[-1] - ends[-2]

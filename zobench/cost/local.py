@@ -1,0 +1,208 @@
+"""What a cell takes on this machine: its measured rates as a device that is priced as any other. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zobench import models
+from zobench.cost import gpu, hardware, interval, sizes
+from zobench.cost.footprint import PARTS_STEPS, memory
+from zobench.cost.gpu import Prediction
+from zobench.cost.hardware import LANE_BYTES, Gpu
+from zobench.cost.interval import Consolidation
+from zobench.cost.seconds import Rates, kept_steps, passes, ran, rates_of, sharers
+from zobench.data.tasks.file import task_of
+from zobench.result import Outcome, Result
+from zobench.runspec import FIELDS, INCIDENTAL, RunSpec, named
+from zobench.runspec.kinds import ENGINES, TIERS, WIDTHS
+
+FILL_RATE = 1.5e9
+"""Bytes of initial weights written per second into memory that was never touched; measured: 0.4 to 1.5e9."""
+SIMILAR = 1000.0
+"""Steps whose predicted lengths differ by more than this factor say nothing about each other."""
+START_SECONDS = 6.0
+"""A fresh process: interpreter, torch, transformers, building the model."""
+CUDA_START_SECONDS = 15.0
+"""Guessed: likewise with a CUDA context and kernels that were compiled before."""
+PINNED_FILL_RATE = 0.75e9
+"""Guessed: as :data:`FILL_RATE`, of memory that is registered for a GPU too."""
+
+
+LINK = 4, 16
+"""Generation and lanes of a link, as shares of which the machine's own rates are told."""
+USUAL_CANDIDATES = 2
+"""Of an example whose task does not say how many it has."""
+SHARE = 0.25
+"""Nine of ten published cells of a CPU in 32 bits were within this of such a prediction (tests/cli/test_calibrate)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """Predicted peaks in bytes and durations in seconds (nan where no rates are known); ``source`` says what the
+    durations rest on, ``consolidation`` when pending updates are written, where the rates choose that.
+
+    ``least_seconds``: of the shortest part of the cell that is worth keeping: one step after the warm-up, where a cell
+    can end early.
+    """
+
+    device_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    step_seconds: float
+    seconds: float
+    least_seconds: float
+    source: str
+    consolidation: Consolidation | None = None
+
+
+def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Estimate:
+    """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration; of
+    other cells those that nothing disturbed, where there are any."""
+    device, host, disk = memory(spec)
+    consolidation = interval.chosen(spec, lambda spec: predict(spec, rates).step_seconds)
+    prediction = predict(interval.as_run(spec, consolidation), rates)
+    seconds, source = prediction.step_seconds, "calibration"
+    ok = [result for result in earlier if result.outcome is Outcome.OK and result.step_seconds]
+    same = [result for result in ok if _comparable(result.spec) == _comparable(spec)]
+    if same:
+        seconds, source = same[-1].step_seconds or 0.0, "an earlier run of this cell"
+    elif corrections := _corrections(ok, spec, prediction, rates):
+        seconds *= statistics.median(corrections)
+        runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
+        source = f"calibration, corrected by {runs}"
+    moved = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
+    down = rates.bytes_down[spec.tier if ENGINES[spec.engine].is_streamed else "pageable"]
+    setup = START_SECONDS + (moved / min(FILL_RATE, down) if TIERS[spec.tier].is_filled else 0)
+    steps = steps_of(spec)
+    looking = _evaluating_seconds(prediction) * seconds / prediction.step_seconds
+    whole = setup + steps * seconds + _saving_seconds(spec, rates) + looking
+    spared = (spec.steps - 1) * seconds
+    return Estimate(
+        device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds, seconds=whole,
+        least_seconds=whole - (spared if spec.task == "none" and spec.gpus == 1 else 0), source=source,
+        consolidation=consolidation,
+    )  # fmt: skip
+
+
+def cell_seconds(spec: RunSpec, prediction: Prediction) -> float:
+    """What a cell with this ``prediction`` takes on a GPU that is not there, from its process's start to its end,
+    without evaluations and checkpoints."""
+    filled = prediction.host_bytes
+    if not ENGINES[spec.engine].is_streamed:
+        filled = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
+    return CUDA_START_SECONDS + filled / PINNED_FILL_RATE + steps_of(spec) * prediction.step_seconds
+
+
+def steps_of(spec: RunSpec) -> int:
+    """Steps that a cell takes, warm-up and those of its parts included."""
+    return spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
+
+
+def unpriced(spec: RunSpec) -> Estimate:
+    """What ``spec`` (resolved) will take of memory, where no rates are known from which its seconds would follow."""
+    device, host, disk = memory(spec)
+    return Estimate(
+        device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=math.nan, seconds=math.nan,
+        least_seconds=math.nan, source="no rates",
+    )  # fmt: skip
+
+
+def predict(spec: RunSpec, rates: Rates) -> Prediction:
+    """What a step of ``spec`` (resolved for this machine) takes here, by the machine's rates alone."""
+    written = kept_steps(spec) < math.inf and TIERS[spec.tier].is_filled
+    disk = rates.disk_both if written else rates.bytes_up["disk"]
+    prediction = gpu.predict(spec, device(spec, rates), disk)
+    bytes_device, bytes_host, bytes_disk = memory(spec)
+    return dataclasses.replace(
+        prediction, device_bytes=bytes_device, host_bytes=bytes_host, disk_bytes=bytes_disk, share=SHARE
+    )
+
+
+def device(spec: RunSpec, rates: Rates) -> Gpu:
+    """This machine as ``spec`` meets it: its rates in the precision of that, of which each rank of a CPU has a share.
+
+    Its memory is not known here, so nothing is too large for it.
+    """
+    precision, ranks = (spec.dtype if spec.autocast == "none" else spec.autocast), sharers(spec)
+    operators = rates.operators[spec.dtype]
+    tuned = rates.operators["fp32" if sizes.trained_width(spec) == 4 else spec.dtype]
+    flops, attention = rates.flops[precision], rates.operators.get(precision, operators)["attention"]
+    link = LANE_BYTES[LINK[0]] * LINK[1]
+    up, down = (way["pinned"] if rates.host is None else min(way["pinned"], rates.host / spec.gpus * spec.nodes)
+                for way in (rates.bytes_up, rates.bytes_down))  # fmt: skip
+    return Gpu(
+        name="this machine", also=(), errors="other", caution="", origins={}, sms=1.0, clock=1.0, memory=math.inf,
+        **dict.fromkeys(("fp32", "tf32", "fp16", "bf16"), flops / ranks), fp32_products=1.0, fp16_products=1.0,
+        fused_attention=attention / flops, fp32_attention=attention / flops, idle_tiles=0.0,
+        hbm=operators["passes"] / ranks, passes=1.0, normals=tuned["normals"],
+        losses=_share(operators["losses"], operators["passes"]),
+        counter_normals=tuned["fused"] / ranks, narrow_normals=1.0, kernel=rates.kernel, driver=0.0,
+        malloc=hardware.malloc() if spec.device.startswith("cuda") else 0.0, touch=1 / rates.touch,
+        pcie_generation=LINK[0], pcie_lanes=LINK[1], link_one=up / link, link_both=min(up, down) / link,
+        pageable=2 * rates.bytes_up["pageable"], nvlink=rates.between or 0.0 if spec.device.startswith("cuda") else 0.0,
+    )  # fmt: skip
+
+
+def _share(rate: float, whole: float) -> float:
+    return 1.0 if math.isinf(rate) else rate / whole
+
+
+def _evaluating_seconds(prediction: Prediction) -> float:
+    """Seconds of a task's evaluations: on dev before the first step, at the intervals asked for and at the end; on test
+    once. A forward for each candidate of each example, or for each token of a free answer; of all that a step does,
+    products, attention, passes and kernels alone."""
+    spec = prediction.spec
+    if spec.task == "none":
+        return 0.0
+    task = task_of(spec)
+    rows = max(len(task.names), USUAL_CANDIDATES) if not task.goal.new_tokens else task.goal.new_tokens
+    looks = 1 + math.ceil(spec.steps / (spec.eval_every or spec.steps))
+    examples = sizes.dev_examples(spec) * looks + spec.test_size
+    forward = sum(prediction.parts[name] for name in ("products", "attention", "passes", "kernels")) / passes(spec)
+    return examples * rows * forward / sizes.rows(spec)
+
+
+def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds that checkpoints add to a run: each of a synchronous one's, and what is left to write at the end of any
+    other's, at the disk's rate."""
+    if spec.checkpoint == "none":
+        return 0.0
+    count = (spec.warmup + spec.steps) // spec.checkpoint_every
+    each = sizes.snapshot_bytes(spec) / rates.bytes_down["disk"]
+    return each * (count if spec.checkpoint == "sync" else min(count, 1))
+
+
+def _corrections(ok: Sequence[Result], spec: RunSpec, prediction: Prediction, rates: Rates) -> list[float]:
+    """Of each of the runs ``ok`` that says something about ``spec``; of disturbed ones only if all of these are."""
+    factors = [(_correction(run, spec, prediction, rates), run.disturbances) for run in ok]
+    calm = [factor for factor, disturbed in factors if factor is not None and not disturbed]
+    return calm or [factor for factor, _ in factors if factor is not None]
+
+
+def _correction(result: Result, spec: RunSpec, prediction: Prediction, rates: Rates) -> float | None:
+    """Measured over predicted step seconds of ``result``, by the rates that were measured with it, else by ``rates``;
+    None if its cell is too different from ``spec``, of which ``prediction`` is predicted.
+
+    A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
+    """
+    if not models.is_known(result.spec) or _kind(result.spec) != _kind(spec):
+        return None
+    other, this = predict(ran(result), rates_of(result) or rates).step_seconds, prediction.step_seconds
+    return (result.step_seconds or 0.0) / other if this / SIMILAR < other < this * SIMILAR else None
+
+
+_PACED = named(lambda field: field.paced)
+_MEASURED = tuple(name for name in FIELDS if name not in INCIDENTAL)
+
+
+def _kind(spec: RunSpec) -> tuple[Any, ...]:
+    return *(getattr(spec, name) for name in _PACED), spec.device.partition(":")[0]
+
+
+def _comparable(spec: RunSpec) -> tuple[Any, ...]:
+    return tuple(getattr(spec, name) for name in _MEASURED)

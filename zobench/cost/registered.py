@@ -1,0 +1,121 @@
+"""Predictions that are registered before anybody has measured them, and how they did once somebody has.
+
+A registered prediction is a JSON file: a GPU, a day, the cells of a matrix with the seconds of a step and the bytes of
+the device that are predicted, each with its range, and the SHA-256 of all that. It is never written again: a better
+predictor registers another. Those in :data:`FOLDER` come with zobench.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench.cost.gpu import Prediction
+from zobench.machine.texts import json_of
+from zobench.result import Outcome, Result
+from zobench.runspec import FIELDS, RunSpec, named
+from zobench.version import __version__
+
+FOLDER = Path(__file__).parent / "registered"
+STAMP = "sha256"
+_FREE = frozenset({"device", *named(lambda field: field.incidental)})
+"""Fields in which a run may differ from the cell that was predicted: they change no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionScore:
+    """How the prediction of a cell did. ``line``: both values; ``is_within``: whether what was measured is in the
+    range that was predicted, or ran out of memory as was predicted."""
+
+    line: str
+    is_within: bool
+
+
+def registered(matrix: str, predictions: Sequence[Prediction], day: datetime.date) -> dict[str, Any]:
+    """What a file says of ``predictions`` (for one GPU) of the cells of ``matrix``, with its SHA-256."""
+    cells, usual = [], RunSpec(model="any").to_dict()
+    for each in predictions:
+        slowest, fastest = each.range
+        tokens, fields = each.tokens_per_second * each.step_seconds, each.spec.to_dict()
+        cells.append({
+            "label": each.spec.label, "spec": {k: v for k, v in fields.items() if v != usual[k]}, "fits": each.fits,
+            "step_seconds": [tokens / fastest, each.step_seconds, tokens / slowest],
+            "device_bytes": each.device_bytes, "memory_share": each.memory_share,
+        })  # fmt: skip
+    body = {
+        "gpu": predictions[0].gpu.name, "matrix": matrix, "registered": day.isoformat(), "zobench": __version__,
+        "cells": cells,
+    }  # fmt: skip
+    return {**body, STAMP: stamp(body)}
+
+
+def stamp(body: Mapping[str, Any]) -> str:
+    """The SHA-256 of ``body`` as canonical JSON, without the stamp itself."""
+    text = json.dumps({key: value for key, value in body.items() if key != STAMP}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write(folder: Path, body: Mapping[str, Any]) -> Path:
+    """Writes ``body`` into ``folder`` by its GPU, matrix and day. Raises ``ValueError`` where that was registered."""
+    stem = "-".join((body["gpu"].lower().replace(" ", "-"), body["matrix"], body["registered"]))
+    path = folder / f"{stem}.json"
+    if path.exists():
+        raise ValueError(f"`--register` never changes what is registered, but {path} is there; name another folder")
+    path.write_text(json.dumps(body) + "\n", encoding="utf-8")
+    return path
+
+
+def read_all(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """What is registered in ``folder``. Raises ``ValueError`` for a file that does not have the SHA-256 it names."""
+    bodies = []
+    for path in sorted(folder.glob("*.json")):
+        body = json_of(path.read_text(encoding="utf-8"))
+        if body.get(STAMP) != stamp(body):
+            raise ValueError(
+                f"{path} must have the SHA-256 that it names, but has another: it was changed after it was registered; "
+                "take another copy"
+            )
+        bodies.append(body)
+    return bodies
+
+
+def scores(results: Iterable[Result], folder: Path = FOLDER) -> Iterator[PredictionScore]:
+    """How what is registered in ``folder`` did, for each of ``results`` that ran, or ran out of memory, on its GPU."""
+    cells = {
+        (body["gpu"], _cell(RunSpec.from_stored(cell["spec"]))): (body, cell)
+        for body in read_all(folder) for cell in body["cells"]
+    }  # fmt: skip
+    gpus = {gpu for gpu, _ in cells}
+    for result in results:
+        if not result.spec.device.startswith("cuda") or result.outcome not in (Outcome.OK, Outcome.OOM):
+            continue
+        for gpu in gpus:
+            if _is_of(result, gpu) and (match := cells.get((gpu, _cell(result.spec)))) is not None:
+                yield _score(result, *match)
+
+
+def _cell(spec: RunSpec) -> tuple[Any, ...]:
+    return tuple(getattr(spec, field) for field in FIELDS if field not in _FREE)
+
+
+def _is_of(result: Result, gpu: str) -> bool:
+    """Whether ``result`` ran on a ``gpu``: every word of its name is in the device's, as in NVIDIA GeForce RTX 5090."""
+    devices = (result.environment.get("hardware") or {}).get("gpus") or [{}]
+    name = devices[0].get("name", "") if isinstance(devices[0], Mapping) else str(devices[0])
+    return set(gpu.lower().split()) <= set(name.lower().split())
+
+
+def _score(result: Result, body: Mapping[str, Any], cell: Mapping[str, Any]) -> PredictionScore:
+    low, middle, high = cell["step_seconds"]
+    about = f"registered {body['registered']} for {body['gpu']}, {cell['label']}"
+    predicted = f"{middle:.3g} s a step ({low:.3g} to {high:.3g})" if cell["fits"] else "out of memory"
+    seconds = result.step_seconds
+    measured = "out of memory" if seconds is None else f"{seconds:.3g} s"
+    within = not cell["fits"] if seconds is None else bool(cell["fits"]) and low <= seconds <= high
+    line = f"{about}: predicted {predicted}, measured {measured}: {'within' if within else 'outside'}"
+    return PredictionScore(line, within)

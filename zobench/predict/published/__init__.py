@@ -1,2 +1,0 @@
-"""The papers' programs, MeZO and ZO2 as published, on a virtual clock: for the papers' own columns, and to hold the
-predictor against what they report. zobench's engine is another program (:mod:`zobench.predict.gpu`). No torch."""
