@@ -147,7 +147,7 @@ def test_a_busy_machine_is_refused_in_one_line_unless_it_is_allowed(
     assert (code, cells) == (2, [])
     assert err.splitlines()[-1] == (
         "zobench: a campaign needs an idle machine, but other processes keep 1.5 cores busy; wait for them, or add "
-        "--busy"
+        "busy=True (--busy)"
     )
     assert zobench("campaign", "c", "--busy")[0] == 0
     assert len(cells) == 13
@@ -171,7 +171,7 @@ def test_what_does_not_fit_this_machine_is_said_and_is_not_waited_for(
     ("arguments", "told"),
     [
         (["nope"], "no such recipe in campaigns: 'nope'; "),
-        (["c", "--part", "frist"], "`--part` must be one of the campaign's, but got 'frist'; did you mean first?"),
+        (["c", "--part", "frist"], "`part` must be one of the campaign's, but got 'frist'; did you mean first?"),
         (["c", "--gpu", "h100-sxm"], "`--gpu` is for campaigns of a GPU, but c is of a CPU; leave it out"),
         (
             ["--part", "first"],
@@ -240,5 +240,5 @@ def test_a_part_whose_cells_cannot_take_turns_is_refused_before_anything_runs(
     (mine / "campaigns" / "c.toml").write_text(TEXT + 'turns = true\nbase = { engine = "offload", parts = true }\n')
     code, _, err = zobench("campaign", "c")
     assert (code, cells) == (2, [])
-    told = "zobench: part second: `--turns` needs cells that do nothing between two steps, but opt-tiny offload"
+    told = "zobench: part second: `turns` needs cells that do nothing between two steps, but opt-tiny offload"
     assert err.splitlines()[-1].startswith(told)

@@ -16,12 +16,13 @@ from transformers import AutoConfig
 from tests.support.commands import run_in
 from tests.support.rates import RATES, calibrate
 from zobench import cli, cost
-from zobench.cli import measure
-from zobench.cost import footprint
 from zobench.execute import plan, process
+from zobench.machine import texts
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, RunSpec
+from zobench.session import single
 from zobench.session.inputs import parse_seconds
+from zobench.session.monitor import Monitor
 
 GB = 10**9
 OPTIONS = {
@@ -173,13 +174,13 @@ def test_run_starts_no_process_for_what_cannot_fit(
     room = plan.Limits(device_bytes=None if device == "cpu" else 10**9, host_bytes=2 * 10**9, disk_bytes=10**9)
     monkeypatch.setattr(plan, "limits", lambda *_: room)
     spec = RunSpec(model="OPT-13B", dtype="fp16", device=device).resolve(device)
-    result = measure._measured(spec, footprint.memory(spec), None, None, True)
+    result = single.measured(spec, Monitor(), silent=True)
     assert (result.outcome, cells) == (Outcome.SKIPPED, [])
     kind = "host memory, 0.9 GB" if device == "cpu" else "device memory, 1.0 GB"
     remedy = "use engine=offload, or a smaller batch_size or model"
     assert re.fullmatch(rf"needs 2\d\.\d GB of {kind} are free \(need predicted\); {remedy}", result.reason)
     small = RunSpec(model="opt-tiny", seq_len=16, device=device).resolve(device)
-    assert measure._measured(small, footprint.memory(small), None, None, True).outcome is Outcome.OK
+    assert single.measured(small, Monitor(), silent=True).outcome is Outcome.OK
     assert cells == [small]
 
 
@@ -256,7 +257,7 @@ def test_a_run_that_takes_long_says_how_long_before_it_starts_and_one_that_canno
     assert not cells
     _, _, err = zobench(*long, "batch_size=64")
     guess = cost.estimate(cells[0], RATES)
-    each = plan.duration(guess.step_seconds)
-    assert f"\ntime: about {plan.duration(guess.seconds)} (predicted): 6 steps of {each}\n" in err
+    each = texts.duration(guess.step_seconds)
+    assert f"\ntime: about {texts.duration(guess.seconds)} (predicted): 6 steps of {each}\n" in err
     _, _, err = zobench("run", "--device", "cpu", "--model", "opt-tiny")
     assert (len(cells), "time: " in err) == (2, False)

@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from zobench.cli.found import closing, compared, sweep_command
+from zobench.cli.matrices import closing, sweep_command
 from zobench.result import Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
+from zobench.session.gains import gains
 
 
 def measured(seconds: float, peak: int | None, steps: int = 8, **changes: Any) -> Result:
@@ -22,17 +23,17 @@ def test_the_fastest_cell_stands_against_mezos_own_way_at_the_same_work() -> Non
     plain = measured(4.0, 1000)
     fast = measured(1.0, 250, engine="offload", tier="disk", noise="counter")
     slower, longer = measured(2.0, 1, engine="offload"), measured(0.1, 1, engine="offload", seq_len=16)
-    assert compared([plain, slower, fast, longer]) == [
+    assert gains([plain, slower, fast, longer]) == [
         "OPT-125M fp32: offload/disk counter has 4.00x (95 % 3.99 to 4.01) the tokens/s of MeZO's own way in 0.25 of "
         "its memory (measured here)"
     ]
-    assert compared([plain, measured(1.0, None, noise="counter")])[0].endswith(" of MeZO's own way (measured here)")
-    assert compared([plain, measured(5.0, 1, engine="offload")]) == []  # nothing is faster
-    assert compared([fast, longer]) == []
+    assert gains([plain, measured(1.0, None, noise="counter")])[0].endswith(" of MeZO's own way (measured here)")
+    assert gains([plain, measured(5.0, 1, engine="offload")]) == []  # nothing is faster
+    assert gains([fast, longer]) == []
     few = [measured(4.0, 1000, 2), measured(3.0, 250, 2, engine="offload")]
-    assert compared(few) == []  # so few steps show no difference
+    assert gains(few) == []  # so few steps show no difference
     loud = dataclasses.replace(fast, warnings=["other processes kept 1.0 cores busy meanwhile; expect slower steps"])
-    assert compared([plain, loud])[0].endswith("(measured here, while others were busy)")
+    assert gains([plain, loud])[0].endswith("(measured here, while others were busy)")
 
 
 def test_of_repeats_the_rounds_are_asked_and_not_the_steps_of_one_process() -> None:
@@ -44,12 +45,12 @@ def test_of_repeats_the_rounds_are_asked_and_not_the_steps_of_one_process() -> N
         )[0]
 
     plain = rounds([4.0, 1.0, 4.0])
-    assert len(compared([plain.runs[0], rounds([1.0, 4.0, 1.0], noise="counter").runs[0]])) == 0  # one round
-    assert compared([plain, rounds([1.0, 4.0, 1.0], noise="counter")]) == []
-    (line,) = compared([plain, rounds([2.0, 0.5, 2.0], noise="counter")])
+    assert len(gains([plain.runs[0], rounds([1.0, 4.0, 1.0], noise="counter").runs[0]])) == 0  # one round
+    assert gains([plain, rounds([1.0, 4.0, 1.0], noise="counter")]) == []
+    (line,) = gains([plain, rounds([2.0, 0.5, 2.0], noise="counter")])
     assert "counter has 2.00x (95 % 2.00 to 2.00) the tokens/s" in line
     early = rounds([1.0, 2.0, 8.0, 9.0, 10.0, 11.0])  # its last rounds had no partner
-    (line,) = compared([early, rounds([0.5, 1.0, 4.0], noise="counter")])
+    (line,) = gains([early, rounds([0.5, 1.0, 4.0], noise="counter")])
     assert "counter has 2.00x (95 % 2.00 to 2.00) the tokens/s" in line
 
 

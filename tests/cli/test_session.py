@@ -60,14 +60,14 @@ def test_a_sweep_and_its_plan(recipes: Path, machine: str, cells: list[RunSpec],
 
 def test_a_sweep_that_cannot_be_is_one_line_before_anything_runs(recipes: Path, cells: list[RunSpec]) -> None:
     for options, line in (
-        ({"budget": 0}, "`--budget > 0` must hold, but got '0s'; write 90s, 10m or 2h30m"),
-        ({"until": 0.02}, "`--until` must be text, but got 0.02; write '5%'"),
+        ({"budget": 0}, "`budget > 0` must hold, but got '0s'; write 90s, 10m or 2h30m"),
+        ({"until": 0.02}, "`until` must be text, but got 0.02; write '5%'"),
         ({"changes": {"device": "cuda:1"}}, "`changes` must not hold device, but got 'cuda:1'; "),
         ({"changes": {"device_memory": "much"}}, "`device_memory` "),
-        ({"budget": -1.0}, "`--budget` must be a time, but got '-1.0s'; write 90s, 10m or 2h30m"),
-        ({"timeout": "soon"}, "`--timeout` must be a time, but got 'soon'; write 90s, 10m or 2h30m"),
-        ({"disk_dir": "nowhere"}, "`--disk-dir` must be a folder, but got 'nowhere'; create it first"),
-        ({"price": 0.0}, "`--price > 0` must hold, but got 0; name the price of an hour, as 2.49"),
+        ({"budget": -1.0}, "`budget` must be a time, but got '-1.0s'; write 90s, 10m or 2h30m"),
+        ({"timeout": "soon"}, "`timeout` must be a time, but got 'soon'; write 90s, 10m or 2h30m"),
+        ({"disk_dir": "nowhere"}, "`disk_dir` must be a folder, but got 'nowhere'; create it first"),
+        ({"price": 0.0}, "`price > 0` must hold, but got 0; name the price of an hour, as 2.49"),
         ({"changes": {"engine": "fast"}}, "`engine` must be one of "),
     ):
         with pytest.raises(ValueError, match=r"^`") as refused:
@@ -91,7 +91,7 @@ def test_a_campaign_goes_on_where_its_budget_ended(recipes: Path, machine: str, 
     for run in (dry.sweep, dry.campaign):
         with pytest.raises(ValueError, match="a session with dry=True measures nothing"):
             run("mine")
-    with pytest.raises(ValueError, match="`--part` must be one of the campaign's, but got 'second'; "):
+    with pytest.raises(ValueError, match="`part` must be one of the campaign's, but got 'second'; "):
         session.campaign("mine", part="second")
     (recipes / "campaigns" / "mine.toml").write_text(HEAD.replace('"cpu"', '"cuda"') + PART.format("first"))
     with pytest.raises(ValueError, match="the campaign mine is of cuda, but the session's device is cpu; "):

@@ -22,6 +22,7 @@ from tests.support.rates import CALIBRATION, RATES, calibrate
 from zobench import cost, recipes
 from zobench.cli import console
 from zobench.execute import plan
+from zobench.machine import texts
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -308,8 +309,8 @@ def test_without_a_terminal_a_cell_that_takes_long_is_told_now_and_then(monkeypa
         for _ in range(1700):
             clock[0] += 1.0
             bar.tick()
-        of = plan.duration(step.estimate.seconds) if step.estimate else ""
-        told = [f"running  {spec.label}  {plan.duration(at)} of about {of} (predicted)" for at in lines]
+        of = texts.duration(step.estimate.seconds) if step.estimate else ""
+        told = [f"running  {spec.label}  {texts.duration(at)} of about {of} (predicted)" for at in lines]
         assert written.getvalue().splitlines() == told
         assert clock[0] == start + 1700
 
@@ -393,14 +394,14 @@ def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--budget", "5m"], "`--turns` runs the cells of a round at the same time, but got --budget; leave it out"),
+        (["--budget", "5m"], "`turns` runs the cells of a round at the same time, but got a budget; leave it out"),
         (
             ["--cell-by-cell"],
-            "`--turns` runs the cells of a round at the same time, but got --cell-by-cell; leave it out",
+            "`turns` runs the cells of a round at the same time, but got interleave=False (--cell-by-cell); leave",
         ),
         (
             ["--set", "checkpoint=sync", "--set", "checkpoint_every=1"],
-            "`--turns` needs cells that do nothing between two",
+            "`turns` needs cells that do nothing between two",
         ),
         (["--executor", "local"], "`--repeats` needs --executor here, whose rounds are of one machine, and so do "),
     ],

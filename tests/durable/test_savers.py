@@ -27,7 +27,7 @@ from zobench.engine import Engine
 from zobench.engine.base import Position
 from zobench.engine.weights.tiers import DiskTier, HostTier
 from zobench.finetune.assemble import tuner
-from zobench.parallel import PeerGoneError
+from zobench.parallel.world import PeerGoneError
 from zobench.programs.cell import run
 from zobench.programs.saving import Checkpoints, _report
 

@@ -64,7 +64,7 @@ def test_a_round_that_is_not_whole_is_planned_anew_and_a_whole_one_is_kept() -> 
     def planned(runs: Sequence[Result]) -> list[str]:
         known = {one.spec.hash: one for one in runs}
         steps = [decide(spec, known.get(spec.hash), [], RATES, ROOM, ()) for spec in CELLS]
-        return [step.action for step in campaign.anew(Plan(steps=steps, rates={}), ()).steps]
+        return [step.action for step in campaign.whole_round(Plan(steps=steps, rates={}), ()).steps]
 
     assert planned([run(spec) for spec in CELLS]) == ["keep"] * 3
     assert planned([run(spec) for spec in CELLS[:2]]) == ["run"] * 3

@@ -17,9 +17,8 @@ from tests.support.rates import CALIBRATION
 from tests.support.submissions import cell, submitted
 from zobench import cli
 from zobench.cli.jobs import Wanted, submits
-from zobench.execute import jobs, plan, rates, slurm
-from zobench.execute.jobs import JobReport, QueueEntry
-from zobench.execute.submitit import submitit_or_remedy
+from zobench.execute import jobs, rates, slurm
+from zobench.execute.jobs import JobReport, QueueEntry, submitit_or_remedy
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.session.submitted import refuse_twice
@@ -385,7 +384,7 @@ def test_a_sweep_here_looks_for_submitted_cells_before_it_plans_and_once_it_has_
             raise BusyError("queued elsewhere")
 
     monkeypatch.setattr("zobench.session.submitted.refuse_twice", refuse)
-    monkeypatch.setattr(plan, "calibration", lambda *_: CALIBRATION)
+    monkeypatch.setattr("zobench.session.machine.calibration", lambda *_: CALIBRATION)
     monkeypatch.setattr("zobench.execute.sweep.run_in_process", lambda *_, **__: pytest.fail("it ran"))
     with pytest.raises(SystemExit) as ended:
         cli.main(["sweep", "smoke", "--device", "cpu", "--results", str(tmp_path)])

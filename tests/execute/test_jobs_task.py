@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.rates import CALIBRATION
 from tests.support.submissions import submitted
-from zobench.execute import jobs, plan, sweep, task
+from zobench.execute import jobs, sweep, task
 from zobench.execute.jobs import JobReport
-from zobench.execute.outcome import failed
+from zobench.execute.process import failed
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, StoreError
@@ -24,7 +24,7 @@ from zobench.store import Store, StoreError
 
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "calibration", lambda *_: CALIBRATION)
+    monkeypatch.setattr("zobench.execute.task.calibration", lambda *_: CALIBRATION)
     monkeypatch.setattr(task, "SETTLE_SECONDS", 0.0)
 
 
@@ -123,7 +123,7 @@ def test_a_node_that_lacks_what_the_cell_needs_is_the_cells_failure(
         raise OSError("measuring this machine failed: no CUDA device")
 
     made, seeds = submitted(tmp_path), runs(monkeypatch, Outcome.OK)
-    monkeypatch.setattr(plan, "calibration", lacks)
+    monkeypatch.setattr("zobench.execute.task.calibration", lacks)
     assert task.run_cell(made, 0, job="7_0")
     assert [(r.outcome, r.reason) for r in Store(tmp_path).load()] == [
         (Outcome.FAILED, "measuring this machine failed: no CUDA device")

@@ -14,6 +14,7 @@ from zobench import cost
 from zobench.cli import plan_view
 from zobench.cost import footprint
 from zobench.execute import plan, sweep
+from zobench.machine import texts
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
@@ -213,9 +214,9 @@ def test_limits_are_what_this_machine_has_free(tmp_path: Path, monkeypatch: pyte
     ("nbytes", "text"), [(0, "0 MB"), (31 * 10**6, "31 MB"), (5_300_000_000, "5.3 GB"), (350 * GB, "350 GB")]
 )
 def test_bytes_are_told_in_units_of_powers_of_ten(nbytes: int, text: str) -> None:
-    assert plan.gigabytes(nbytes) == text
+    assert texts.gigabytes(nbytes) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.21, "0.21 s"), (40, "40 s"), (192, "3.2 min"), (18400, "5.1 h")])
 def test_durations_are_told_in_the_nearest_unit(seconds: float, text: str) -> None:
-    assert plan.duration(seconds) == text
+    assert texts.duration(seconds) == text

@@ -21,7 +21,7 @@ import torch
 
 from tests.support.processes import gone
 from zobench.durable.scratch import clear
-from zobench.execute import outcome, process
+from zobench.execute import process
 from zobench.execute.process import run_in_process
 from zobench.measure import threads
 from zobench.programs.cell import classify
@@ -35,7 +35,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prct
 
 @pytest.fixture(autouse=True)
 def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "fingerprint_without_torch", lambda: {"machine": "cpu-2c-4f2a91"})
+    monkeypatch.setattr(process, "fingerprint_without_torch", lambda: {"machine": "cpu-2c-4f2a91"})
 
 
 @pytest.fixture

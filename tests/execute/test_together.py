@@ -200,7 +200,7 @@ def _words(pid: str) -> bytes:
 def test_a_cell_that_cannot_wait_is_refused(fields: dict[str, Any], why: str) -> None:
     spec = replace(SPEC, **fields)
     assert together.obstacle(spec) == why
-    with pytest.raises(ValueError, match=f"^`--turns` needs cells that do nothing .*: {why}; leave --turns"):
+    with pytest.raises(ValueError, match=f"^`turns` needs cells that do nothing .*: {why}; leave turns"):
         run_together([SPEC, spec], order=random.Random(0))
 
 

@@ -14,7 +14,8 @@ from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.nvml import Nvml
 from zobench.models import weights
-from zobench.parallel import PeerGoneError, hosts
+from zobench.parallel import hosts
+from zobench.parallel.world import PeerGoneError
 
 STEPS = 5
 WORLDS = {2: "pertp", 4: "2d"}

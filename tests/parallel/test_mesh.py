@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from zobench import RunSpec
 from zobench.data.batch import IGNORED, Batch, Choices
-from zobench.parallel import Mesh
+from zobench.parallel.mesh import Mesh
 
 WAYS = st.one_of(
     st.tuples(st.just("pertp"), st.just(2)),

@@ -16,7 +16,7 @@ from zobench.data.tasks.prompts import form_of
 from zobench.data.tokens import stream
 from zobench.finetune.assemble import tuner
 from zobench.models import weights
-from zobench.parallel import Mesh
+from zobench.parallel.mesh import Mesh
 from zobench.recipes import campaign, matrix
 from zobench.runspec import RunSpec
 

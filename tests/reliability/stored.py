@@ -286,7 +286,7 @@ class Working(Writing):
         from zobench.execute import sweep as module
 
         forked_cells(board)
-        plan.calibration = lambda *_: CALIBRATION  # type: ignore[assignment]
+        task.calibration = lambda *_: CALIBRATION  # type: ignore[assignment]
         board.watch(os, "replace", "a file gets its name")
         board.watch(Store, "save", "the result's write")
         board.watch(jobs, "tell", "a job's report")

@@ -187,11 +187,12 @@ def test_the_cell_is_the_largest_offloaded_one_of_the_main_table_that_fits(monke
 # --- processes, page, command -------------------------------------------------------------------------------------
 
 
-def test_a_check_that_raises_is_failed_with_the_errors_line_and_its_other_findings_are_not_here():
-    def fails(place):
-        raise RuntimeError("the device is gone\nwith a trace")
+def fails(settings):
+    raise RuntimeError("the device is gone\nwith a trace")
 
-    found = run.performed(Check("speed", ["main table", "link"], 0.1, fails), HERE)
+
+def test_a_check_that_raises_is_failed_with_the_errors_line_and_its_other_findings_are_not_here():
+    found = run.performed(Check("speed", ["main table", "link"], 0.1, f"{__name__}:fails"), HERE)
     assert found == [
         Finding("main table", Status.FAILED, "RuntimeError: the device is gone"),
         Finding("link", Status.ABSENT, "main table failed"),

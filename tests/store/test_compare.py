@@ -426,7 +426,7 @@ def test_the_csv_has_every_number_in_full(tmp_path: Path, capsys: pytest.Capture
         (["--fail-on-regression", "-5%"], "`--fail-on-regression` must be 0% to 100%, but got '-5%'; write 5%"),
         (["--fail-on-regression", "nan"], "`--fail-on-regression` must be 0% to 100%, but got 'nan'; write 5%"),
         (["--format", "pdf"], "unknown format 'pdf'; use one of terminal, csv"),
-        (["--results", "file"], "`--results` must be a folder, but got 'file'; it is a file; name a folder"),
+        (["--results", "file"], "`results` must be a folder, but got 'file'; it is a file; name a folder"),
         ([], "A and B must be results folders, or machines or commits (7 digits or more) in results, but got 'a'; "),
     ],
 )

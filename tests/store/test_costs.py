@@ -133,7 +133,7 @@ def test_a_table_is_told_the_price_of_an_hour(
     assert "30.00 (x1.5000, 1.5000 to 1.5000)" in out
     assert "no price of an hour was named (--price)" in " ".join(command(capsys, "table", "mine")[1].split())
     assert command(capsys, "table", "mine", "--price", "0")[2] == (
-        "zobench: `--price > 0` must hold, but got 0; name the price of an hour, as 2.49\n"
+        "zobench: `price > 0` must hold, but got 0; name the price of an hour, as 2.49\n"
     )
 
 
@@ -169,4 +169,4 @@ def test_counters_that_are_not_there_or_not_readable_are_no_energy(tmp_path: Pat
     energy = PackageEnergy(str(tmp_path))
     assert energy.read() is None
     assert energy.notes == [f"CPU energy: not readable (No such file or directory: {tmp_path}/intel-rapl:0/energy_uj)"]
-    assert Samples(pid=1).energy_joules is None
+    assert Samples(pid=1).energy_between(0.0, 1.0) is None

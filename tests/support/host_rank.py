@@ -17,8 +17,9 @@ from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.engine.base import Position
 from zobench.engine.weights.tiers import allocate
 from zobench.models import weights
-from zobench.parallel import ParallelEngine, hosts, join
-from zobench.parallel.world import world_of
+from zobench.parallel import hosts
+from zobench.parallel.engine import ParallelEngine
+from zobench.parallel.world import join, world_of
 
 EXAMPLES = 3
 """Rows of a batch: no two ranks can cut them, so that each rank's losses are those of a single process."""

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from tests.support.streams import batches_of
 from zobench import Engine, EngineConfig, RunSpec, methods, models
 from zobench.models import weights
-from zobench.parallel import ParallelEngine, join
-from zobench.parallel.world import group, world_of
+from zobench.parallel.engine import ParallelEngine
+from zobench.parallel.world import group, join, world_of
 from zobench.runspec.words import SIGNED
 
 

@@ -11,7 +11,7 @@ from zobench import RunSpec
 from zobench.durable import savers
 from zobench.durable.savers import Target, saving
 from zobench.finetune.assemble import tuner
-from zobench.parallel import join
+from zobench.parallel.world import join
 
 KINDS = ("sync", "async", "journal")
 CASES = [*itertools.product(KINDS, ["sliced"], ["torch"]), *itertools.product(KINDS, ["whole"], ["counter"])]

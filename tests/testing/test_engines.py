@@ -17,7 +17,7 @@ from zobench.engine.directions.factors import LowRank
 from zobench.engine.interface import Start, TunedEngine
 from zobench.engine.weights import blocks as units
 from zobench.models.weights import Weights
-from zobench.parallel import ParallelEngine
+from zobench.parallel.engine import ParallelEngine
 from zobench.parallel.mesh import Mesh
 from zobench.testing import EngineConformance, GradientConformance, LocalEngineConformance
 from zobench.testing.plain import PlainModel
@@ -103,7 +103,7 @@ class TestHybridBackprop(TestBackprop):
 
 
 class World:
-    """One rank alone: what :class:`zobench.parallel.World` is, without a process group."""
+    """One rank alone: what :class:`zobench.parallel.world.World` is, without a process group."""
 
     mesh = Mesh(rank=0, shards=1, signs=1)
 

@@ -19,6 +19,8 @@ from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.cli.usage import Command
 from zobench.machine import files
 from zobench.machine.errors import shortened
+from zobench.machine.processes import end_with_launcher, leads
+from zobench.store import printable
 from zobench.version import __version__
 
 _LEADER_SECONDS = 10.0
@@ -48,7 +50,6 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong c
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command ``zobench``; always ends in ``SystemExit``."""
-    from zobench.machine.processes import end_with_launcher
     from zobench.measure.threads import wait_passively
 
     end_with_launcher()
@@ -77,9 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(code: int, text: str) -> int:
-    from zobench.execute.process import leads
-    from zobench.store import printable
-
     rank = "" if leads() else f"rank {os.environ['RANK']}: "
     if not rank or code != 2:
         print(f"zobench: {rank}{printable(shortened(text))}", file=sys.stderr)

@@ -8,9 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from zobench.cli import console
 from zobench.cli.checks import check_file
 from zobench.cli.common import Device, app
 from zobench.cli.usage import MEASURE
+from zobench.machine.device import choose_device
+from zobench.machine.memory import total_host_bytes
+from zobench.measure.environment import fingerprint_without_torch
 
 Card = Annotated[
     str | None, typer.Option("--gpu", metavar="GPU", help="Whose data sheet it is, of `zobench list gpus`.")
@@ -27,10 +31,7 @@ def calibrate(
     gpu: Card = None, device: Device = "auto",
 ) -> None:  # fmt: skip
     """Measure what this machine's GPU or CPU reaches, and write it as a file that plan and predict take as --gpu."""
-    from zobench.cli import console
     from zobench.execute.rates import BUSY_CORES
-    from zobench.machine.device import choose_device
-    from zobench.measure.environment import fingerprint_without_torch
 
     if out.suffix != ".toml":
         raise ValueError(f"`--out` must end in .toml, but got {str(out)!r}; plan and predict know such a file by it")
@@ -40,9 +41,9 @@ def calibrate(
         raise ValueError("`--gpu` must name the card, whose data sheet the file begins with, but is missing")
     from zobench.measure import calibrate as measuring
 
-    errors, facts = console.error_console(), fingerprint_without_torch()
-    errors.print(f"{why}; {facts['description']}", style="dim", markup=False, soft_wrap=True)
-    with errors.status("measuring, about 20 s"):
+    facts = fingerprint_without_torch()
+    console.say(f"{why}; {facts['description']}")
+    with console.error_console().status("measuring, about 20 s"):
         rates = measuring.calibrate(chosen, SECONDS)
     if (others := rates["other_cpu_cores"] or 0.0) > BUSY_CORES:
         raise ValueError(
@@ -54,10 +55,8 @@ def calibrate(
 
 
 def _described(device: str, gpu: str | None, name: str, rates: dict[str, Any]) -> str:
-    """The file's text."""
     from zobench.cost import hardware
     from zobench.cost.hardware import measured
-    from zobench.machine.memory import total_host_bytes
     from zobench.measure.threads import available_cores
 
     today = datetime.date.today()

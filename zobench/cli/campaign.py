@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zobench import recipes
+from zobench.cli import console
 from zobench.cli.common import DiskDir, Results, Retry, app
 from zobench.cli.usage import MEASURE
 from zobench.session.inputs import check_folder, check_results, parse_outcomes, parse_seconds
+from zobench.store import Store
 
 if TYPE_CHECKING:
     from zobench.recipes.campaign import Campaign
@@ -40,14 +43,11 @@ def campaign(
     The same command goes on where it stopped: a round of a part that was interrupted is run anew. Without a name: which
     campaigns there are, and how far they are here.
     """
-    from zobench import recipes
-    from zobench.cli import campaign_view, console
+    from zobench.cli import campaign_view
     from zobench.cli.matrices import Terminal
     from zobench.recipes import campaign as campaigns
-    from zobench.result import Outcome
     from zobench.session.campaigns import CampaignRun, campaign_session, chosen_parts
     from zobench.session.matrices import refuse_torchrun
-    from zobench.store import Store
 
     check_results(results)
     check_folder("--disk-dir", disk_dir)
@@ -77,8 +77,7 @@ def campaign(
         session.say("stopped; the same command goes on from here", "yellow")
         raise typer.Exit(130)
     _close(session, run, definition, name)
-    broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
-    raise typer.Exit(1 if broken else 0)
+    raise typer.Exit(int(summary.is_broken))
 
 
 def _close(session: LocalMachine, run: CampaignRun, definition: Campaign, given: str) -> None:

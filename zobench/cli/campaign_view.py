@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -16,14 +15,12 @@ from zobench.cli.listing import ListColumn, show
 from zobench.cost import hardware
 from zobench.cost.budget import price
 from zobench.execute.campaign import Outlook, ahead, part_progress
-from zobench.execute.plan import duration
+from zobench.machine.texts import duration
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.recipes import campaign as campaigns
 from zobench.recipes.campaign import Campaign, PartOn
+from zobench.result import Result
 from zobench.store import Store
-
-if TYPE_CHECKING:
-    from zobench.result import Result
 
 
 def show_campaigns(screen: Console, results: Path) -> None:
@@ -101,7 +98,6 @@ def _hidden(found: Campaign, known: Sequence[Outlook]) -> str:
 
 
 def beyond(count: int) -> str:
-    """That a campaign has so many more parts than it needs."""
     return f"{count} more {'part goes' if count == 1 else 'parts go'} beyond what it is for"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zobench.session.inputs import check_folder, check_results
+from zobench.store import first_sweep
 
 
 def check_there(folder: Path) -> None:
@@ -20,8 +21,6 @@ def check_there(folder: Path) -> None:
 
 def tell_empty(places: Sequence[Path], then: str = "") -> None:
     """Says that there are no results in ``places``, and what makes some; ``then``: what is shown all the same."""
-    from zobench.store import first_sweep
-
     told = f"no results in {', '.join(map(str, places))}: {first_sweep(places[0])}"
     print(f"{told}; {then}" if then else told, file=sys.stderr)
 

@@ -10,7 +10,9 @@ import typer
 
 from zobench import recipes
 from zobench.cli import completion
+from zobench.cli.console import quieten
 from zobench.cli.usage import CELL, KEPT, LONG, PLACE, SLURM, Group
+from zobench.runspec import FIELDS, check_key, parse_value, suggestion
 
 app = typer.Typer(
     name="zobench",
@@ -25,8 +27,6 @@ _cell, _place, _slurm, _long, _kept = (
 
 
 def _quieten(wanted: bool) -> bool:
-    from zobench.cli.console import quieten
-
     quieten(wanted)
     return wanted
 
@@ -134,8 +134,6 @@ def changed(changes: list[str] | None) -> dict[str, Any]:
 
 def value_of(key: str, text: str) -> Any:
     """The value of ``--set key=text``."""
-    from zobench.runspec import FIELDS, check_key, parse_value, suggestion
-
     try:
         check_key(key)
     except ValueError:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from zobench import recipes
+from zobench.recipes.reference import PAPERS
+from zobench.runspec import DECLARED, registries
+from zobench.runspec.registries import MODELS
+
 Completer = Callable[[str], list[str]]
 """The words that begin as what was typed."""
 
@@ -26,8 +31,6 @@ def _of(names: Callable[[], Iterable[str]]) -> Completer:
 
 def _recipes(*kinds: str) -> Completer:
     def names() -> Iterable[str]:
-        from zobench import recipes
-
         return [name for kind in kinds for name in recipes.names(kind)]
 
     return _of(names)
@@ -35,8 +38,6 @@ def _recipes(*kinds: str) -> Completer:
 
 def _registered(noun: str) -> Completer:
     def names() -> Iterable[str]:
-        from zobench.runspec import registries
-
         return tuple(getattr(registries, noun.upper()).names())
 
     return _of(names)
@@ -49,15 +50,11 @@ def _gpus() -> Iterable[str]:
 
 
 def _papers() -> Iterable[str]:
-    from zobench.recipes.reference import PAPERS
-
     return PAPERS
 
 
 def changes(incomplete: str) -> list[str]:
     """``KEY=`` of every field, and ``KEY=VALUE`` of one whose words are known."""
-    from zobench.runspec import DECLARED
-
     key, sign, begun = incomplete.partition("=")
     if not sign:
         return [f"{name}=" for name in DECLARED if name.startswith(key)]
@@ -67,7 +64,6 @@ def changes(incomplete: str) -> list[str]:
 
 def _models() -> Iterable[str]:
     from zobench.models import published
-    from zobench.runspec.registries import MODELS
 
     return (*MODELS.names(), *published.names())
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -15,20 +18,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from zobench.execute.plan import Step, duration
-from zobench.execute.process import leads
+from zobench.machine.processes import leads
+from zobench.machine.texts import duration
 from zobench.machine.waiting import telling
-from zobench.measure.doctor import Line
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
 from zobench.store import metrics, printable
+
+if TYPE_CHECKING:
+    from zobench.execute.plan import Step
+    from zobench.execute.sweep import Summary
+    from zobench.measure.doctor import Line
 
 MIB = 2**20
 NARROWEST = 40
 """Characters that a table is not squeezed below, however narrow the terminal says it is."""
 _FIRST, _SELDOM = 60.0, 600.0
 """Seconds after which a line tells of a cell that still runs, and the most between two of them."""
-_STYLES = {
+STYLES = {
     Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.CONTAMINATED: "yellow",
     Outcome.OOM: "yellow", Outcome.TIMEOUT: "yellow", Outcome.FAILED: "red",
 }  # fmt: skip
@@ -90,6 +97,37 @@ def answer_console() -> Console:
     return Screen(highlight=False, quiet=not leads())
 
 
+def say(*lines: str) -> None:
+    """Prints the lines that are not empty on standard error, as they are; none where --quiet was given."""
+    for line in filter(None, lines):
+        error_console().print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def write_json(output: str | None, body: Any) -> bool:
+    """Writes ``body`` as JSON to the file ``output``, if one is named; "-" prints it. Returns whether it was printed,
+    so that nothing else is to be."""
+    text = json.dumps(body, indent=1, allow_nan=False)
+    if output == "-":
+        print(text)
+    elif output is not None:
+        Path(output).write_text(text + "\n")
+    return output == "-"
+
+
+def write_text(output: Path | None, text: str) -> None:
+    """Writes ``text`` to the file ``output``; without one prints it."""
+    if output is None:
+        print(text, end="" if text.endswith("\n") else "\n")
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def tell_problems(problems: Iterable[str]) -> None:
+    """Prints the files that could not be read."""
+    for problem in problems:
+        print(f"not read: {problem}", file=sys.stderr)
+
+
 def is_colored(console: Console) -> bool:
     """Whether what is rendered apart from ``console`` may have colours on it: a terminal, and no NO_COLOR."""
     return console.is_terminal and not console.no_color
@@ -97,7 +135,7 @@ def is_colored(console: Console) -> bool:
 
 def outcome_line(result: Result) -> Text:
     """``ok  OPT-125M resident fp32 b1 s2048  212 tokens/s  812 MB``: one finished cell on one line."""
-    line = Text(f"{result.outcome:<8}", style=_STYLES[result.outcome])
+    line = Text(f"{result.outcome:<8}", style=STYLES[result.outcome])
     line.append(f" {printable(result.spec.label)}", style="bold" if result.outcome is Outcome.OK else "")
     told = numbers(result) if result.outcome is Outcome.OK else printable(result.reason)
     line.append(f"  {told}", style="default")
@@ -223,30 +261,26 @@ def waiting(console: Console, what: str) -> AbstractContextManager[None]:
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:
-    """A yellow line for each warning."""
     for warning in warnings:
         alarm(console).print(f"warning: {printable(warning)}", style="yellow", markup=False, soft_wrap=True)
 
 
-def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[str], interrupted: bool) -> None:
+def show_summary(console: Console, summary: Summary) -> None:
     """How many cells ended how, which results were not saved, and how to run the rest again."""
-    counts: dict[str, int] = {}
-    for result in results:
-        counts[str(result.outcome)] = counts.get(str(result.outcome), 0) + 1
-    told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "none finished"
-    console.print(Text(f"cells: {told}", style="bold"))
-    kept = [outcome for outcome in ("oom", "timeout", "contaminated", "failed") if outcome in counts]
-    if kept:
+    console.print(Text(f"cells: {summary.counts}", style="bold"))
+    outcomes = {result.outcome for result in summary.results}
+    again = (Outcome.OOM, Outcome.TIMEOUT, Outcome.CONTAMINATED, Outcome.FAILED)
+    if kept := [str(outcome) for outcome in again if outcome in outcomes]:
         console.print(f"to run those again: --retry {','.join(kept)}")
-    if interrupted:
+    if summary.interrupted:
         console.print("[yellow]stopped; the same command goes on from here")
-    for reason in dict.fromkeys(unsaved):
+    for reason in dict.fromkeys(summary.unsaved):
         alarm(console).print(Text(f"not saved: {reason}", style="red"), soft_wrap=True)
 
 
-def columns(*names: str, numbers: Sequence[str] = ()) -> Table:
+def columns(*names: str, numbers: Sequence[str] = (), has_header: bool = True) -> Table:
     """An empty table with these columns, those of ``numbers`` set to the right; the narrow style of every list."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=has_header)
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", header_style="dim")
     return table
@@ -254,7 +288,7 @@ def columns(*names: str, numbers: Sequence[str] = ()) -> Table:
 
 def show_doctor(lines: Sequence[Line]) -> None:
     """The doctor's lines, by section."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table = columns(has_header=False)
     marks = {"ok": "[green]ok", "missing": "[yellow]missing", "info": ""}
     previous = ""
     for line in lines:

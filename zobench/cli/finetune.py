@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,55 +9,39 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zobench.cli import common, console
 from zobench.cli.checks import check_json, check_out
-from zobench.cli.common import (
-    BatchSize,
-    Changes,
-    DataDir,
-    Device,
-    Dtype,
-    EachStep,
-    Json,
-    Log,
-    Method,
-    Model,
-    Name,
-    Quiet,
-    Results,
-    RunFolder,
-    Scheme,
-    SeqLen,
-    Steps,
-    Task,
-    WeightsPath,
-    app,
-    changed,
-    named,
-    value_of,
-)
+from zobench.cli.common import app, changed, named, value_of
+from zobench.cli.console import alarm
 from zobench.cli.usage import TUNE
+from zobench.machine.processes import leads, torchrun_ranks
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.runspec.registries import PROGRAMS, TASKS
 from zobench.session.inputs import check_folder, check_results, check_words
+from zobench.store import Store, without_place
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from zobench.cli.tuning_view import TuningBar
     from zobench.finetune import Callback
-    from zobench.result import Result
-    from zobench.runspec import RunSpec
 
 
 @app.command(rich_help_panel=TUNE)
 def finetune(
-    model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
-    steps: Steps = None, seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
-    data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None,
-    out: RunFolder = None, results: Results = Path("results"), device: Device = "auto", output: Json = None,
+    model: common.Model = None, name: common.Name = None, task: common.Task = None, method: common.Method = None,
+    scheme: common.Scheme = None,
+    steps: common.Steps = None, seq_len: common.SeqLen = None, dtype: common.Dtype = None,
+    batch_size: common.BatchSize = None,
+    data_dir: common.DataDir = None, weights_path: common.WeightsPath = None, changes: common.Changes = None,
+    out: common.RunFolder = None, results: common.Results = Path("results"), device: common.Device = "auto",
+    output: common.Json = None,
     resume: Annotated[bool, typer.Option("--resume", help="Only go on with the run in the folder.")] = False,
     seeds: Annotated[
         int | None, typer.Option(metavar="N", help="N runs, with the seeds from --set seed (0) on; their mean.")
     ] = None,
-    log: Log = None, verbose: EachStep = False, quiet: Quiet = False,
+    log: common.Log = None, verbose: common.EachStep = False, quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Fine-tune a model on a task; keep the best weights on dev, and test them once.
 
@@ -70,14 +52,13 @@ def finetune(
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     options = named(changes, **given)
     values = _checked(changed(options))
-    from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar
-    from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import usual_data_dir
     from zobench.finetune.cautions import trained
     from zobench.finetune.choices import chosen
     from zobench.finetune.loggers import loggers
     from zobench.measure.threads import settle
+    from zobench.session.tuning import as_ranks, tuned_spec
 
     logged = loggers(log or ())
     silent = output == "-" or not leads()
@@ -87,17 +68,17 @@ def finetune(
     results_of_seeds = []
     for seed in _seeds(values, seeds):
         of_seed = values if seeds is None else {**values, "seed": seed}
-        spec, notes = _spec(dict(of_seed), device)
+        spec, notes = tuned_spec(dict(of_seed), device)
         if seeds is not None and spec.gpus > 1:
             raise ValueError(f"`--seeds` must have one device, but got gpus={spec.gpus}; give each seed by itself")
         threads = settle() if spec.gpus == 1 else ""
         run_folder = out if out is None or seeds is None else out / f"seed-{seed}"
         folder = _run_folder(run_folder, spec, data_dir, results)  # of what was asked for: the same command finds it
-        spec = chosen(spec, of_seed, folder, data_dir, lambda text: None if silent else _say(text))
+        spec = chosen(spec, of_seed, folder, data_dir, lambda text: None if silent else console.say(text))
         if spec.gpus > 1 and not torchrun_ranks():
             places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
             flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
-            raise typer.Exit(_as_ranks(_finetune_again(options, device, places, flags, log or ()), spec))
+            raise typer.Exit(as_ranks(_finetune_again(options, device, places, flags, log or ()), spec))
         notes = [*notes, *filter(None, [threads]), f"folder: {folder}"]
         bar = TuningBar(console.error_console(), verbose=verbose)
         result = _trained(spec, folder, data_dir, () if silent else notes, resume, None if silent else bar, logged)
@@ -122,17 +103,14 @@ def _seeds(values: Mapping[str, Any], count: int | None) -> Sequence[int]:
 
 def _show_seeds(results: Sequence[Result], output: str | None) -> None:
     """Shows the mean over runs that differ in their seed alone, with its 95 % interval; as JSON with every run."""
-    from zobench.cli import console
     from zobench.cli.tuning_view import show_seeds
     from zobench.report.paired import over_seeds
-    from zobench.store import without_place
 
     means = over_seeds(results)
     if output is not None:
         scores = {name: {"mean": mean.value, "interval": [mean.low, mean.high]} for name, mean in means.items()}
         runs = [without_place(result).to_dict() for result in results]
-        text = json.dumps({"seeds": [result.spec.seed for result in results], **scores, "runs": runs}, indent=1)
-        print(text) if output == "-" else Path(output).write_text(text + "\n")
+        console.write_json(output, {"seeds": [result.spec.seed for result in results], **scores, "runs": runs})
     if output != "-":
         show_seeds(console.answer_console(), results, means)
 
@@ -142,47 +120,33 @@ def _trained(
     logged: Callable[[], list[Callback]],
 ) -> Result:  # fmt: skip
     """Says ``notes``, then trains with a ``bar`` that tells how it goes, if there is one."""
-    from zobench.cli import console
     from zobench.finetune import run
 
-    errors = console.error_console()
-    for note in notes:
-        _say(note)
-    with _told(errors, folder, spec.device), bar or nullcontext():
+    console.say(*notes)
+    with _told(console.error_console(), folder, spec.device), bar or nullcontext():
         hooks = bar.hooks(spec) if bar else None
         return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
 
 
-def _say(note: str) -> None:
-    from zobench.cli import console
-
-    console.error_console().print(note, style="dim", markup=False, soft_wrap=True)
-
-
 def _show(result: Result, folder: Path, output: str | None) -> None:
     """Shows the result, and writes it as JSON to the file ``output``; "-" prints just that."""
-    from zobench.cli import console
     from zobench.cli.tuning_view import show_result
-    from zobench.store import without_place
 
-    text = json.dumps(without_place(result).to_dict(), indent=1, allow_nan=False)
-    if output == "-":
-        print(text)
-        return
-    if output is not None:
-        Path(output).write_text(text + "\n")
-    show_result(console.answer_console(), result)
-    console.error_console().print(f"saved model: {folder / 'model'}", style="dim", markup=False, soft_wrap=True)
+    if not console.write_json(output, without_place(result).to_dict()):
+        show_result(console.answer_console(), result)
+        console.say(f"saved model: {folder / 'model'}")
 
 
 @app.command(rich_help_panel=TUNE)
 def search(
-    model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
-    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
+    model: common.Model = None, name: common.Name = None, task: common.Task = None, method: common.Method = None,
+    scheme: common.Scheme = None,
+    seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
     grid: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML of lists [by method and scheme].")] = None,
-    data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: RunFolder = None,
-    results: Results = Path("results"), device: Device = "auto", log: Log = None,
-    verbose: EachStep = False, quiet: Quiet = False,
+    data_dir: common.DataDir = None, weights_path: common.WeightsPath = None, changes: common.Changes = None,
+    out: common.RunFolder = None,
+    results: common.Results = Path("results"), device: common.Device = "auto", log: common.Log = None,
+    verbose: common.EachStep = False, quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Fine-tune over a grid, choose on dev, and test only the winner.
 
@@ -193,29 +157,28 @@ def search(
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     options = named(single, **given)
     values = _checked(changed(options))
-    from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
     from zobench.finetune import grids, usual_data_dir
     from zobench.finetune.loggers import loggers
     from zobench.finetune.search import cells
     from zobench.finetune.search import search as searched
     from zobench.measure.threads import settle
+    from zobench.session.tuning import check_fits, tuned_spec
 
     logged = loggers(log or ())
     errors = console.error_console()
     chosen = grids.load(grid) if grid is not None else grids.shipped(*grids.asked(values))
     varied = grids.checked({**{key: row for key, row in chosen.axes.items() if key not in values}, **axes})
-    spec, notes = _spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
+    spec, notes = tuned_spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
     if spec.gpus > 1:
         raise ValueError(f"`search` must have one device, but got gpus={spec.gpus}; use finetune, or gpus=1")
     folder = _folder(out, spec, "search")
     data_dir = data_dir or usual_data_dir()
     _check_folders(data_dir, folder, results)
-    _check_fits({folder / own.hash: own for own in cells(spec, varied)})
+    check_fits({folder / own.hash: own for own in cells(spec, varied)})
     source = chosen.source + (f", but {', '.join(axes)} given" if axes else "")
     told = grids.SearchGrid(varied, source if varied.keys() - axes else "given")
-    for note in filter(None, (*notes, f"grid: {told.text}", settle(), f"folder: {folder}")):
-        errors.print(note, style="dim", markup=False, soft_wrap=True)
+    console.say(*notes, f"grid: {told.text}", settle(), f"folder: {folder}")
     with _told(errors, folder, spec.device), TuningBar(errors, verbose=verbose) as bar:
         trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks, callbacks=logged)
     _store(winner.result, results)
@@ -225,8 +188,6 @@ def search(
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
     """``values``, whose words are known: what can be refused before torch is imported, which takes seconds."""
-    from zobench.runspec.registries import PROGRAMS, TASKS
-
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
     if given := PROGRAMS.provider(values.get("program", "")):
@@ -236,26 +197,6 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
         )
     check_words(values)
     return values
-
-
-def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
-    """The resolved spec, and a line for each value that was chosen, with the reason."""
-    from zobench.finetune import grids
-    from zobench.machine.device import choose_device
-    from zobench.recipes import matrix
-    from zobench.runspec import check_effect
-    from zobench.runspec.registries import scheme_of
-
-    chosen, why = choose_device(str(values.pop("device", device)))
-    taken, told = grids.defaults(values)
-    values = {"weights": "pretrained", **values, **taken}
-    asked = matrix.asked(values)
-    check_effect(asked, values)
-    spec, notes = asked.resolve(chosen), [why, told]
-    if "seq_len" not in values:
-        spec = spec.replace(seq_len=spec.seq_len - scheme_of(spec).virtual_tokens)
-        notes.append(f"seq_len: {spec.seq_len}, the longest text that {spec.model} takes here")
-    return spec, [note for note in notes if note]
 
 
 def _finetune_again(
@@ -271,17 +212,6 @@ def _finetune_again(
     changes = [f"--set={option}" for option in options]
     said = [flag for flag, is_given in flags.items() if is_given]
     return ["finetune", *changes, "--device", device, *given, *said, *(f"--log={name}" for name in log)]
-
-
-def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
-    """Runs ``zobench ARGUMENTS`` as each rank of ``spec`` and returns the exit code. ``ZOBENCH_RESTARTS``: how often
-    the ranks are started again after one was lost."""
-    from zobench.parallel.launch import again
-
-    restarts = os.environ.get("ZOBENCH_RESTARTS", "0")
-    if not restarts.isdecimal():
-        raise ValueError(f"`ZOBENCH_RESTARTS` must be a whole number, but got {restarts!r}; for example 2")
-    return again(arguments, spec, restarts=int(restarts))
 
 
 def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
@@ -303,12 +233,12 @@ def _folder(out: Path | None, spec: RunSpec, kind: str = "") -> Path:
 
 def _run_folder(out: Path | None, spec: RunSpec, data_dir: Path | None, results: Path) -> Path:
     """The run's folder, once all folders will do and the run fits this machine."""
-    from zobench.execute.process import leads
+    from zobench.session.tuning import check_fits
 
     folder = _folder(out, spec)
     _check_folders(data_dir, folder, results)
     if leads():
-        _check_fits({folder: spec})
+        check_fits({folder: spec})
     return folder
 
 
@@ -321,44 +251,12 @@ def _check_folders(data_dir: Path | None, folder: Path, results: Path) -> None:
     check_out("--results", results)
 
 
-def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
-    """Raises ``ValueError`` if a run (by its folder) that is not finished has no tokenizer, or is predicted not to fit
-    this machine.
-
-    It must fit into memory, and its snapshots onto the folder's disk: the best, the newest and one that is being
-    written, and in a search those of the run that leads.
-    """
-    from zobench import models
-    from zobench.cost import footprint, sizes
-    from zobench.execute import plan
-    from zobench.finetune.assemble import disk_dir
-    from zobench.finetune.run import RESULT
-    from zobench.machine.memory import free_disk_bytes
-
-    left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
-    room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
-    for folder, spec in left.items():
-        assert room is not None
-        if missing := plan.lacking(footprint.memory(spec), room):
-            raise ValueError(f"the run must fit this machine, but {missing}; {plan.remedy(spec)}")
-        need, have = (3 + (len(runs) > 1)) * sizes.snapshot_bytes(spec), free_disk_bytes(folder)
-        if need > have:
-            raise ValueError(
-                f"`--out` must have room for snapshots of {plan.gigabytes(need)}, but {plan.gigabytes(have)} are free "
-                f"for {folder}; name another folder"
-            )
-        models.tokenizer_place(spec)
-
-
 @contextmanager
 def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
     """Turns an interrupt inside the block into a line on how to go on and exit code 130, lack of memory into 1."""
-    from zobench.cli.console import alarm
-    from zobench.execute.process import leads
     from zobench.finetune import Interrupted
-    from zobench.parallel import PeerGoneError
+    from zobench.parallel.world import PeerGoneError
     from zobench.programs.cell import classify
-    from zobench.result import Outcome
 
     try:
         yield
@@ -380,6 +278,4 @@ def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
 
 
 def _store(result: Result, results: Path) -> None:
-    from zobench.store import Store
-
     Store(results).save(result)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zobench.cli import completion
+from zobench import recipes
+from zobench.cli import completion, console
 from zobench.cli.checks import check_file, check_json
 from zobench.cli.common import BatchSize, Changes, Dtype, Json, Model, Name, SeqLen, Stored, app, changed, named
 from zobench.cli.usage import FORESEE
+from zobench.result import Result
+from zobench.runspec import parse_size
 from zobench.session.inputs import check_folder, check_results, check_words
 
 if TYPE_CHECKING:
     from zobench.cost.choices import TargetMachine
     from zobench.cost.gpu import Prediction
     from zobench.cost.hardware import Gpu
-    from zobench.result import Result
 
 
 GpuName = Annotated[
@@ -60,7 +61,7 @@ def plan(
     output: Json = None,
 ) -> None:  # fmt: skip
     """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
-    from zobench.cli import console, forecast_view
+    from zobench.cli import forecast_view
     from zobench.cost import choices
     from zobench.cost.choices import TargetMachine
 
@@ -91,10 +92,8 @@ def plan(
             line.update(f"predicted for {card.name}")
     if trace is not None:
         _trace(trace, rows[0][1].prediction, sizes["disk"])
-    if output is not None:
-        plans = [forecast_view.plan_dict(target, best, others) for target, best, others, _ in rows]
-        _write(output, plans if gpu == "all" else plans[0])
-    if output == "-":
+    plans = [forecast_view.plan_dict(target, best, others) for target, best, others, _ in rows]
+    if console.write_json(output, plans if gpu == "all" else plans[0]):
         return
     screen = console.answer_console()
     if len(rows) == 1:
@@ -106,14 +105,13 @@ def plan(
 
 def _compare(values: Mapping[str, Any], target: TargetMachine, output: str | None) -> None:
     """Shows, or writes, the best settings of each way to tune the model of ``values`` at ``target``."""
-    from zobench.cli import console, forecast_view
+    from zobench.cli import forecast_view
     from zobench.cost import choices
 
     with console.error_console().status("predicting"):
         rows = [(name, choices.choices({**values, **fields}, target)[0]) for name, fields in choices.METHODS_COMPARED]
-    if output is not None:
-        _write(output, [{"tuned": name, **forecast_view.plan_dict(target, best, ())} for name, best in rows])
-    if output != "-":
+    plans = [{"tuned": name, **forecast_view.plan_dict(target, best, ())} for name, best in rows]
+    if not console.write_json(output, plans):
         forecast_view.show_methods(console.answer_console(), target, rows)
 
 
@@ -134,7 +132,8 @@ def _trace(path: Path, prediction: Prediction, disk: float) -> None:
         "spec": prediction.spec.to_dict(), "step_seconds": step.prediction.step_seconds, "stall_seconds": step.stall,
         "bound": step.prediction.bound,
     }  # fmt: skip
-    _write(str(path), events(f"{prediction.spec.label} on {prediction.gpu.name}, predicted", step.timeline, about))
+    name = f"{prediction.spec.label} on {prediction.gpu.name}, predicted"
+    console.write_json(str(path), events(name, step.timeline, about))
 
 
 def _result(path: Path) -> Result:
@@ -149,8 +148,6 @@ def _result(path: Path) -> Result:
 
 def _positive(option: str, text: str) -> int:
     """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0 and has a unit."""
-    from zobench.runspec import parse_size
-
     if (nbytes := parse_size(option, text)) <= 0:
         raise ValueError(f"`{option} > 0` must hold, but got {text!r}; leave it out")
     if text.strip().isdecimal():
@@ -177,7 +174,6 @@ def _fitted(gpu: Gpu, anchors: Sequence[Path] | None) -> Gpu:
     """``gpu`` fitted to the runs in the files ``anchors``, if there are any, and what that came to."""
     if not anchors:
         return gpu
-    from zobench.cli import console
     from zobench.cost.anchor import anchor
 
     results = [_result(path) for path in anchors]
@@ -187,16 +183,8 @@ def _fitted(gpu: Gpu, anchors: Sequence[Path] | None) -> Gpu:
     text = f"{gpu.name} fitted to {missed} (predicted against measured)"
     if anchored.gpu.errors != "anchored":
         text += "; not met well enough for a narrower range"
-    console.error_console().print(text, style="dim", markup=False, soft_wrap=True)
+    console.say(text)
     return anchored.gpu
-
-
-def _write(output: str, body: Any) -> None:
-    text = json.dumps(body, indent=1, allow_nan=False)
-    if output == "-":
-        print(text)
-        return
-    Path(output).write_text(text + "\n", encoding="utf-8")
 
 
 @app.command(rich_help_panel=FORESEE)
@@ -217,8 +205,7 @@ def predict(
     output: Json = None,
 ) -> None:  # fmt: skip
     """Fill the tables of a matrix with predictions for a GPU, beside what was measured here and the paper's values."""
-    from zobench import recipes
-    from zobench.cli import console, forecast_view
+    from zobench.cli import forecast_view
     from zobench.cost import registered
     from zobench.cost.gpu import predict as predicted
     from zobench.session.cells import matrix_cells
@@ -243,9 +230,8 @@ def predict(
         body = registered.registered(Path(name).stem, predictions, datetime.date.today())
         path = registered.write(register, body)
         console.error_console().print(f"registered: {path}, SHA-256 {body[registered.STAMP]}", soft_wrap=True)
-    if output is not None:
-        _write(output, [{**forecast_view.prediction_dict(each), "fits": each.fits} for each in predictions])
-    if output != "-":
+    rows = [{**forecast_view.prediction_dict(each), "fits": each.fits} for each in predictions]
+    if not console.write_json(output, rows):
         print(forecast_view.tables(matrix.tables, predictions, card, results, form), end="")
 
 

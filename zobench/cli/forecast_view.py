@@ -13,7 +13,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from zobench.cli import console
-from zobench.execute.plan import gigabytes
+from zobench.machine.texts import gigabytes
+from zobench.runspec import DECLARED
+from zobench.store import Store
 
 if TYPE_CHECKING:
     from zobench.cost.choices import Choice, TargetMachine
@@ -56,8 +58,6 @@ def prediction_dict(prediction: Prediction) -> dict[str, Any]:
 
 def _unusual(prediction: Prediction) -> dict[str, Any]:
     """The fields that are not at their defaults."""
-    from zobench.runspec import DECLARED
-
     values = prediction.spec.to_dict()
     return {key: value for key, value in values.items() if key == "model" or value != DECLARED[key].default}
 
@@ -120,7 +120,6 @@ def _baselines(ranked: Sequence[Choice], best: Choice, others: Sequence[Choice])
 
 
 def _difference(choice: Choice, best: Choice) -> str:
-    """The settings of ``choice`` that are not those of ``best``."""
     changed = [key for key in (*_CHOSEN, "wire") if getattr(choice.spec, key) != getattr(best.spec, key)]
     return " ".join(f"{key}={_word(getattr(choice.spec, key))}" for key in changed)
 
@@ -263,7 +262,6 @@ def tables(names: Sequence[str], predictions: Sequence[Prediction], gpu: Gpu, re
     """The matrix's tables: what is predicted of them, then what is stored, and the paper's values."""
     from zobench.report import artifacts, predicted
     from zobench.report.forecasts import VALUES
-    from zobench.store import Store
 
     screen, stored = console.answer_console(), Store(results).load()
     items = [table for name in names if (table := artifacts.laid_out(artifacts.load(name))) is not None]

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from zobench.cli.console import columns
 from zobench.cli.plan_view import distinct
-from zobench.execute.plan import duration
+from zobench.machine.texts import duration
+from zobench.runspec import RunSpec
 from zobench.store import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from zobench.execute.jobs import CellState, Submission
-    from zobench.runspec import RunSpec
 
 STYLES = {"done": "green", "running": "bold", "queued": "", "failed": "red", "lost": "red"}
 """By state; any other is a warning."""
 
 
-def say(screen: Console, lines: Sequence[str]) -> None:
-    """Prints the notes that are not empty."""
-    for line in lines:
-        if line:
-            screen.print(line, style="dim", markup=False, soft_wrap=True)
-
-
-def asks(asked: dict[str, Any]) -> str:
+def _asked_for(asked: Mapping[str, Any]) -> str:
     """``--time=60 --gres=gpu:1``: what a job asks for beyond one process on one node."""
     plain = {"nodes": 1, "ntasks_per_node": 1}
     rest = {key.replace("_", "-"): value for key, value in asked.items() if value != plain.get(key, False)}
@@ -38,7 +32,7 @@ def asks(asked: dict[str, Any]) -> str:
 
 
 def show_plan(
-    screen: Console, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[str]
+    screen: Console, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[Mapping[str, Any]]
 ) -> None:
     """One line per cell, done or to submit; then what the jobs ask for."""
     shared, names = distinct(specs)
@@ -48,9 +42,9 @@ def show_plan(
         words, style = ("submit", "") if spec in cells else ("done", "green")
         table.add_row(Text(names[spec.hash], style=style), Text(words, style=style))
     screen.print(table)
-    for words in dict.fromkeys(asked):
-        told = f"{number(asked.count(words), 'job')} of one cell each: {words}"
-        screen.print(Text(told, style="dim"), soft_wrap=True)
+    for words, count in Counter(map(_asked_for, asked)).items():
+        jobs = "1 job" if count == 1 else f"{count} jobs"
+        screen.print(Text(f"{jobs} of one cell each: {words}", style="dim"), soft_wrap=True)
     screen.print(Text(f"{len(cells)} of {len(specs)} cells to submit", style="bold"))
 
 
@@ -72,7 +66,6 @@ def show(screen: Console, submission: Submission, states: Sequence[CellState]) -
 
 
 def state_word(state: CellState) -> str:
-    """The word shown for a state."""
     return "done" if state.state == "ok" else state.state
 
 
@@ -81,8 +74,3 @@ def counts(states: Sequence[CellState]) -> str:
     words = [state_word(state) for state in states]
     order = ("done", "running", "queued", *words)
     return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(order) if word in words)
-
-
-def number(count: int, thing: str) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"

@@ -15,7 +15,7 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from zobench.cli.console import MIB
+from zobench.cli.console import MIB, STYLES
 from zobench.machine.texts import not_a_formula
 from zobench.report.quantity import rounded
 from zobench.result import Outcome, Result
@@ -34,10 +34,6 @@ _WARNINGS = {
 }  # fmt: skip
 _MANY = 10
 """Tests from which chance alone is worth a line."""
-_OUTCOMES = {
-    Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.FAILED: "red", Outcome.OOM: "yellow",
-    Outcome.TIMEOUT: "yellow", Outcome.CONTAMINATED: "yellow",
-}  # fmt: skip
 _VERDICTS = {Verdict.SAME: "green", Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.AMBIGUOUS: "yellow"}
 
 
@@ -150,7 +146,7 @@ _MEASURED = (
 
 
 def _about(name: str, cells: Sequence[str]) -> ListColumn:
-    styles = [_OUTCOMES[Outcome(cell)] for cell in cells] if name == "outcome" else ()
+    styles = [STYLES[Outcome(cell)] for cell in cells] if name == "outcome" else ()
     told = list(map(printable, cells))
     return ListColumn(name, told, right=name in _COUNTS, styles=styles, kept=name in _KEPT)
 

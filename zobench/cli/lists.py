@@ -9,10 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from zobench import recipes
 from zobench.cli import console
 from zobench.cli.listing import ListColumn, show
+from zobench.machine.texts import toml_of
+from zobench.runspec import DECLARED, METHODS, RunSpec, suggestion
 from zobench.runspec.registries import METRICS, MODELS, PROGRAMS, SCHEMES, TASKS
 from zobench.runspec.registry import Registry
+from zobench.store import printable
 
 if TYPE_CHECKING:
     from zobench.cost.hardware import Gpu
@@ -22,9 +26,6 @@ def show_lists(what: str) -> None:
     """Models with their sizes, methods with what a step costs, schemes; matrices, campaigns, tables and figures with
     their titles; tasks, metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the
     fields of a run, which are too many to stand among the rest."""
-    from zobench import recipes
-    from zobench.runspec import suggestion
-
     lists: dict[str, Callable[[Console], None]] = {
         "models": _models, "methods": _printed(_methods), "schemes": _printed(_schemes),
         "matrices": _printed(lambda: _recipes("runners")), "campaigns": _printed(lambda: _recipes("campaigns")),
@@ -138,7 +139,6 @@ def _given(registry: Registry[Any]) -> dict[str, str]:
 
 
 def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:
-    """``table`` with a row for each plug-in."""
     for name, provider in _given(registry).items():
         table.add_row(Text(name), Text(provider))
     return table
@@ -147,7 +147,6 @@ def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:
 def _methods() -> Table:
     """Each with what a step of OPT-125M takes at the fields' defaults."""
     from zobench.cost import passes
-    from zobench.runspec import METHODS, RunSpec
 
     table = console.columns("method", "forwards", "state", "formula", numbers=("forwards", "state"))
     table.caption, table.caption_justify = "forwards of a step of OPT-125M; state: copies of the weights", "left"
@@ -168,8 +167,6 @@ def _methods() -> Table:
 
 def _fields(screen: Console) -> None:
     """What ``--set`` can change, and which words there are."""
-    from zobench.runspec import DECLARED
-
     usual = ["" if field.required else field.write(field.default) for field in DECLARED.values()]
     words = [f" [{', '.join(field.choices)}]" if field.choices else "" for field in DECLARED.values()]
     about = [f"{field.about}{more}" for field, more in zip(DECLARED.values(), words, strict=True)]
@@ -187,10 +184,6 @@ def _size(count: int) -> str:
 
 
 def _recipes(kind: str) -> Table:
-    from zobench import recipes
-    from zobench.machine.texts import toml_of
-    from zobench.store import printable
-
     table = console.columns("name", "what it is")
     for name in recipes.names(kind):
         try:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from zobench import recipes
+from zobench.cli import console
 from zobench.cli.common import changed
+from zobench.cli.console import SweepProgress, alarm
 from zobench.cli.show import table_text
+from zobench.recipes.reference import PAPERS
+from zobench.result import Result
+from zobench.runspec import RunSpec
 from zobench.session.inputs import check_folder, check_results
 from zobench.session.monitor import Monitor
+from zobench.store import Store
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
     from zobench.execute.sweep import Summary, SweepHooks
-    from zobench.result import Result
     from zobench.session.machine import LocalMachine
 
 
@@ -26,33 +33,23 @@ class Terminal(Monitor):
     has a row for each cell; ``foretold``: a table that follows predicts what it leaves out."""
 
     def __init__(self, *, dry: bool = False, verbose: bool = False) -> None:
-        from zobench.cli import console
-
         self.errors = console.error_console()
         self._plans = console.answer_console() if dry else self.errors
         self._has_rows, self.foretold = dry or verbose, False
         self._warned: set[str] = set()
 
     def say(self, text: str, style: str = "dim") -> None:
-        """Prints ``text``, if there is one."""
-        from zobench.cli.console import alarm
-
         if text:
             screen = self.errors if style == "dim" else alarm(self.errors)
             screen.print(text, style=style, markup=False, soft_wrap=True)
 
     def busy(self, what: str) -> AbstractContextManager[object]:
-        """A line that moves."""
         return self.errors.status(what)
 
     def waiting(self, what: str) -> AbstractContextManager[object]:
-        """A line every few seconds."""
-        from zobench.cli import console
-
         return console.waiting(self.errors, what)
 
     def show_plan(self, title: str, steps: Sequence[Step], budget: float | None) -> None:
-        """Prints a plan of ``budget`` seconds."""
         from zobench.cli import plan_view
 
         if self._has_rows:
@@ -60,14 +57,19 @@ class Terminal(Monitor):
         else:
             plan_view.show_short_plan(self.errors, title, steps, budget, foretold=self.foretold)
 
+    def show_jobs(
+        self, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[Mapping[str, Any]]
+    ) -> None:
+        from zobench.cli import jobs_view
+
+        jobs_view.show_plan(self._plans, title, specs, cells, asked)
+
     def show_power(self, text: str) -> None:
-        """Prints which difference a protocol can find."""
         self._plans.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def cells(self, steps: Sequence[Step], budget: float | None) -> Iterator[SweepHooks]:
         """A bar, and a line for each cell."""
-        from zobench.cli.console import SweepProgress
         from zobench.execute.sweep import SweepHooks
 
         with SweepProgress(self.errors, steps, budget, self._warned) as bar:
@@ -80,11 +82,8 @@ def run_matrix(
 ) -> None:  # fmt: skip
     """Plans and runs the matrix ``name``, stores each result, and prints its tables, if it ``shows_tables``.
     ``options``: of :class:`zobench.session.matrices.SweepOptions`. Ends in ``typer.Exit``, but for a dry run."""
-    from zobench import recipes
-    from zobench.recipes.reference import PAPERS
     from zobench.session.machine import LocalMachine
     from zobench.session.matrices import MatrixSweep, SweepOptions, refuse_torchrun
-    from zobench.store import Store
 
     refuse_torchrun()
     values = changed(changes)
@@ -110,9 +109,9 @@ def run_matrix(
 
 def _show(session: LocalMachine, summary: Summary, tables: Sequence[str], *, names_others: bool) -> None:
     """Shows what the sweep came to, its tables, and, if it ``names_others``, the runs that are in none."""
-    from zobench.cli import console, listing
+    from zobench.cli import listing
 
-    console.show_summary(console.error_console(), summary.results, summary.unsaved, summary.interrupted)
+    console.show_summary(console.error_console(), summary)
     for name in tables:
         text = table_text(name, session.store.root, "terminal", session.machine, summary.results)
         print("\n" + text, end="")
@@ -126,15 +125,33 @@ def _close(
     disk_dir: Path | None,
 ) -> NoReturn:  # fmt: skip
     """Says how the cells go on that wait. Exit code 1: a cell failed or is lost."""
-    from zobench.cli import found
-    from zobench.result import Outcome
-
     screen.errors.print()
-    again = found.sweep_command(name, changes, device, results, disk_dir)
-    for line in found.closing(summary.results, summary.waiting, str(results), again):
+    again = sweep_command(name, changes, device, results, disk_dir)
+    for line in closing(summary.results, summary.waiting, str(results), again):
         screen.errors.print(line, markup=False, soft_wrap=True)
-    broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
-    raise typer.Exit(1 if broken else 0)
+    raise typer.Exit(int(summary.is_broken))
+
+
+def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
+    """Lines on what was found in ``results``, where all of it can be seen, and, if cells ``wait``, how they go on."""
+    from zobench.session.gains import gains
+
+    lines = [f"found: {text}" for text in gains(results)[:1]]
+    own = "" if folder == "results" else f" --results {shlex.quote(folder)}"
+    lines.append(f"all tables, figures and claims beside the papers': zobench report{own}")
+    if wait:
+        cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
+        lines.append(f"{cells} for more time; to go on: {again}")
+    return lines
+
+
+def sweep_command(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
+    """The command that runs the same cells into the same store."""
+    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
+    given["--results"] = None if results == Path("results") else results
+    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    sets = [word for change in changes or () for word in ("--set", change)]
+    return shlex.join(["zobench", "sweep", name, *sets, *words])
 
 
 def _outside_tables(tables: Sequence[str], results: Sequence[Result]) -> list[Result]:

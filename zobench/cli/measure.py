@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zobench.cli import completion
+from zobench.cli import common, completion, console
 from zobench.cli.checks import check_json
-from zobench.cli.common import (
-    BatchSize,
-    Budget,
-    Changes,
-    DetectWarmUp,
-    Device,
-    DeviceMemory,
-    DiskDir,
-    DryRun,
-    Dtype,
-    Engine,
-    Executor,
-    Gres,
-    Interleave,
-    Jobs,
-    Json,
-    Model,
-    Name,
-    Partition,
-    Price,
-    Quiet,
-    Rendezvous,
-    Repeats,
-    Results,
-    Retry,
-    SeqLen,
-    Slurm,
-    Task,
-    Time,
-    Timeout,
-    Turns,
-    Until,
-    Verbose,
-    app,
-    changed,
-    named,
-)
-from zobench.cli.matrices import run_matrix
+from zobench.cli.common import app, changed, named
+from zobench.cli.matrices import Terminal, run_matrix
 from zobench.cli.usage import KEPT, MEASURE
+from zobench.machine.device import check_devices, choose_device
+from zobench.machine.processes import leads
+from zobench.result import Outcome, Result
+from zobench.runspec import SEQ_LEN, RunSpec, check_effect
 from zobench.session.inputs import check_folder, check_price, check_results, parse_seconds
+from zobench.store import Store, without_place
 
 if TYPE_CHECKING:
-    from zobench.cost import Estimate
-    from zobench.result import Result
-    from zobench.runspec import RunSpec
+    pass
 
 Kept = Annotated[
     Path | None,
@@ -69,13 +34,19 @@ def sweep(
     name: Annotated[str, typer.Argument(
         metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.", autocompletion=completion.matrices
     )],
-    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
-    changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
-    timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
-    device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
-    gres: Gres = None, time: Time = None, slurm: Slurm = None, rendezvous: Rendezvous = None, task: Task = None,
-    repeats: Repeats = None, until: Until = None, interleave: Interleave = None, turns: Turns = False,
-    detect_warm_up: DetectWarmUp = False, price: Price = None, verbose: Verbose = False, quiet: Quiet = False,
+    seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
+    changes: common.Changes = None, device: common.Device = "auto", results: common.Results = Path("results"),
+    budget: common.Budget = None,
+    timeout: common.Timeout = None, retry: common.Retry = "failed,contaminated", disk_dir: common.DiskDir = None,
+    dry_run: common.DryRun = False,
+    device_memory: common.DeviceMemory = None, executor: common.Executor = "here", jobs: common.Jobs = None,
+    partition: common.Partition = None,
+    gres: common.Gres = None, time: common.Time = None, slurm: common.Slurm = None,
+    rendezvous: common.Rendezvous = None, task: common.Task = None,
+    repeats: common.Repeats = None, until: common.Until = None, interleave: common.Interleave = None,
+    turns: common.Turns = False,
+    detect_warm_up: common.DetectWarmUp = False, price: common.Price = None, verbose: common.Verbose = False,
+    quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Run a matrix of cells and print its tables, or hand it over (--executor local, slurm).
 
@@ -114,14 +85,19 @@ def sweep(
 
 @app.command(rich_help_panel=MEASURE)
 def ablate(
-    model: Model = None, name: Name = None,
-    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
-    changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
-    timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
-    device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
-    gres: Gres = None, time: Time = None, slurm: Slurm = None,
-    repeats: Repeats = None, until: Until = None, interleave: Interleave = None, turns: Turns = False,
-    detect_warm_up: DetectWarmUp = False, price: Price = None, verbose: Verbose = False, quiet: Quiet = False,
+    model: common.Model = None, name: common.Name = None,
+    seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
+    changes: common.Changes = None, device: common.Device = "auto", results: common.Results = Path("results"),
+    budget: common.Budget = None,
+    timeout: common.Timeout = None, retry: common.Retry = "failed,contaminated", disk_dir: common.DiskDir = None,
+    dry_run: common.DryRun = False,
+    device_memory: common.DeviceMemory = None, executor: common.Executor = "here", jobs: common.Jobs = None,
+    partition: common.Partition = None,
+    gres: common.Gres = None, time: common.Time = None, slurm: common.Slurm = None,
+    repeats: common.Repeats = None, until: common.Until = None, interleave: common.Interleave = None,
+    turns: common.Turns = False,
+    detect_warm_up: common.DetectWarmUp = False, price: common.Price = None, verbose: common.Verbose = False,
+    quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Sweep the matrix `ablation`: ZO2 less one mechanism each, of the matrix's models or of one."""
     sweep(
@@ -136,22 +112,19 @@ def ablate(
 
 @app.command(rich_help_panel=MEASURE)
 def run(
-    model: Model = None,
-    name: Name = None,
-    engine: Engine = None,
-    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
-    changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
-    output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
-    task: Task = None, results: Kept = None, quiet: Quiet = False,
+    model: common.Model = None,
+    name: common.Name = None,
+    engine: common.Engine = None,
+    seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
+    changes: common.Changes = None, device: common.Device = "auto", device_memory: common.DeviceMemory = None,
+    output: common.Json = None, timeout: common.Timeout = None, disk_dir: common.DiskDir = None,
+    rendezvous: common.Rendezvous = None,
+    task: common.Task = None, results: Kept = None, quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
-    from zobench.cost import footprint
-    from zobench.execute.process import check_start, leads
-    from zobench.machine.device import check_devices, choose_device
+    from zobench.execute.process import check_start
     from zobench.recipes import matrix
-    from zobench.result import Outcome
-    from zobench.runspec import check_effect
-    from zobench.store import Store
+    from zobench.session.single import measured
 
     given = {"model": model, "name": name, "engine": engine, "device_memory": device_memory, "task": task}
     values = changed(named(changes, **given, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
@@ -170,10 +143,9 @@ def run(
     meet_at(rendezvous)
     check_start(spec, bound)
     check_devices(spec)
-    need = footprint.memory(spec)
     if not silent:
         _say_choices(spec, why, seq_len_given="seq_len" in values)
-    result = _measured(spec, need, bound, disk_dir, silent)
+    result = measured(spec, Terminal(), timeout=bound, disk_dir=disk_dir, silent=silent)
     if results is not None and leads():
         Store(results).save(result)
     _show(result, output)
@@ -191,125 +163,47 @@ def meet_at(endpoint: str | None) -> None:
 
 def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:
     """Says what was chosen for the cell: its device (``why``), what lies in device memory, its sequence length."""
-    from zobench.cli import console
     from zobench.cost import footprint
-    from zobench.runspec import SEQ_LEN
 
-    errors = console.error_console()
-    errors.print(why, style="dim")
-    if reason := footprint.fit(spec)[1]:
-        errors.print(reason, style="dim")
+    console.say(why, footprint.fit(spec)[1])
     if spec.config_hash and spec.weights == "random":
-        told = f"weights: random, as {spec.model}'s config.json says; its own with --set weights=pretrained"
-        errors.print(told, style="dim", markup=False, soft_wrap=True)
+        console.say(f"weights: random, as {spec.model}'s config.json says; its own with --set weights=pretrained")
     if not seq_len_given and spec.seq_len < SEQ_LEN:
-        errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
-
-
-_LONG = {"cpu": 1e13, "cuda": 1e15}
-"""Operations that may take a minute: then it is worth the seconds in which the machine's rates are measured, once."""
-_MINUTE = 60.0
-
-
-def _foreseen(spec: RunSpec, disk_dir: Path | None, quiet: bool) -> Estimate | None:
-    """What a cell that may take a minute is predicted to take; unless ``quiet`` it is said, where it is that long.
-
-    A ``quiet`` one is predicted only where its interval of write-backs follows from that.
-    """
-    from zobench import cost
-    from zobench.cli import console
-    from zobench.cost import interval
-    from zobench.execute import plan
-    from zobench.execute.rates import calibration
-    from zobench.measure.environment import fingerprint_without_torch
-    from zobench.models import cache
-
-    count, errors = spec.steps + spec.warmup, console.error_console()
-    short = count * cost.operations(spec) < _LONG[spec.device.partition(":")[0]]
-    if short or (quiet and not interval.is_open(spec)):
-        return None
-    try:
-        with errors.status("measuring this machine's rates, once"):
-            machine = fingerprint_without_torch()["machine"]
-            rates = calibration(cache.root(), machine, spec.device, disk_dir)
-    except OSError as error:
-        errors.print(f"time: not predicted ({error})", style="dim", markup=False, soft_wrap=True)
-        return None
-    guess = cost.estimate(spec, cost.Rates.of(rates))
-    told = [guess.consolidation.reason] if guess.consolidation else []
-    if guess.seconds > _MINUTE:
-        each = plan.duration(guess.step_seconds)
-        told.append(f"time: about {plan.duration(guess.seconds)} (predicted): {count} steps of {each}")
-    for line in told if not quiet else ():
-        errors.print(line, style="dim", markup=False, soft_wrap=True)
-    return guess
-
-
-def _measured(
-    spec: RunSpec, need: tuple[int, int, int], timeout: float | None, disk_dir: Path | None, quiet: bool
-) -> Result:
-    """The cell's result; it is skipped, and no process started, if the (device, host, disk) bytes that it needs are not
-    free. Ranks of torchrun's do not look on a GPU: others of them take its memory already. ``timeout`` in seconds.
-    """
-    from zobench.cli import console
-    from zobench.execute import plan
-    from zobench.execute.outcome import failed
-    from zobench.execute.process import run_in_process, torchrun_ranks
-    from zobench.result import Outcome
-
-    alone = spec.device == "cpu" or not torchrun_ranks()
-    if alone and (missing := plan.lacking(need, plan.limits(spec.device, disk_dir))):
-        return failed(spec, Outcome.SKIPPED, f"{missing}; {plan.remedy(spec)}")
-    guess = _foreseen(spec, disk_dir, quiet) if alone else None
-    with nullcontext() if quiet else console.error_console().status(f"measuring {spec.label}"):
-        written = None if guess is None else guess.consolidation
-        return run_in_process(spec, timeout=timeout, disk_dir=disk_dir, written=written)
+        console.say(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions")
 
 
 def _show(result: Result, output: str | None) -> None:
     """Shows the result, and writes it as JSON to the file ``output``; "-" prints only the JSON, and why it failed."""
-    from zobench.cli import console
-    from zobench.execute.process import leads
-    from zobench.result import Outcome
-    from zobench.store import without_place
-
     quiet, errors = output == "-", console.error_console()
     if not quiet or result.outcome is not Outcome.OK:
         screen = errors if result.outcome is Outcome.OK else console.alarm(errors)
         screen.print(console.outcome_line(result), soft_wrap=True)
         console.show_warnings(errors, result.warnings)
-    text = json.dumps(without_place(result).to_dict(), indent=1, allow_nan=False)
-    if quiet and leads():
-        print(text)
-    elif output is not None and leads():
-        Path(output).write_text(text + "\n")
+    if leads():
+        console.write_json(output, without_place(result).to_dict())
 
 
 @app.command(rich_help_panel=MEASURE)
-def doctor(device: Device = "auto", disk_dir: DiskDir = None, quiet: Quiet = False) -> None:
+def doctor(device: common.Device = "auto", disk_dir: common.DiskDir = None, quiet: common.Quiet = False) -> None:
     """Say what is here, what is missing, and how fast it is."""
-    from zobench.cli import console
-    from zobench.machine.device import choose_device
     from zobench.measure import doctor as examination
 
     chosen, why = choose_device(device)
-    errors = console.error_console()
-    errors.print(why, style="dim")
-    with errors.status("measuring, a few seconds"):
+    console.say(why)
+    with console.error_console().status("measuring, a few seconds"):
         rows = examination.report(chosen, disk_dir)
     console.show_doctor(rows)
 
 
 @app.command(rich_help_panel=MEASURE)
 def selftest(
-    device: Device = "auto",
+    device: common.Device = "auto",
     minutes: Annotated[float, typer.Option(help="About how long it takes.")] = 10.0,
     only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Run this check alone; repeatable.")] = None,
-    changes: Changes = None, output: Json = None, disk_dir: DiskDir = None, quiet: Quiet = False,
+    changes: common.Changes = None, output: common.Json = None, disk_dir: common.DiskDir = None,
+    quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Check on this device that zobench is right and fast: a verdict of one page, and a JSON to attach to an issue."""
-    from zobench.cli import console
-    from zobench.machine.device import choose_device
     from zobench.selftest import run as checks
 
     if not 0 < minutes < float("inf"):
@@ -318,14 +212,11 @@ def selftest(
     check_folder("--disk-dir", disk_dir)
     check_json(output)
     chosen, why = choose_device(str(values.pop("device", device)))
-    errors = console.error_console()
-    errors.print(why, style="dim")
-    with errors.status("checking") as line:
+    console.say(why)
+    with console.error_console().status("checking") as line:
         found = checks.selftest(
             chosen, minutes * 60, wanted, values, disk_dir, lambda check: line.update(f"checking: {check.name}")
         )
-    text = json.dumps(found.to_dict(), indent=1, allow_nan=False)
-    print(text if output == "-" else found.page())
-    if output not in (None, "-"):
-        Path(str(output)).write_text(text + "\n")
+    if not console.write_json(output, found.to_dict()):
+        print(found.page())
     raise typer.Exit(1 if found.failed else 0)

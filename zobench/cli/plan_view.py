@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from zobench.cli.listing import ListColumn, show
-from zobench.execute.plan import Step, duration, gigabytes
+from zobench.execute.plan import Step
+from zobench.machine.texts import duration, gigabytes
 from zobench.runspec import RunSpec, labels
 from zobench.store import printable
 

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from zobench.cli import console
 from zobench.cli.common import app
 from zobench.cli.usage import ELSEWHERE
+from zobench.runspec import suggestion
 
 program = typer.Typer(
     name="program", help="Add authors' programs, which then run cells beside zobench's engine.", add_completion=False,
@@ -39,7 +41,6 @@ def add(
 @program.command("list")
 def list_() -> None:
     """List the programs that were added: commit, versions, and where they are."""
-    from zobench.cli import console
     from zobench.cli.listing import ListColumn, show
     from zobench.programs import clones
 
@@ -59,7 +60,6 @@ def list_() -> None:
 def remove(name: Name) -> None:
     """Forget a program; its clone and its environment stay."""
     from zobench.programs import clones
-    from zobench.runspec import suggestion
 
     found = clones.load()
     if name not in found:

@@ -9,25 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from zobench.cli import completion
+from zobench.cli import common, completion, console
 from zobench.cli.checks import check_out, check_there, tell_empty
-from zobench.cli.common import (
-    Budget,
-    Changes,
-    Device,
-    DiskDir,
-    DryRun,
-    Quiet,
-    Repeats,
-    Results,
-    Stored,
-    Until,
-    Verbose,
-    app,
-)
+from zobench.cli.common import app
 from zobench.cli.matrices import run_matrix
 from zobench.cli.show import table_text
 from zobench.cli.usage import LOOK, MEASURE
+from zobench.recipes.reference import Reference
+from zobench.store import Store
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -36,11 +25,12 @@ def reproduce(
         metavar="NAME|FILE", help="A table or figure of `zobench list`: zo2/table5.",
         autocompletion=completion.artifacts,
     )],
-    changes: Changes = None, results: Results = Path("results"), device: Device = "auto", budget: Budget = None,
-    disk_dir: DiskDir = None, dry_run: DryRun = False,
-    repeats: Repeats = None, until: Until = None,
+    changes: common.Changes = None, results: common.Results = Path("results"), device: common.Device = "auto",
+    budget: common.Budget = None,
+    disk_dir: common.DiskDir = None, dry_run: common.DryRun = False,
+    repeats: common.Repeats = None, until: common.Until = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where a figure's files go.")] = Path("."),
-    verbose: Verbose = False, quiet: Quiet = False,
+    verbose: common.Verbose = False, quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Measure here what a table or figure of a paper shows, and show it beside the paper's values.
 
@@ -77,7 +67,7 @@ def figure(
             metavar="NAME|FILE", help="A figure of `zobench list`, or a .toml file.", autocompletion=completion.figures
         ),
     ],
-    results: Stored = Path("results"),
+    results: common.Stored = Path("results"),
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where its files go.")] = Path("."),
 ) -> None:
     """Draw a figure from stored results, as PNG, SVG, PDF and CSV; nothing is measured."""
@@ -94,17 +84,14 @@ def figure(
 
 def _figure(plot: Any, results: Path, out: Path) -> None:
     """Writes the figure's files, and prints where they are and what they lack."""
-    from zobench.recipes.reference import Reference
     from zobench.report import artifacts, publish
-    from zobench.store import Store
 
     store = Store(results)
     stored = store.load()
     artifact, _ = artifacts.make(plot, stored, Reference.load())
     if not stored:
         tell_empty([results], "the figure has none of its own")
-    for problem in store.problems:
-        print(f"not read: {problem}", file=sys.stderr)
+    console.tell_problems(store.problems)
     for chart in artifact.charts:
         for text in chart.lacking:
             print(text)
@@ -115,22 +102,19 @@ def _figure(plot: Any, results: Path, out: Path) -> None:
 @app.command(rich_help_panel=LOOK)
 def report(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write into; made if needed.")],
-    results: Stored = Path("results"), quiet: Quiet = False,
+    results: common.Stored = Path("results"), quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Write every table and figure of the papers, filled with the stored results, and a page of all of them."""
     from rich.progress import Progress
 
-    from zobench.cli import console
     from zobench.report import publish
-    from zobench.store import Store
 
     check_there(results)
     publish.check_extras("a report", publish.WHOLE)
     check_out("--out", out)
     store, errors = Store(results), console.error_console()
     stored = store.load()
-    for problem in store.problems:
-        print(f"not read: {problem}", file=sys.stderr)
+    console.tell_problems(store.problems)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("tables and figures")
         book = publish.publish(

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from zobench.cli import completion
+from zobench.cli import completion, console
 from zobench.cli.checks import check_file, check_there, tell_empty
 from zobench.cli.common import Stored, app
 from zobench.cli.usage import LOOK
 from zobench.session.inputs import check_price, parse_percent
+from zobench.store import Store
 
 
 @app.command(rich_help_panel=LOOK)
@@ -43,11 +44,7 @@ def table(
     said = {"price_per_hour": price, "target_accuracy": target}
     if form == "parquet":
         return _write_parquet(name, results, machine, said, output)
-    text = table_text(name, results, form, machine, said=said)
-    if output is None:
-        print(text, end="")
-    else:
-        output.write_text(text)
+    console.write_text(output, table_text(name, results, form, machine, said=said))
 
 
 @app.command("list", rich_help_panel=LOOK)
@@ -75,22 +72,19 @@ def table_text(
 
     ``said``: what else is known of every run, in place of what its environment says.
     """
-    from zobench.cli.console import NARROWEST, answer_console, is_colored
     from zobench.report import artifacts, render
     from zobench.report.cells import mismatch
-    from zobench.store import Store
 
     item: Any = artifacts.load(name)
     if item.is_figure:
         raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench figure {name}")
     store = Store(results)
     shown = _with_fresh(_saying(store.runs(), said or {}), fresh or ())
-    screen = answer_console()
-    for problem in store.problems if fresh is None else ():
-        print(f"not read: {problem}", file=sys.stderr)
+    screen = console.answer_console()
+    console.tell_problems(store.problems if fresh is None else ())
     text = render(
-        item, shown, form, machine=machine if shown or fresh is None else None, width=max(NARROWEST, screen.width),
-        color=is_colored(screen),
+        item, shown, form, machine=machine if shown or fresh is None else None,
+        width=max(console.NARROWEST, screen.width), color=console.is_colored(screen),
     )  # fmt: skip
     own = artifacts.laid_out(item)
     if shown and own is not None and (why := mismatch(own, shown)):
@@ -107,9 +101,7 @@ def _saying(runs: Iterable[Any], said: Mapping[str, Any]) -> list[Any]:
 
 
 def _write_parquet(name: str, results: Path, machine: str | None, said: Mapping[str, Any], output: Path | None) -> None:
-    """Writes the table's data frame."""
     from zobench.report import artifacts, publish
-    from zobench.store import Store
 
     if output is None:
         raise ValueError("`--format parquet` must have a file, but --out is missing; add --out table.parquet")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from zobench import recipes
+from zobench.cli import console
 from zobench.cli.checks import check_file, check_there, tell_empty
 from zobench.cli.common import DataDir, Device, Quiet, Stored, app
 from zobench.cli.usage import LOOK, TUNE
+from zobench.runspec import suggestion
 from zobench.session.inputs import check_folder, check_results, parse_percent, parse_seconds
+from zobench.stats.significance import exceeds
+from zobench.store import Store, printable
 
 if TYPE_CHECKING:
     from zobench.finetune.verify import Verified
@@ -73,12 +76,12 @@ def results_(
 
 def _show(places: Sequence[Path], wanted: Any, sort: str | None, output: Path | None) -> None:
     """Lists the runs in ``places`` that fulfil the conditions ``wanted``, or writes them to the file ``output``."""
-    from zobench.cli import console, listing
-    from zobench.store import Store, query
+    from zobench.cli import listing
+    from zobench.store import query
 
     stores = [Store(folder) for folder in places]
     loaded = [result for store in stores for result in store.load()]
-    tell_problems(problem for store in stores for problem in store.problems)
+    console.tell_problems(problem for store in stores for problem in store.problems)
     chosen = query.select(loaded, wanted)
     chosen = query.ordered(chosen, sort) if sort else chosen
     if not loaded:
@@ -144,23 +147,18 @@ def _show_comparison(
     words: tuple[str, str], results: Path, tolerance: float, form: str, *, across_machines: bool
 ) -> Comparison:
     """Compares the two sides that ``words`` name, shows that in ``form``, and what a reader should know of it."""
-    from zobench.cli import console, listing
-    from zobench.runspec import suggestion
+    from zobench.cli import listing
     from zobench.store import compare as comparing
-    from zobench.store import printable
 
     if form not in (forms := ("terminal", "csv")):
         raise ValueError(f"unknown format {form!r}; {suggestion(form, forms)}")
     check_there(results)
     sides = [comparing.side(word, results) for word in words]
-    tell_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
+    console.tell_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
     comparison = comparing.compare(
-        sides[0][0],
-        sides[1][0],
-        tolerance=tolerance,
-        across_machines=across_machines,
+        sides[0][0], sides[1][0], tolerance=tolerance, across_machines=across_machines,
         may_differ=comparing.differing_fields(words),
-    )
+    )  # fmt: skip
     if form == "csv":
         listing.write_comparison(comparison, sys.stdout)
     else:
@@ -171,8 +169,6 @@ def _show_comparison(
 
 def _regressed(comparison: Comparison, bound: float) -> bool:
     """Tells what is worse in B by more than ``bound``, a share; whether anything is."""
-    from zobench.cli import console
-    from zobench.store import printable
     from zobench.store.compare import Verdict, regressions
 
     errors, worse = console.error_console(), regressions(comparison, bound)
@@ -220,16 +216,10 @@ def verify(
         raise ValueError(f"`--target` must be above 0% and below 100%, but got {target}; for example 85%")
     check_folder("RUN", run.parent if run.suffix == ".json" else run)
     check_folder("--data-dir", data_dir)
-    from zobench.cli import console
     from zobench.finetune import usual_data_dir
     from zobench.finetune.verify import verify as verified
-    from zobench.store import printable
 
-    errors = console.error_console()
-    found = verified(
-        run, model=model, device=device, data_dir=data_dir or usual_data_dir(),
-        say=lambda text: errors.print(text, style="dim", markup=False, soft_wrap=True),
-    )  # fmt: skip
+    found = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
     for line in _told(found):
         print(printable(line))
     shown = share is None or _exceeds(found, share)
@@ -256,8 +246,6 @@ def _told(found: Verified) -> list[str]:
 
 def _exceeds(found: Verified, target: float) -> bool:
     """Says whether the test set shows an accuracy above ``target``, and whether it does."""
-    from zobench.stats.significance import exceeds
-
     tests = [seen for seen in found.seen if seen.split == "test" and seen.names[0] == "accuracy"]
     if not tests:
         raise ValueError("`--target` needs an accuracy on a test set, but the run has none; leave --target out")
@@ -283,23 +271,18 @@ def trace(
     if output is not None:
         check_file("--out", output)
     check_there(results)
-    text = json.dumps(traced(query.named_run(run, results)), indent=1, allow_nan=False) + "\n"
-    if output is None:
-        print(text, end="")
-    else:
-        output.write_text(text)
+    console.write_json("-" if output is None else str(output), traced(query.named_run(run, results)))
 
 
 def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
     """Merges other stores into this one and prints how many results were new. Ends in ``typer.Exit`` with 1 if anything
     was left out, as packing does. Registered predictions of what it then holds are scored."""
     from zobench.cost import registered
-    from zobench.store import Store, printable
     from zobench.store.merge import merge
 
     check_results(into, "--merge-into")
     merged = merge(folders, into, keep_text=keep_text)
-    tell_problems(merged.problems)
+    console.tell_problems(merged.problems)
     for line in merged.choices:
         print(printable(line))
     print(f"{into}: {merged.added} added, {merged.equal} there already, {len(merged.choices)} chosen between")
@@ -314,7 +297,6 @@ def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
 
 def pack_store(folder: Path, archive: Path, *, keep_text: bool) -> None:
     """Packs a store to be sent, and says what is left out. Ends in ``typer.Exit`` with 1 if anything is."""
-    from zobench.store import printable
     from zobench.store.pack import ENDING, pack
 
     if not archive.name.endswith(ENDING):
@@ -326,9 +308,3 @@ def pack_store(folder: Path, archive: Path, *, keep_text: bool) -> None:
     print(f"{archive}: {packed.runs} {'run' if packed.runs == 1 else 'runs'}, {len(packed.left_out)} left out")
     if packed.left_out:
         raise typer.Exit(1)
-
-
-def tell_problems(problems: Iterable[str]) -> None:
-    """Prints the files that could not be read."""
-    for problem in problems:
-        print(f"not read: {problem}", file=sys.stderr)

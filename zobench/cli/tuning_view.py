@@ -10,15 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
-from rich.table import Table
 from rich.text import Text
 
-from zobench.cli.console import MIB, Seldom, bar_width, show_warnings
-from zobench.execute.plan import duration
+from zobench.cli.console import MIB, Seldom, bar_width, columns, show_warnings
 from zobench.finetune.assess import Assessed
 from zobench.finetune.cautions import trained
 from zobench.finetune.progress import Evaluation, Hooks, StepReport
 from zobench.finetune.search import Trial
+from zobench.machine.texts import duration
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
@@ -111,9 +110,8 @@ def _joined(told: Mapping[str, str]) -> str:
 def show_result(console: Console, result: Result) -> None:
     """Start, best on dev and test, beside the share of the most frequent answer; then what the run cost."""
     evaluation = result.evaluation
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("", "step", *map(_words, result.scores), "loss", "majority"):
-        table.add_column(name, justify="right" if name else "left", header_style="dim")
+    numbers = ("step", *map(_words, result.scores), "loss", "majority")
+    table = columns("", *numbers, numbers=numbers)
     lost = _only_lost(result)
     best = "dev, best after the start" if lost else "dev at its best"
     rows = (("dev at the start", "start", "dev"), (best, "best", "dev"), ("test, with the best", "test", "test"))
@@ -129,7 +127,7 @@ def show_result(console: Console, result: Result) -> None:
 
 def show_assessed(console: Console, assessed: Assessed, interval: tuple[float, float] | None) -> None:
     """One row: the scores on the split, the 95 % ``interval`` of an accuracy, the loss, the majority's share."""
-    table, seen = Table(box=None, padding=(0, 2, 0, 0)), assessed.seen
+    seen = assessed.seen
     ends = "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}"
     cells = {
         "": seen.split, **{_words(name): score(name, value) for name, value in seen.scores.items()},
@@ -137,18 +135,18 @@ def show_assessed(console: Console, assessed: Assessed, interval: tuple[float, f
         "majority": "—" if assessed.majority is None else f"{assessed.majority:.1%}",
         "tokens" if seen.names[0] == "perplexity" else "examples": str(seen.count),
     }  # fmt: skip
-    for name, cell in cells.items():
-        if cell or not name:
-            table.add_column(name, justify="right" if name else "left", header_style="dim")
-    table.add_row(*filter(None, cells.values()))
+    shown = {name: cell for name, cell in cells.items() if cell}
+    table = columns(*shown, numbers=[name for name in shown if name])
+    table.add_row(*shown.values())
     console.print(table)
 
 
 def show_seeds(console: Console, results: Sequence[Result], means: Mapping[str, Difference]) -> None:
     """A row for each run, and for each score the mean over the seeds with its 95 % interval."""
-    table, names = Table(box=None, padding=(0, 2, 0, 0)), results[0].scores
-    for name in ("seed", *(f"{split} {_words(name)}" for split in ("dev", "test") for name in names), "test loss"):
-        table.add_column(name, justify="right", header_style="dim")
+    names = results[0].scores
+    scores = [f"{split} {_words(name)}" for split in ("dev", "test") for name in names]
+    headings = ("seed", *scores, "test loss")
+    table = columns(*headings, numbers=headings)
     for result in results:
         best, test = result.evaluation["best"], result.evaluation.get("test", {})
         cells = [score(name, row.get(name)) for row in (best, test) for name in names]
@@ -197,10 +195,10 @@ def _number(value: float | None) -> str:
 
 def show_search(console: Console, cells: Sequence[Trial], winner: Trial) -> None:
     """One row per run, and the test's accuracy in the winner's alone."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
     first = winner.result.scores[0]
-    for name in (*winner.changes, "step", "dev loss", f"dev {_words(first)}", "skipped", f"test {_words(first)}"):
-        table.add_column(name, justify="right", header_style="dim")
+    score_names = f"dev {_words(first)}", f"test {_words(first)}"
+    headings = (*winner.changes, "step", "dev loss", score_names[0], "skipped", score_names[1])
+    table = columns(*headings, numbers=headings)
     for cell in cells:
         row, won = cell.row(), cell.changes == winner.changes
         seen = winner.result.evaluation.get("test")

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zobench.cli import completion
+from zobench.cli import completion, console
 from zobench.cli.checks import check_file, check_there, tell_empty
 from zobench.cli.common import Stored, app
+from zobench.cli.console import NARROWEST, answer_console
 from zobench.cli.usage import LOOK
+from zobench.recipes.reference import PAPERS, Reference
 from zobench.runspec import suggestion
+from zobench.store import Store
 
 if TYPE_CHECKING:
     from zobench.report.verdict import JudgedArtifact
@@ -34,9 +37,7 @@ def verdict(
 
     Exit code 1: something is contradicted. --results results/published judges by the runs that come with zobench.
     """
-    from zobench.recipes.reference import Reference
     from zobench.report import verdict as judge
-    from zobench.store import Store
 
     writers: Mapping[str, Callable[[str, Sequence[JudgedArtifact]], str]] = {
         "terminal": _terminal, "markdown": judge.as_markdown, "json": judge.as_json, "svg": judge.as_badge,
@@ -52,18 +53,12 @@ def verdict(
     items = judge.verdicts(paper, stored, Reference.load())
     if not stored:
         tell_empty([results], "judged by the paper's own values only")
-    text = writers[form](paper, items)
-    if output is None:
-        print(text, end="" if text.endswith("\n") else "\n")
-    else:
-        output.write_text(text, encoding="utf-8")
+    console.write_text(output, writers[form](paper, items))
     raise typer.Exit(int(judge.counts(judge.all_claims(items))[judge.Standing.CONTRADICTED] > 0))
 
 
 def _terminal(paper: str, items: Sequence[JudgedArtifact]) -> str:
     """A block for each table and figure, its claims below it, in the terminal's width."""
-    from zobench.cli.console import NARROWEST, answer_console
-    from zobench.recipes.reference import PAPERS
     from zobench.report import verdict as judge
 
     wrap = partial(

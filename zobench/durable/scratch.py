@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from zobench.machine.locks import lock
 
 if TYPE_CHECKING:
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 PREFIX = "zobench-scratch-"
 _NEW = ".zobench-new-"

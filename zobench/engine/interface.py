@@ -3,7 +3,7 @@
 What only some methods need is a capability, a protocol that ``isinstance`` asks for: :class:`PartedEngine`,
 :class:`TangentEngine`, :class:`PopulationEngine`. :class:`~zobench.engine.Engine` is all of these,
 :class:`~zobench.engine.backprop.Backprop` a :class:`TunedEngine` with gradients and without these capabilities,
-:class:`~zobench.parallel.ParallelEngine` a :class:`TunedEngine` whose :attr:`~TunedEngine.local` is one rank's engine.
+:class:`~zobench.parallel.engine.ParallelEngine` one whose :attr:`~TunedEngine.local` is one rank's engine.
 An engine of a plug-in is one that passes :class:`zobench.testing.EngineConformance`.
 """
 

@@ -26,8 +26,8 @@ def is_whole(stored: Sequence[Result | None], retry: Collection[str]) -> bool:
     return all(is_settled(one, retry) for one in stored) and (not began or (len(began) == 1 and None not in began))
 
 
-def anew(planned: Plan, retry: Collection[str]) -> Plan:
-    """The plan of a round, which is run whole if it is not stored whole; what ended otherwise than ok stays, unless
+def whole_round(planned: Plan, retry: Collection[str]) -> Plan:
+    """The plan of a round, all of which runs if it is not stored whole; what ended otherwise than ok stays, unless
     ``retry`` has its outcome."""
     if is_whole([step.earlier for step in planned.steps if step.action != "skip"], retry):
         return planned
@@ -47,7 +47,6 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """How many are stored."""
         return len(self.wanted) - len(self.left)
 
 

@@ -189,7 +189,6 @@ def job_ids(submission: Submission) -> list[str]:
 
 
 def is_cancelled(submission: Submission) -> bool:
-    """Whether ``zobench cancel`` was called for this sweep."""
     return (submission.folder / "cancelled.json").exists()
 
 
@@ -259,3 +258,14 @@ def kept(
 def write_json(path: Path, body: Any) -> None:
     """Puts ``body`` at ``path`` in one step, so that a reader finds all of it or none, also after a power loss."""
     replace(path, (json.dumps(body, indent=1) + "\n").encode())
+
+
+def submitit_or_remedy() -> Any:
+    """The module ``submitit``. Raises ``ImportError`` with the remedy where it is not installed."""
+    try:
+        import submitit
+    except ImportError:
+        raise ImportError(
+            "submitting a sweep needs submitit, but it is not installed; pip install 'zobench[cluster]'"
+        ) from None
+    return submitit

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from zobench import cost, models, programs
+from zobench.cost import footprint
 from zobench.execute.process import ask
-from zobench.execute.rates import calibration
 from zobench.machine.memory import available_host_bytes, free_disk_bytes, is_in_memory
 from zobench.machine.nvml import full_uuid
+from zobench.machine.texts import gigabytes
 from zobench.result import Outcome, Result, Round
 from zobench.result.repeats import number_of
 from zobench.runspec import METHODS, SEQ_LEN, RunSpec
@@ -74,25 +75,17 @@ class Plan:
 
 def here(
     cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None,
-    rates: dict[str, Any] | None = None, number: int = 0,
+    rates: dict[str, Any] | None, number: int = 0,
 ) -> Plan:  # fmt: skip
-    """Plans ``cells`` for ``device`` of this machine, whose rates are measured first if neither given nor known.
+    """Plans ``cells`` for ``device`` of this machine, whose ``rates`` these are; None: they are not known, and the plan
+    says which cells run and what they need, but no seconds.
 
     ``machine``: its name, under which the store keeps its results. ``retry``: outcomes to run again. ``number``: of the
-    round that is planned. Raises ``OSError`` if the machine cannot be measured, as without the device.
+    round that is planned. Raises ``OSError`` without the device.
     """
-    rates = rates or calibration(store.root, machine, device, disk_dir)
-    room = limits(device, disk_dir)
-    steps = make(cells, store, machine, cost.Rates.of(rates), room, retry, number)
-    return Plan(steps=steps, rates=rates, earlier=store.load(machine))
-
-
-def unpriced(
-    cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None,
-    number: int = 0,
-) -> Plan:  # fmt: skip
-    """As :func:`here`, without the machine's rates: which cells run, and what they need, but no seconds."""
-    return Plan(steps=make(cells, store, machine, None, limits(device, disk_dir), retry, number), rates={})
+    priced = None if rates is None else cost.Rates.of(rates)
+    steps = make(cells, store, machine, priced, limits(device, disk_dir), retry, number)
+    return Plan(steps=steps, rates=rates or {}, earlier=store.load(machine) if rates else ())
 
 
 def limits(device: str, disk_dir: Path | None) -> Limits:
@@ -188,27 +181,17 @@ def lacking(need: tuple[int, int, int], room: Limits) -> str:
     return ""
 
 
-def remedy(spec: RunSpec) -> str:
+def misfit(spec: RunSpec, disk_dir: Path | None, room: Limits | None = None) -> str:
+    """Why ``spec`` alone is predicted not to fit this machine, whose free ``room`` this is, and what helps; or ""."""
+    missing = lacking(footprint.memory(spec), room or limits(spec.device, disk_dir))
+    return f"{missing}; {_remedy(spec)}" if missing else ""
+
+
+def _remedy(spec: RunSpec) -> str:
     """What helps a cell that does not fit."""
     stays = ENGINES[spec.engine].is_streamed or METHODS.get(spec.method).backpropagates
     smaller = "batch_size, model or seq_len" if spec.seq_len > SEQ_LEN else "batch_size or model"
     return f"use {'' if stays else 'engine=offload, or '}a smaller {smaller}"
-
-
-def gigabytes(nbytes: int) -> str:
-    """``31 MB``, ``5.3 GB`` or ``350 GB``, in units of 1e9 bytes."""
-    if nbytes < 0.1e9:
-        return f"{nbytes / 1e6:.0f} MB"
-    return f"{nbytes / 1e9:.1f} GB" if nbytes < 100e9 else f"{nbytes / 1e9:.0f} GB"
-
-
-def duration(seconds: float) -> str:
-    """``0.3 s``, ``40 s``, ``3.2 min`` or ``5.1 h``."""
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 _ROOM = """

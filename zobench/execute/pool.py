@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from zobench.execute import jobs
-from zobench.execute.jobs import JobReport, QueueEntry, Submission
+from zobench.execute.jobs import JobReport, QueueEntry, Submission, submitit_or_remedy
 from zobench.execute.process import child_environment
-from zobench.execute.submitit import submitit_or_remedy
 from zobench.execute.task import run_cell, told_to_stop
 from zobench.machine.files import writing
 from zobench.machine.locks import is_locked, lock, locked
@@ -59,7 +58,6 @@ def here() -> str:
 
 
 def gpus_needed(spec: RunSpec) -> int:
-    """How many GPUs of this machine a cell takes."""
     return spec.gpus if spec.device.startswith("cuda") else 0
 
 
@@ -195,7 +193,6 @@ def _alive(submission: Submission, number: int) -> Iterator[None]:
 
 
 def _pid(submission: Submission, number: int) -> int | None:
-    """The process id of a worker that is alive, else None."""
     path = _worker_lock(submission, number)
     text = path.read_text() if is_locked(path) else ""
     return int(text) if text else None

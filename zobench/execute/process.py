@@ -17,11 +17,11 @@ from pathlib import Path
 from zobench import programs
 from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear, scratch
-from zobench.execute.outcome import failed
 from zobench.machine.memory import oom_kills
 from zobench.machine.network import endpoint_of
-from zobench.machine.processes import ended_by
+from zobench.machine.processes import ended_by, python_path, torchrun_ranks
 from zobench.measure import threads
+from zobench.measure.environment import fingerprint_without_torch
 from zobench.measure.turns import Seat
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -34,16 +34,6 @@ MALLOC = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1"
 """On a CPU the C library's heap is the device's allocator. Left alone it keeps freed activations: an offloaded OPT-125M
 at 2048 tokens then peaks at 710 MB where it uses 350. So large tensors get pages of their own, given back when freed;
 huge pages keep that from costing more than 2 to 3 % of a step (at 512 tokens, where it shows most)."""
-
-
-def torchrun_ranks() -> int:
-    """How many ranks torchrun has started, this process among them; 0 if it has not."""
-    return int(os.environ.get("WORLD_SIZE", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
-
-
-def leads() -> bool:
-    """Whether this process is the one that prints: rank 0, or no rank at all."""
-    return torchrun_ranks() == 0 or os.environ.get("RANK") == "0"
 
 
 def check_start(spec: RunSpec, timeout: float | None) -> None:
@@ -130,8 +120,14 @@ def _run(
             return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
 
 
+def failed(spec: RunSpec, outcome: Outcome, reason: str, traceback: str = "") -> Result:
+    """The result of a cell that was not measured: its outcome, the reason, and the machine."""
+    return Result(
+        spec=spec, outcome=outcome, reason=reason, environment=fingerprint_without_torch(), traceback=traceback
+    )
+
+
 def timed_out(spec: RunSpec, timeout: float) -> Result:
-    """The result of a cell that took longer than ``timeout`` seconds."""
     return failed(spec, Outcome.TIMEOUT, f"the cell took longer than the {round(timeout, 1):g} s it was given")
 
 
@@ -143,10 +139,9 @@ def _with_threads(result: Result, own: threads.Threads) -> Result:
 
 def child_environment(disk_dir: Path | None = None) -> dict[str, str]:
     """The environment of a process that imports this zobench, installed or not."""
-    source = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
     usual = {"GLIBC_TUNABLES": MALLOC, **threads.WAITING}
-    return {**usual, **os.environ, "PYTHONPATH": path, "HF_HUB_DISABLE_PROGRESS_BARS": "1", **_disk_folder(disk_dir)}
+    own = {"PYTHONPATH": python_path(), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    return {**usual, **os.environ, **own, **_disk_folder(disk_dir)}
 
 
 def ask(program: str, *arguments: str) -> str:

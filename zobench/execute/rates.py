@@ -112,7 +112,6 @@ def _busy(rates: Mapping[str, Any]) -> float:
 
 
 def _slower(rates: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> list[str]:
-    """The rates that were IMPLAUSIBLE times higher ``earlier``."""
     before, now = _flat(earlier or {}), _flat(rates)
     return [name for name, rate in before.items() if now.get(name, rate) * IMPLAUSIBLE < rate]
 

@@ -45,7 +45,7 @@ class Repeats:
     first: int = 0
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What a plan says of it, "" where every cell runs once; the plan's times are of one round."""
         if self.count == 1:
             return ""

@@ -58,7 +58,6 @@ class Comparison:
 
     @property
     def is_found(self) -> bool:
-        """Whether the slowdown was found, as one."""
         return self.slowed.differs and self.slowed.value > 1
 
 
@@ -73,12 +72,10 @@ class SelfTest:
 
     @property
     def alarms(self) -> int:
-        """How many equals were called different."""
         return sum(one.equal.differs for one in self.comparisons)
 
     @property
     def found(self) -> int:
-        """In how many comparisons the slowdown was found."""
         return sum(one.is_found for one in self.comparisons)
 
     @property

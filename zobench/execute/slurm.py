@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zobench.execute.jobs import QueueEntry, Submission, write_json
+from zobench.execute.jobs import QueueEntry, Submission, submitit_or_remedy, write_json
 from zobench.execute.process import child_environment
-from zobench.execute.submitit import submitit_or_remedy
 from zobench.runspec import RunSpec
 
 TIME = 3600.0
@@ -58,7 +57,6 @@ class Request:
 
     @property
     def cell_seconds(self) -> float:
-        """What a cell may use of its job's time."""
         return self.time - RESERVE_SECONDS
 
     def __post_init__(self) -> None:
@@ -92,7 +90,6 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 def wants_gpus(request: Request) -> bool:
-    """Whether ``--gres`` asks for GPUs."""
     return "gpu" in [gres.partition(":")[0] for gres in (request.gres or "").split(",")]
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zobench.execute.outcome import failed
-from zobench.execute.plan import HOST_RESERVE, Step, duration
-from zobench.execute.process import run_in_process
+from zobench.execute.plan import HOST_RESERVE, Step
+from zobench.execute.process import failed, run_in_process
 from zobench.execute.together import run_together
+from zobench.machine.texts import duration
 from zobench.result import Outcome, Result
 from zobench.store import Store, StoreError
 
@@ -40,6 +41,17 @@ class Summary:
     unsaved: list[str] = field(default_factory=list)
     interrupted: bool = False
     waiting: int = 0
+
+    @property
+    def counts(self) -> str:
+        """How many cells ended how: ``7 ok, 1 oom``."""
+        counts = Counter(str(result.outcome) for result in self.results)
+        return ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none finished"
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a cell failed, or a result could not be stored."""
+        return bool(self.unsaved) or any(result.outcome is Outcome.FAILED for result in self.results)
 
 
 def sweep(
@@ -202,21 +214,6 @@ def perform(
 ) -> Result:  # fmt: skip
     """The result of ``step``: kept, skipped, or measured with the machine's rates. ``left``: seconds of budget left.
     ``journal``: where that of a fine-tuning run is kept."""
-    result = _one(step, left, timeout, disk_dir, tick, journal)
-    return _with_rates(result, calibration) if step.action == "run" else result
-
-
-def _with_rates(result: Result, calibration: Mapping[str, Any] | None) -> Result:
-    """The result with the machine's rates, where these are known."""
-    if calibration is None:
-        return result
-    return replace(result, environment={**result.environment, "calibration": dict(calibration)})
-
-
-def _one(
-    step: Step, left: float | None, timeout: float | None, disk_dir: Path | None, tick: Callable[[], None],
-    journal: Path | None,
-) -> Result:  # fmt: skip
     if step.action == "keep":
         assert step.earlier is not None
         return step.earlier
@@ -230,8 +227,16 @@ def _one(
     )  # fmt: skip
     if result.outcome is Outcome.TIMEOUT and left is not None and bound == last:
         # skipped, so that the same sweep with a larger budget runs it
-        return failed(step.spec, Outcome.SKIPPED, f"was stopped after {duration(left)}, when the budget was used up")
-    return result
+        why = f"was stopped after {duration(left)}, when the budget was used up"
+        result = failed(step.spec, Outcome.SKIPPED, why)
+    return _with_rates(result, calibration)
+
+
+def _with_rates(result: Result, calibration: Mapping[str, Any] | None) -> Result:
+    """The result with the machine's rates, where these are known."""
+    if calibration is None:
+        return result
+    return replace(result, environment={**result.environment, "calibration": dict(calibration)})
 
 
 def over_budget(step: Step, left: float) -> str:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench.execute import jobs, plan
-from zobench.execute.outcome import failed
-from zobench.execute.process import run_in_process
-from zobench.execute.submitit import submitit_or_remedy
+from zobench.execute.jobs import submitit_or_remedy
+from zobench.execute.process import failed, run_in_process
+from zobench.execute.rates import calibration
 from zobench.execute.sweep import perform, save
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Outcome, Result
@@ -105,7 +105,8 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
     spec, store = submission.cells[cell], Store(submission.results)
     disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)
     try:
-        planned = plan.here([spec], store, said.machine, spec.device, submission.retry, disk_dir)
+        rates = calibration(store.root, said.machine, spec.device, disk_dir)
+        planned = plan.here([spec], store, said.machine, spec.device, submission.retry, disk_dir, rates)
     except (OSError, ValueError) as error:  # a node without the device, or a disk folder that it lacks
         result = failed(spec, Outcome.FAILED, str(error))
         if store.find(spec, said.machine) is None:  # what was measured before stays

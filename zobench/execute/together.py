@@ -156,12 +156,11 @@ def run_together(
 
 
 def check(specs: Sequence[RunSpec]) -> None:
-    """Raises ``ValueError`` for a spec that cannot take turns."""
     for spec in specs:
         if why := obstacle(spec):
             raise ValueError(
-                f"`--turns` needs cells that do nothing between two steps, but {spec.label} cannot wait: {why}; leave "
-                "--turns out"
+                f"`turns` needs cells that do nothing between two steps, but {spec.label} cannot wait: {why}; leave "
+                "turns out"
             )
 
 

@@ -33,7 +33,7 @@ from zobench.schemes.base import Scheme
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def tuner(
 ) -> Iterator[Tuner]:  # fmt: skip
     """A tuner for ``spec`` (resolved, and planned where ``device_memory`` is given); its engine is closed at the end.
 
-    With several ``gpus`` this process is one of their ranks (:func:`zobench.parallel.join`), of ``world`` if it has
-    joined already.
+    With several ``gpus`` this process is one of their ranks (:func:`zobench.parallel.world.join`), of ``world`` if it
+    has joined already.
 
     ``snapshot``: a folder of safetensors with trained tensors and optimizer state by name; what is not there is as at
     the start of a run. ``start``: an earlier run's weights at rest (:class:`zobench.engine.Engine`). ``model``: the
@@ -78,7 +78,7 @@ def ranks(spec: RunSpec) -> Iterator[World | None]:
     if spec.gpus == 1:
         yield None
         return
-    from zobench.parallel import join
+    from zobench.parallel.world import join
 
     with join(spec) as world:
         yield world
@@ -111,7 +111,7 @@ def _of_ranks(spec: RunSpec, world: World | None) -> dict[str, Any]:
     """The parts that only an engine of several ranks has: shared host memory, and what joins it to ``world``."""
     if world is None:
         return {}
-    from zobench.parallel import ParallelEngine
+    from zobench.parallel.engine import ParallelEngine
     from zobench.parallel.hosts import hosts_for
 
     def sharded(*arguments: Any, **named: Any) -> Any:

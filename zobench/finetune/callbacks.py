@@ -71,7 +71,6 @@ class Callbacks:
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """Closes every callback at the end of the block."""
         try:
             yield
         finally:

@@ -16,7 +16,7 @@ from zobench.finetune.record import Record
 from zobench.runspec import METHODS, RunSpec
 
 if TYPE_CHECKING:
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 EARLY = "progress.jsonl"
 

@@ -202,10 +202,9 @@ class MLflow(Curve):
 
 @dataclass(frozen=True, slots=True)
 class Logger:
-    """What ``--log name`` adds: a callback, and the ``package`` that it needs, with the words that install it."""
+    """What ``--log name`` adds: a callback, and the words that install the package of that name, which it needs."""
 
     name: str
-    package: str
     install: str
     make: Callable[[], Callback]
 
@@ -213,9 +212,9 @@ class Logger:
 LOGGERS = {
     logger.name: logger
     for logger in (
-        Logger("tensorboard", "tensorboard", "pip install 'zobench[log]'", TensorBoard),
-        Logger("wandb", "wandb", "pip install wandb", WeightsAndBiases),
-        Logger("mlflow", "mlflow", "pip install mlflow", MLflow),
+        Logger("tensorboard", "pip install 'zobench[log]'", TensorBoard),
+        Logger("wandb", "pip install wandb", WeightsAndBiases),
+        Logger("mlflow", "pip install mlflow", MLflow),
     )
 }
 
@@ -228,13 +227,10 @@ def loggers(names: Sequence[str]) -> Callable[[], list[Callback]]:
             raise ValueError(
                 f"`--log` must be one of {', '.join(LOGGERS)}, but got {name!r}; {suggestion(name, LOGGERS)}"
             )
-        if importlib.util.find_spec(LOGGERS[name].package) is None:
-            raise ValueError(
-                f"`--log {name}` needs the package {LOGGERS[name].package}, which is missing; {LOGGERS[name].install}"
-            )
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"`--log {name}` needs the package {name}, which is missing; {LOGGERS[name].install}")
     return lambda: [LOGGERS[name].make() for name in dict.fromkeys(names)]
 
 
 def always() -> list[Callback]:
-    """The callbacks of every run."""
     return [Csv(), JsonLines()]

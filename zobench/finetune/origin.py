@@ -20,7 +20,7 @@ from zobench.version import __version__
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 JOURNAL = "journal.bin"
 

@@ -47,7 +47,6 @@ class Evaluation:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Each of the goal's scores by its name."""
         return dict(zip(self.names, (self.accuracy, self.second), strict=False))
 
     @property
@@ -78,7 +77,6 @@ class EarlyResults:
             path.write_text("".join(map(_line, lines)))
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Appends one line."""
         with writing(self._path), self._path.open("a") as file:
             file.write(_line(row))
             file.flush()

@@ -30,7 +30,6 @@ class Record:
     )
 
     def add(self, item: Item) -> None:
-        """Adds a step or an evaluation."""
         if isinstance(item, Taken):
             self.step, self.skipped = item.step + 1, self.skipped + (not item.applied)
             new = {"step_seconds": item.seconds, "loss": item.loss, "projected_grad": item.projected_grad}
@@ -62,12 +61,10 @@ class Record:
 
     @property
     def evaluated(self) -> set[int]:
-        """The steps after which the run was evaluated on dev."""
         return {int(row[0]) for row in self.curve}
 
     @property
     def best(self) -> list[float] | None:
-        """The best row of the curve: see :func:`best`."""
         return best(self.curve)
 
     def at(self, step: int) -> Evaluation:

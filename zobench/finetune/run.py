@@ -44,7 +44,7 @@ from zobench.store import reading
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 RESULT = "result.json"
 SAMPLE_SECONDS = 0.5

@@ -28,7 +28,7 @@ from zobench.methods.base import Taken
 from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -125,7 +125,6 @@ class Training:
         )  # fmt: skip
 
     def _entries(self) -> tuple[Entry, ...]:
-        """The updates of the step that was just taken."""
         if self._engine is None:
             return ()
         step = self._record.step

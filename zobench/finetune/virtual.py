@@ -143,7 +143,6 @@ class VirtualRun:
         return issued
 
     def _operation(self, op: Op, action: Action) -> float:
-        """Seconds of one operation of the pipeline."""
         self.lanes.spend(self._issued())
         dirty = self.engine.blocks[op.block].dirty
         action()
@@ -179,6 +178,5 @@ def check(spec: RunSpec) -> None:
 
 @functools.lru_cache(maxsize=8)
 def virtual_step(spec: RunSpec, device: Gpu, disk: float = 0.0) -> VirtualStep:
-    """A settled step of ``spec`` (resolved) on ``device``: see :class:`VirtualRun`."""
     with VirtualRun(spec, device, disk) as run:
         return run.settled()

@@ -95,7 +95,6 @@ class Accelerator:
         return torch.accelerator.device_index(self._index)
 
     def synchronize(self) -> None:
-        """Returns when all streams of the device are done."""
         torch.accelerator.synchronize(self.device)
 
     def stream(self) -> torch.Stream:

@@ -27,7 +27,6 @@ more: without them 2.7/5.9, because every 4 KiB page is pinned one by one."""
 
 
 def round_up(nbytes: int) -> int:
-    """``nbytes`` rounded up to the alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 

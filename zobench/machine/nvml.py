@@ -31,7 +31,6 @@ class Nvml:
 
     @property
     def available(self) -> bool:
-        """Whether the library answered at all."""
         return self._module is not None
 
     def ask(self, what: str, function: str, *arguments: Any) -> Any | None:

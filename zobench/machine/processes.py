@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that a process gets when its parent ends, however that ends."""
@@ -16,6 +17,21 @@ LAUNCHER = "ZOBENCH_LAUNCHER"
 def ended_by(code: int) -> str:
     """What ended a process with the negative exit ``code``: ``SIGKILL``, or ``signal 35`` of one without a name."""
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+
+
+def python_path() -> str:
+    """PYTHONPATH for a process that is to import this zobench, installed or not."""
+    return os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
+
+
+def torchrun_ranks() -> int:
+    """How many ranks torchrun has started, this process among them; 0 if it has not."""
+    return int(os.environ.get("WORLD_SIZE", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
+
+
+def leads() -> bool:
+    """Whether this process is the one that prints: rank 0, or no rank at all."""
+    return torchrun_ranks() == 0 or os.environ.get("RANK") == "0"
 
 
 def end_with_launcher() -> None:

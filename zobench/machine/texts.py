@@ -1,4 +1,5 @@
-"""JSON and TOML that may come from anybody: what no reader could take is a ``ValueError`` of one line."""
+"""JSON and TOML that may come from anybody: what no reader could take is a ``ValueError`` of one line. Quantities as
+text."""
 
 from __future__ import annotations
 
@@ -70,3 +71,19 @@ def _checked(tree: Any, depth: int = 0) -> Any:
 
 def _too_deep() -> ValueError:
     return ValueError(f"lists and sections must be nested {DEEPEST} levels at most, but are more; mend the file")
+
+
+def gigabytes(nbytes: int) -> str:
+    """``31 MB``, ``5.3 GB`` or ``350 GB``, in units of 1e9 bytes."""
+    if nbytes < 0.1e9:
+        return f"{nbytes / 1e6:.0f} MB"
+    return f"{nbytes / 1e9:.1f} GB" if nbytes < 100e9 else f"{nbytes / 1e9:.0f} GB"
+
+
+def duration(seconds: float) -> str:
+    """``0.3 s``, ``40 s``, ``3.2 min`` or ``5.1 h``."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

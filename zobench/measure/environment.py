@@ -18,6 +18,7 @@ from typing import Any
 
 from zobench.machine.memory import machine_bytes, total_host_bytes
 from zobench.machine.nvml import Nvml, full_uuid
+from zobench.machine.processes import python_path
 from zobench.measure.threads import available_cores
 from zobench.version import __version__
 
@@ -191,8 +192,7 @@ def torch_gpus() -> list[dict[str, Any]]:
     if not (glob.glob("/dev/nvidia[0-9]*") or any(map(os.path.exists, others))):
         return []
     shown = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    source = str(Path(__file__).resolve().parents[2])
-    shown["PYTHONPATH"] = os.pathsep.join(filter(None, [source, shown.get("PYTHONPATH")]))
+    shown["PYTHONPATH"] = python_path()
     command = [sys.executable, "-P", "-c", _TORCH_GPUS]
     done = subprocess.run(command, env=shown, capture_output=True, text=True, check=False)
     return list(json.loads(done.stdout)) if done.returncode == 0 else []
@@ -213,7 +213,6 @@ def _gpu(nvml: Nvml, handle: Any) -> dict[str, Any]:
 
 
 def _gpu_details(nvml: Nvml, uuid: str | None) -> dict[str, Any] | None:
-    """Name, UUID, driver and link of the GPU a run uses."""
     if uuid is None:
         return None
     handle = nvml.handle(uuid)

@@ -35,7 +35,6 @@ def memory_over_time(seen: Samples) -> dict[str, list[float | None]]:
 
 
 def _kept(series: Sequence[Sequence[float | None]], count: int) -> list[int]:
-    """Indices of the samples to keep, in order."""
     if count <= POINTS:
         return list(range(count))
     kept = {0, count - 1}

@@ -67,7 +67,6 @@ class Ledger:
 
     @property
     def live(self) -> int:
-        """Bytes that live now."""
         with self._lock:
             self._bury()
             return self._total

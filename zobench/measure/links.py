@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
-
-
-class Streaming(Protocol):
-    """What runs transfers alone: :class:`zobench.engine.transfers.pipeline.Pipeline`."""
-
-    @property
-    def depth(self) -> int:
-        """How many blocks have a slot at a time."""
-
-    def alone(self, kind: str, blocks: Sequence[int]) -> None:
-        """Returns when the transfers of ``kind`` of these blocks are done."""
+from collections.abc import Callable
+from typing import Any
 
 
 def alone(
-    pipeline: Streaming, blocks: int, meet: Callable[[], None] = lambda: None, repeats: int = 2
+    pipeline: Any, blocks: int, meet: Callable[[], None] = lambda: None, repeats: int = 2
 ) -> dict[str, list[float]]:
-    """Seconds that it takes to upload all ``blocks`` to every rank, and to offload them, with nothing beside it.
+    """Seconds that it takes to upload all ``blocks`` of a ``pipeline`` to every rank, and to offload them, with nothing
+    beside it (:class:`zobench.engine.transfers.pipeline.Pipeline`).
 
     ``upload_seconds``, ``offload_seconds``: one number for each of ``repeats``. ``meet`` returns when all ranks have
     come to it; a transfer is over when the last rank's is, and their meeting (some 0.1 ms) counts. Weights stay. Every
@@ -45,7 +35,7 @@ def alone(
     return {"upload_seconds": uploads, "offload_seconds": offloads}
 
 
-def _offload(pipeline: Streaming, blocks: int, meet: Callable[[], None]) -> float:
+def _offload(pipeline: Any, blocks: int, meet: Callable[[], None]) -> float:
     """A block is written back from the slot that it was just uploaded to, or the weights would change."""
     seconds = 0.0
     for first in range(0, blocks, pipeline.depth):

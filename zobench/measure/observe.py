@@ -52,7 +52,11 @@ class Observer:
         during = seen.window(*window)
         warnings = crowded(during.other_cpu_cores) if self._alone and self._device == "cpu" else []
         return Observation(
-            memory={**peaks, **_observed(seen)}, power=_power(seen, during, window), trace=memory_over_time(seen),
+            memory={
+                **peaks, "device_wide_peak_bytes": seen.device_peak_bytes_device_wide,
+                "device_process_peak_bytes": seen.device_peak_bytes_process,
+            },
+            power=_power(seen, during, window), trace=memory_over_time(seen),
             warnings=[*warnings, *self._memory.notes], disturbed=contamination(during),
         )  # fmt: skip
 
@@ -64,23 +68,17 @@ def crowded(cores: float | None) -> list[str]:
     return [f"{DISTURBED}{cores:.1f} cores busy meanwhile; expect slower steps"]
 
 
-def _observed(seen: Samples) -> dict[str, int | None]:
-    return {
-        "device_wide_peak_bytes": seen.device_peak_bytes_device_wide,
-        "device_process_peak_bytes": seen.device_peak_bytes_process,
-    }
-
-
 def _power(seen: Samples, during: Samples, window: tuple[float, float]) -> dict[str, Any]:
     """Energy, power and clocks ``during`` the measured steps, and what the sampler could not see."""
-    energy = seen.energy_between(*window)
-    rows = during.summary() | {"own_cpu_cores": during.own_cpu_cores, "energy_joules": energy}
-    kept = (
-        *("energy_joules", "mean_power_watts", "max_temperature_c", "throttle_reasons"),
-        *("swapped_bytes", "other_cpu_cores", "own_cpu_cores", "samples"),
-    )
-    notes = {"sampler_overhead": seen.overhead, "notes": seen.notes}
-    return {name: rows[name] for name in kept} | _clocks(during) | notes
+    names = ("mean_power_watts", "max_temperature_c", "throttle_reasons", "swapped_bytes", "other_cpu_cores")
+    return {
+        "energy_joules": seen.energy_between(*window),
+        **{name: getattr(during, name) for name in (*names, "own_cpu_cores")},
+        "samples": len(during),
+        **_clocks(during),
+        "sampler_overhead": seen.overhead,
+        "notes": seen.notes,
+    }
 
 
 def _clocks(during: Samples) -> dict[str, float | None]:

@@ -115,7 +115,6 @@ class HostReader:
         status = _contents(self._status)
         return {
             "rss_bytes": status_bytes(status, b"VmRSS:"),
-            "hwm_bytes": status_bytes(status, b"VmHWM:"),
             "cpu_seconds": self._cpu_seconds(_contents(self._stat)),
             "swapped_bytes": self._swapped(_contents(self._vmstat)),
             "machine_busy_seconds": self._busy_seconds(_contents(self._machine)),

@@ -16,10 +16,9 @@ import time
 from array import array
 from typing import Any
 
+from zobench.machine.processes import python_path
 from zobench.measure.readers import DeviceReader, HostReader
-from zobench.measure.samples import FIELDS, Samples, contamination
-
-__all__ = ["Sampler", "Samples", "contamination"]
+from zobench.measure.samples import FIELDS, Samples
 
 COST_LIMIT = 0.005
 """CPU seconds per second the sampler may use: where NVML is slow, it samples less often instead of costing more."""
@@ -49,8 +48,6 @@ class Sampler:
     def start(self) -> None:
         """Returns once the first sample is taken."""
         command = [sys.executable, "-P", "-m", "zobench.measure.sampler"]  # -P: a folder named zobench here is not us
-        source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), source]))
         order = {
             "pid": self.pid,
             "interval": self.interval,
@@ -60,7 +57,7 @@ class Sampler:
         self._process = subprocess.Popen(
             [*command, json.dumps(order)],
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": python_path()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 FIELDS = (
     "t",
@@ -17,7 +16,6 @@ FIELDS = (
     "temperature_c",
     "throttle_bits",
     "rss_bytes",
-    "hwm_bytes",
     "cpu_seconds",
     "swapped_bytes",
     "machine_busy_seconds",
@@ -97,24 +95,12 @@ class Samples:
         return _integer(_largest(self.series["process_used_bytes"]))
 
     @property
-    def host_rss_peak_bytes(self) -> int | None:
-        """The kernel's own high-water mark: no spike between two samples is missed."""
-        return _integer(_largest([*self.series["hwm_bytes"], *self.series["rss_bytes"]]))
-
-    @property
-    def energy_joules(self) -> float | None:
-        """Energy of the whole device from the first sample to the last."""
-        return _growth(self.series["energy_joules"])
-
-    @property
     def mean_power_watts(self) -> float | None:
-        """Mean of the power samples."""
         values = _readings(self.series["power_watts"])
         return sum(values) / len(values) if values else None
 
     @property
     def max_temperature_c(self) -> float | None:
-        """Hottest sample, degrees Celsius."""
         return _largest(self.series["temperature_c"])
 
     @property
@@ -151,16 +137,6 @@ class Samples:
         """Pids (as NVML shows them) of compute processes on the device other than the watched one."""
         seen = [pid for _, pids in self.presence for pid in pids]
         return sorted(set(seen) - {watched_pid(self.pid, self.pids_at_start, seen, self.context_at_start)})
-
-    def summary(self) -> dict[str, Any]:
-        """Every summary by name, JSON types only."""
-        names = (
-            *("device_peak_bytes_device_wide", "device_peak_bytes_process", "host_rss_peak_bytes", "energy_joules"),
-            *("mean_power_watts", "max_temperature_c", "throttle_reasons", "swapped_bytes", "other_processes"),
-            "other_cpu_cores",
-        )
-        rest = {"samples": len(self), "sampler_overhead": self.overhead, "notes": list(self.notes)}
-        return {name: getattr(self, name) for name in names} | rest
 
 
 def watched_pid(pid: int, at_start: Collection[int], seen: Sequence[int], context_at_start: bool) -> int | None:

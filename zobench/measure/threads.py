@@ -31,12 +31,10 @@ class Threads:
 
     @property
     def are_fewer(self) -> bool:
-        """Whether some cores are left to others."""
         return self.count < self.cores
 
     @property
     def reason(self) -> str:
-        """A line on the choice."""
         if not self.are_fewer:
             return f"{FEWER}{self.count}, because the cores are idle"
         return (
@@ -113,5 +111,4 @@ def _busy_seconds(stat: str = "/proc/stat") -> float | None:
 
 
 def available_cores() -> int:
-    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

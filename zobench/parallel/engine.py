@@ -49,7 +49,6 @@ class ParallelEngine:
         return self._combined(local_batch, shards, losses, 2 if splits else 1)
 
     def evaluate(self, batch: Batch) -> float:
-        """The mean loss of the whole ``batch`` with every committed update applied."""
         return self.probe(batch, [BASE])[0]
 
     def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
@@ -73,7 +72,6 @@ class ParallelEngine:
         )
 
     def shared(self, values: Sequence[int]) -> list[int]:
-        """Rank 0's values on all ranks."""
         return self.world.from_first(values)
 
     def _combined(self, local_batch: Batch, shards: int, numbers: Sequence[float], signs: int) -> list[float]:
@@ -99,7 +97,6 @@ class ParallelEngine:
 
     @property
     def local(self) -> Engine:
-        """This rank's own engine."""
         return self.engine
 
     @property
@@ -109,7 +106,6 @@ class ParallelEngine:
 
     @property
     def bytes_at_rest(self) -> int:
-        """Bytes of the streamed units in this rank's tier."""
         return self.engine.bytes_at_rest
 
     @property

@@ -51,14 +51,12 @@ class ShardedBackprop(Backprop):
         return float(sum(count * shard_loss for count, shard_loss in zip(counts, losses, strict=True)) / sum(counts))
 
     def gradient_norm(self) -> float:
-        """See :class:`Backprop`."""
         square = sum(
             float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2 for gradient in self._gradients()
         )
         return math.sqrt(float(self.world.sum(torch.tensor([square], dtype=torch.float64))))
 
     def shared(self, values: Any) -> list[int]:
-        """Rank 0's values on all ranks."""
         return self.world.from_first(values)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -67,7 +65,6 @@ class ShardedBackprop(Backprop):
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def _gradients(self) -> list[Tensor]:
-        """This rank's shares."""
         return [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in super()._gradients()]
 
     def _put_on_device(self, model: nn.Module, weights: Weights | None) -> None:

@@ -47,7 +47,6 @@ class Lost:
 
     @property
     def reason(self) -> str:
-        """One line."""
         if self.code >= 0:
             return f"rank {self.rank} ended with exit code {self.code}"
         return f"rank {self.rank} was ended by {ended_by(self.code)}"
@@ -92,7 +91,6 @@ class Meeting(RendezvousHandler):
         return True
 
     def get_backend(self) -> str:
-        """Its name."""
         return "zobench"
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -110,7 +108,6 @@ class Meeting(RendezvousHandler):
         return RendezvousInfo(store, self.node, self.nodes, RendezvousStoreInfo(self.host, self.port))
 
     def is_closed(self) -> bool:
-        """Never: it ends with its process."""
         return False
 
     def set_closed(self) -> None:

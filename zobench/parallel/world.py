@@ -51,7 +51,6 @@ class World:
 
     @property
     def rank(self) -> int:
-        """This rank among all."""
         return self.mesh.rank
 
     @property
@@ -119,7 +118,6 @@ def telling() -> Iterator[None]:
 
 
 def timeout() -> float:
-    """Seconds that a rank waits for another."""
     return float(os.environ.get("ZOBENCH_PEER_TIMEOUT", TIMEOUT))
 
 

@@ -11,7 +11,7 @@ from zobench.runspec.registries import PROGRAMS as REGISTRY
 from zobench.runspec.registry import resolve
 
 if TYPE_CHECKING:
-    from zobench.parallel import World
+    from zobench.parallel.world import World
     from zobench.result import Result
     from zobench.runspec import RunSpec
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
     """``run``: the dotted name (``module:attribute``) of what measures a cell in this process and returns its Result:
-    ``run(spec, world)``, where ``world`` is None or, of several ranks, this one's (:class:`zobench.parallel.World`).
+    ``run(spec, world)``, where ``world`` is None or, of several ranks, this one's
+    (:class:`zobench.parallel.world.World`).
     ``about``: one line for ``zobench list programs``. ``check``: the dotted name of what raises ``ValueError`` for a
     spec that it cannot run here, ``check(spec)``; ``origin``: of the function that gives its edition in this
     environment, ``origin(name)``: results of another edition count as not measured."""

@@ -75,7 +75,6 @@ class MeZO(Transformers):
         self.trainer.create_optimizer_and_scheduler(num_training_steps=spec["warmup"] + spec["steps"])
 
     def made(self, kind: Any, arguments: Any) -> Any:
-        """The trainer."""
         return kind(model=self.model, args=arguments)
 
     def step(self, inputs: Any) -> Any:
@@ -256,7 +255,6 @@ def too_late(end: Any, begin: float, count: int) -> bool:
 
 
 def device_memory(torch: Any) -> Any:
-    """Peaks of torch's allocator, in bytes."""
     return {
         "device_peak_bytes": torch.cuda.max_memory_allocated(),
         "device_reserved_peak_bytes": torch.cuda.max_memory_reserved(),

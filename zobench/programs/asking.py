@@ -48,7 +48,6 @@ class AdapterProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
         return self._process.pid
 
     def ask(self, text: str = "") -> None:

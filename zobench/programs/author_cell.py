@@ -35,7 +35,7 @@ from zobench.runspec import RunSpec, order, provenance
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 SAMPLES = ("step_seconds", "loss", "projected_grad")
 

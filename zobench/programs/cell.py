@@ -45,7 +45,7 @@ from zobench.runspec.registries import TASKS
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 PARTS_REPEATS = 2
 """Repeats of each of the two measurements that ``parts`` asks for."""
@@ -194,7 +194,6 @@ def _measure(
 
 
 def _rates(spec: RunSpec) -> Iterator[float]:
-    """The learning rate of each step, those of the warm-up included."""
     total = spec.warmup + spec.steps
     return (methods.learning_rate(spec, step, total) for step in range(total))
 
@@ -262,7 +261,6 @@ def _parts(engine: MeasuredEngine, step: Callable[[], object], device: str) -> d
 
 
 def _disk_warnings(engine: TunedEngine) -> list[str]:
-    """Warnings if the folder of the disk tier is not on a disk."""
     folder = engine.config.disk_dir or Path(tempfile.gettempdir())
     if is_in_memory(folder):
         return ["the disk tier's folder is in memory (tmpfs), not on a disk; name another with --disk-dir"]

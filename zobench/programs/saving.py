@@ -17,7 +17,7 @@ from zobench.runspec.constraints import AFTER_A_CHECKPOINT
 
 if TYPE_CHECKING:
     from zobench.engine.interface import TunedEngine
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 KEPT = 2
 """Checkpoints that a cell keeps at most: the last, and one that is whole while it is written."""
@@ -36,7 +36,6 @@ class Checkpoints:
         return 1 if self._saver is None else AFTER_A_CHECKPOINT
 
     def record(self) -> None:
-        """Starts to record what the lanes do."""
         self._origin = time.perf_counter()
 
     def boundary(self, step: int) -> None:

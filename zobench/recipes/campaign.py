@@ -60,7 +60,6 @@ class PartOn:
 
     @property
     def rounds(self) -> range:
-        """The numbers of its rounds."""
         return range(self.first, self.first + self.part.repeats)
 
 

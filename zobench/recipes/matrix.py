@@ -125,7 +125,6 @@ def _notes(path: Path) -> tuple[str, ...]:
 
 
 def _narrowed(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What may stand in place of NARROW."""
     return [{"dtype": dtype} for dtype in ("fp16", "bf16")] if values.get("dtype") == NARROW else [{}]
 
 
@@ -238,7 +237,6 @@ def _rules(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _meets(values: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    """Whether a cell of ``values`` has all values of ``rule``."""
     return all(_value(values, key) == value for key, value in rule.items())
 
 

@@ -39,7 +39,6 @@ class Contender:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The keys that its grid varies."""
         return tuple(key for key, values in self.fields.items() if isinstance(values, list))
 
     def meets(self, spec: RunSpec) -> bool:

@@ -18,31 +18,20 @@ from zobench.machine.errors import first_line
 from zobench.machine.processes import ended_by
 from zobench.measure.environment import environment
 from zobench.runspec import suggestion
+from zobench.runspec.registry import resolve
 from zobench.selftest.verdict import NEEDS_CUDA, Check, CheckSettings, Finding, SelftestVerdict, Status, absent
 
 PATIENCE = 180.0
 """Seconds over twice its share that a check gets before it counts as hung: imports and compilers take a while."""
 
 
-def _named(module: str, function: str) -> Callable[[CheckSettings], list[Finding]]:
-    """A check's function, whose module imports torch when it is called."""
-
-    def called(settings: CheckSettings) -> list[Finding]:
-        import importlib
-
-        findings: list[Finding] = getattr(importlib.import_module(f"zobench.selftest.{module}"), function)(settings)
-        return findings
-
-    return called
-
-
 CHECKS = (
-    Check("kernels", ["kernel bits"], 0.1, _named("bits", "run")),
-    Check("offload", ["offload = resident"], 0.1, _named("engines", "offloading")),
-    Check("devices", ["device = CPU"], 0.05, _named("engines", "devices"), needs_cuda=True),
-    Check("races", ["late copies"], 0.1, _named("engines", "races")),
-    Check("memory", ["peak = ledger"], 0.1, _named("memory", "run"), needs_cuda=True),
-    Check("speed", ["main table", "link", "overlap"], 0.5, _named("speed", "run")),
+    Check("kernels", ["kernel bits"], 0.1, "zobench.selftest.bits:run"),
+    Check("offload", ["offload = resident"], 0.1, "zobench.selftest.engines:offloading"),
+    Check("devices", ["device = CPU"], 0.05, "zobench.selftest.engines:devices", needs_cuda=True),
+    Check("races", ["late copies"], 0.1, "zobench.selftest.engines:races"),
+    Check("memory", ["peak = ledger"], 0.1, "zobench.selftest.memory:run", needs_cuda=True),
+    Check("speed", ["main table", "link", "overlap"], 0.5, "zobench.selftest.speed:run"),
 )
 """Every check, in order. The shares leave some time for the start of each."""
 
@@ -120,7 +109,8 @@ def _died(check: Check, why: str) -> list[Finding]:
 def performed(check: Check, settings: CheckSettings) -> list[Finding]:
     """The findings of ``check`` in this process; an error is a failed check, with the error's line."""
     try:
-        return check.run(settings)
+        findings: list[Finding] = resolve(check.run)(settings)
+        return findings
     except Exception as error:  # whatever it is, it is what this check found
         return _died(check, f"{type(error).__name__}: {first_line(error)}")
 

@@ -9,6 +9,7 @@ from typing import Any
 from zobench import cost, models, recipes
 from zobench.execute import plan
 from zobench.execute.process import run_in_process
+from zobench.machine.texts import duration
 from zobench.measure.calibrate import calibrate
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
@@ -37,9 +38,7 @@ def run(settings: CheckSettings) -> list[Finding]:
     left = settings.seconds - 2 * seconds
     chosen = cell(settings, rates, left / 2)
     if chosen is None:
-        why = (
-            f"no offloaded cell of the main table fits this machine in {plan.duration(max(left / 2, 0.0))} (predicted)"
-        )
+        why = f"no offloaded cell of the main table fits this machine in {duration(max(left / 2, 0.0))} (predicted)"
         return absent(NAMES, why)
     result = run_in_process(chosen, timeout=max(left * 2, 60.0), disk_dir=settings.disk_dir)
     if result.outcome is Outcome.CONTAMINATED:

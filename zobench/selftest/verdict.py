@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,19 +46,19 @@ class CheckSettings:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether the device is a GPU."""
         return self.device.startswith("cuda")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check. ``findings``: the names of what it finds. ``share`` of the selftest's time, of which it may take more
-    only where a single round lasts longer; ``needs_cuda``: on another device there is nothing to find."""
+    """One check. ``findings``: the names of what it finds; ``run``: the dotted name of the function that makes them of
+    settings. ``share`` of the selftest's time, of which it may take more only where a single round lasts longer;
+    ``needs_cuda``: on another device there is nothing to find."""
 
     name: str
     findings: Sequence[str]
     share: float
-    run: Callable[[CheckSettings], list[Finding]]
+    run: str
     needs_cuda: bool = False
 
 
@@ -68,7 +68,6 @@ def judged(name: str, wrong: str, right: str, **numbers: float) -> Finding:
 
 
 def absent(names: Sequence[str], why: str) -> list[Finding]:
-    """Findings that cannot be made here."""
     return [Finding(name, Status.ABSENT, why) for name in names]
 
 
@@ -83,7 +82,6 @@ class SelftestVerdict:
 
     @property
     def failed(self) -> bool:
-        """Whether a check failed."""
         return any(finding.status is Status.FAILED for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,7 +97,6 @@ class SelftestVerdict:
         }
 
     def page(self) -> str:
-        """The verdict on a page of text."""
         facts, width = self.machine, max(len(finding.name) for finding in self.findings)
         versions = facts["versions"]
         software = [f"zobench {versions['zobench']}", f"torch {versions['torch']}", f"Python {versions['python']}"]

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from zobench.cost.budget import price
+from zobench.execute import campaign as progress
+from zobench.execute import idle, plan, together
+from zobench.execute.campaign import Outlook
+from zobench.execute.sweep import Summary
+from zobench.machine.device import choose_device
+from zobench.machine.texts import duration
+from zobench.recipes.campaign import Campaign, PartOn
+from zobench.result import Result
+from zobench.runspec import suggestion
 from zobench.session.inputs import parse_outcomes, parse_seconds
-
-if TYPE_CHECKING:
-    from zobench.execute.campaign import Outlook
-    from zobench.execute.sweep import Summary
-    from zobench.recipes.campaign import Campaign, PartOn
-    from zobench.result import Result
-    from zobench.session.machine import LocalMachine
-    from zobench.store import Store
+from zobench.session.machine import LocalMachine
+from zobench.session.matrices import MatrixSweep, SweepOptions, refuse_torchrun
+from zobench.session.selftest_first import selftest_first
+from zobench.store import Store
 
 
 def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, more: bool = False) -> list[PartOn]:
     """The parts of a campaign on ``device``, with those beyond what it is for if ``more``; or the one called
     ``wanted``. Raises ``ValueError`` if no part is, and for a time of the campaign's that is none."""
-    from zobench.cost.budget import price
-    from zobench.runspec import suggestion
-
     for word in ("timeout", "longest", "selftest"):
         parse_seconds(f"{campaign.name}: {word}", getattr(campaign, word))
     names = [part.name for part in campaign.parts]
     if wanted is not None and wanted not in names:
-        raise ValueError(f"`--part` must be one of the campaign's, but got {wanted!r}; {suggestion(wanted, names)}")
+        raise ValueError(f"`part` must be one of the campaign's, but got {wanted!r}; {suggestion(wanted, names)}")
     parts = campaign.on(device, price)
     if wanted is not None:
         return [on for on in parts if on.part.name == wanted]
@@ -37,9 +40,6 @@ def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, 
 def campaign_session(campaign: Campaign, store: Store, **settings: Any) -> LocalMachine:
     """This machine with the device that a campaign measures; the rest as of
     :class:`zobench.session.machine.LocalMachine`. Raises ``ValueError`` without such a device."""
-    from zobench.machine.device import choose_device
-    from zobench.session.machine import LocalMachine
-
     try:
         choose_device(campaign.device)
     except ValueError as error:
@@ -67,7 +67,6 @@ class CampaignRun:
         self._retry, self._busy, self.more = parse_outcomes(retry), busy, more
 
     def parts(self, wanted: str | None = None) -> list[PartOn]:
-        """See :func:`chosen_parts`."""
         return chosen_parts(self._campaign, self._session.device, wanted, more=self.more)
 
     def runs(self) -> list[Result]:
@@ -79,27 +78,24 @@ class CampaignRun:
 
     def outlooks(self, wanted: str | None = None) -> tuple[list[Outlook], list[Result]]:
         """What is left of the parts (:func:`chosen_parts`), and the stored runs that this follows from."""
-        from zobench.execute import campaign, plan
-
         session, parts = self._session, self.parts(wanted)
         _check_turns(parts)
         room, rates = plan.limits(session.device, session.disk_dir), session.rates_now
         runs = self.runs()
-        return [campaign.outlook(on, runs, rates, room, self._retry) for on in parts], runs
+        return [progress.outlook(on, runs, rates, room, self._retry) for on in parts], runs
 
     def go(self, outlooks: Sequence[Outlook], budget: float | None = None) -> Summary:
         """Runs the parts that are left, in order, as long as ``budget`` seconds hold the next one. Returns what all of
         them came to. Raises ``ValueError`` if others use the machine."""
-        from zobench.execute.sweep import Summary
-        from zobench.session.matrices import refuse_torchrun
-
         refuse_torchrun()
         self._session.refuse_dry()
         end, total = None if budget is None else time.monotonic() + budget, Summary()
         left = [outlook for outlook in outlooks if not outlook.is_done]
         if left:
             self._check_idle()
-            self._selftest()
+            seconds = parse_seconds(f"{self._campaign.name}: selftest", self._campaign.selftest)
+            if seconds is not None:
+                selftest_first(self._session, seconds)
         for number, outlook in enumerate(left):
             if number:
                 self._check_idle()
@@ -118,21 +114,10 @@ class CampaignRun:
 
     def _check_idle(self) -> None:
         """Raises ``ValueError`` if others use the machine, unless that was allowed."""
-        from zobench.execute.idle import lasting_disturbance
-
-        if not self._busy and (why := lasting_disturbance(self._session.device)):
-            raise ValueError(f"a campaign needs an idle machine, but {why}; wait for them, or add --busy")
-
-    def _selftest(self) -> None:
-        from zobench.session.selftest_first import selftest_first
-
-        seconds = parse_seconds(f"{self._campaign.name}: selftest", self._campaign.selftest)
-        if seconds is not None:
-            selftest_first(self._session, seconds)
+        if not self._busy and (why := idle.lasting_disturbance(self._session.device)):
+            raise ValueError(f"a campaign needs an idle machine, but {why}; wait for them, or add busy=True (--busy)")
 
     def _say_stop(self, outlook: Outlook, rest: float) -> None:
-        from zobench.execute.plan import duration
-
         self._session.say(
             f"stops before {outlook.on.part.name}, which needs {duration(outlook.left)} (predicted): "
             f"{duration(max(0.0, rest))} of the budget are left", "yellow",
@@ -140,9 +125,6 @@ class CampaignRun:
 
     def _run_part(self, outlook: Outlook, which: str, budget: float | None) -> Summary:
         """Runs what is left of a part, and says what it came to."""
-        from zobench.execute.plan import duration
-        from zobench.session.matrices import MatrixSweep, SweepOptions
-
         part, count, say = outlook.on.part, len(outlook.progress.left), self._session.say
         say(f"\npart {which}, {part.name}: {part.reason}; {count} runs, {duration(outlook.left)} (predicted)", "bold")
         options = SweepOptions(
@@ -151,7 +133,7 @@ class CampaignRun:
         )  # fmt: skip
         begin = time.monotonic()
         summary = MatrixSweep(self._session, part.matrix, options).run_part(budget)
-        say(f"{part.name}: {_counted(summary.results)} in {duration(time.monotonic() - begin)}", "bold")
+        say(f"{part.name}: cells {summary.counts} in {duration(time.monotonic() - begin)}", "bold")
         for reason in dict.fromkeys(summary.unsaved):
             say(f"not saved: {reason}", "red")
         return summary
@@ -159,17 +141,8 @@ class CampaignRun:
 
 def _check_turns(parts: Sequence[PartOn]) -> None:
     """Raises ``ValueError``, before anything is measured, for a part in turns with a cell that cannot take them."""
-    from zobench.execute import together
-
     for on in parts:
         try:
             together.check(on.cells if on.part.turns else ())
         except ValueError as error:
             raise ValueError(f"part {on.part.name}: {error}") from None
-
-
-def _counted(results: Sequence[Result]) -> str:
-    counts: dict[str, int] = {}
-    for result in results:
-        counts[str(result.outcome)] = counts.get(str(result.outcome), 0) + 1
-    return "cells " + (", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none finished")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from zobench.cost import Rates
-    from zobench.recipes.matrix import Matrix
-    from zobench.runspec import RunSpec
+from zobench.cost import Rates
+from zobench.cost.budget import price
+from zobench.cost.footprint import limited
+from zobench.recipes import matrix
+from zobench.recipes.matrix import Matrix
+from zobench.runspec import RunSpec, check_value, size_text
 
 
 def matrix_cells(
@@ -19,15 +21,11 @@ def matrix_cells(
     """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, or "".
     ``narrow`` and ``part``: see :func:`zobench.recipes.matrix.load`; ``rates``: this machine's, from which a budget in
     seconds is priced."""
-    from zobench.cost.budget import price
-    from zobench.recipes import matrix
-    from zobench.runspec import check_value
-
     changes = {key: value for key, value in values.items() if key != "device_memory"}
     cells = matrix.load(path, device, changes, narrow, lambda unit, spec: price(unit, spec, rates), part)
     size = check_value("device_memory", values.get("device_memory", 0))
     if size and cells.contest:
-        raise ValueError(f"`--device-memory` is not for the protocol {path.name}; leave it out")
+        raise ValueError(f"`device_memory` is not for the protocol {path.name}; leave it out")
     return cells, *(limited_cells(cells.cells, size, path.name) if size else (cells.cells, ""))
 
 
@@ -36,9 +34,6 @@ def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple
 
     Raises ``ValueError`` if none can be limited.
     """
-    from zobench.cost.footprint import limited
-    from zobench.runspec import size_text
-
     distinct = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
     limited_count = sum(cell.device_memory == size for cell in distinct)
     if not limited_count:

@@ -22,41 +22,40 @@ def check_words(values: Mapping[str, Any]) -> None:
         models.identifying_name(str(values["model"]))
 
 
-def check_folder(option: str, folder: Path | None) -> None:
-    """Raises ``ValueError`` unless ``folder`` is one that exists, or None."""
+def check_folder(argument: str, folder: Path | None) -> None:
+    """Raises ``ValueError``, which names the ``argument``, unless ``folder`` is one that exists, or None."""
     if folder is not None and not folder.is_dir():
         leads_nowhere = folder.is_symlink() and not folder.exists()
         remedy = "it is a link that leads nowhere; name a folder" if leads_nowhere else "create it first"
         remedy = "it is a file; name a folder" if folder.exists() else remedy
-        raise ValueError(f"`{option}` must be a folder, but got {str(folder)!r}; {remedy}")
+        raise ValueError(f"`{argument}` must be a folder, but got {str(folder)!r}; {remedy}")
 
 
-def check_results(folder: Path, option: str = "--results") -> None:
+def check_results(folder: Path, argument: str = "results") -> None:
     """Raises ``ValueError`` if ``folder`` is a file or a link that leads nowhere, or lies in one; it need not exist
     yet."""
-    check_folder(option, next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)))
+    check_folder(argument, next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)))
 
 
 def check_price(price: float | None) -> None:
-    """Raises ``ValueError`` for what is no price of an hour."""
     if price is not None and not 0 < price < float("inf"):
-        raise ValueError(f"`--price > 0` must hold, but got {price:g}; name the price of an hour, as 2.49")
+        raise ValueError(f"`price > 0` must hold, but got {price:g}; name the price of an hour, as 2.49")
 
 
-def parse_seconds(option: str, text: str | float | None) -> float | None:
-    """Seconds of ``90s``, ``10m`` or ``2h30m``, or of a number of them. Raises ``ValueError`` with ``option``'s
-    name."""
+def parse_seconds(argument: str, text: str | float | None) -> float | None:
+    """Seconds of ``90s``, ``10m`` or ``2h30m``, or of a number of them. Raises ``ValueError`` that names the
+    ``argument``."""
     if text is None:
         return None
     text = text if isinstance(text, str) else f"{text}s"
     try:
         seconds = _seconds(text)
     except ValueError:
-        raise ValueError(f"`{option}` must be a time, but got {text!r}; write 90s, 10m or 2h30m") from None
+        raise ValueError(f"`{argument}` must be a time, but got {text!r}; write 90s, 10m or 2h30m") from None
     if seconds > 0 and text.strip()[-1].isdigit():
-        raise ValueError(f"`{option}` must have a unit, but got {text!r}; write {text.strip()}s or {text.strip()}m")
+        raise ValueError(f"`{argument}` must have a unit, but got {text!r}; write {text.strip()}s or {text.strip()}m")
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; write 90s, 10m or 2h30m")
+        raise ValueError(f"`{argument} > 0` must hold, but got {text!r}; write 90s, 10m or 2h30m")
     return seconds
 
 
@@ -69,7 +68,7 @@ def _seconds(text: str) -> float:
 
 
 def parse_outcomes(text: str) -> frozenset[str]:
-    """The outcomes of ``--retry oom,failed``. Raises ``ValueError`` for an unknown one."""
+    """The outcomes of a text as ``oom,failed``. Raises ``ValueError`` for an unknown one."""
     from zobench.result import Outcome
     from zobench.runspec import suggestion
 
@@ -78,19 +77,19 @@ def parse_outcomes(text: str) -> frozenset[str]:
     for word in words:
         if word not in outcomes:
             raise ValueError(
-                f"`--retry` takes {', '.join(outcomes)} or none, but got {word!r}; {suggestion(word, outcomes)}"
+                f"`retry` takes {', '.join(outcomes)} or none, but got {word!r}; {suggestion(word, outcomes)}"
             )
     return frozenset(words)
 
 
-def parse_percent(option: str, text: str) -> float:
-    """0.05 for ``5%`` or ``5``. Raises ``ValueError`` with ``option``'s name."""
+def parse_percent(argument: str, text: str) -> float:
+    """0.05 for ``5%`` or ``5``. Raises ``ValueError`` that names the ``argument``."""
     if not isinstance(text, str):
-        raise ValueError(f"`{option}` must be text, but got {text!r}; write '5%'")
+        raise ValueError(f"`{argument}` must be text, but got {text!r}; write '5%'")
     try:
         percent = float(text.strip().removesuffix("%"))
     except ValueError:
-        raise ValueError(f"`{option}` must be a percentage, but got {text!r}; write 5%") from None
+        raise ValueError(f"`{argument}` must be a percentage, but got {text!r}; write 5%") from None
     if not 0 <= percent <= 100:
-        raise ValueError(f"`{option}` must be 0% to 100%, but got {text!r}; write 5%")
+        raise ValueError(f"`{argument}` must be 0% to 100%, but got {text!r}; write 5%")
     return percent / 100

@@ -6,17 +6,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from zobench import cost
+from zobench.cost import Rates
+from zobench.execute import plan
+from zobench.execute.plan import Plan
+from zobench.execute.rates import are_known, calibration
+from zobench.machine.device import choose_device
+from zobench.measure.environment import fingerprint_without_torch
+from zobench.result import Result
+from zobench.runspec import RunSpec
 from zobench.session.inputs import check_folder, check_results
 from zobench.session.monitor import Monitor
-
-if TYPE_CHECKING:
-    from zobench.cost import Rates
-    from zobench.execute.plan import Plan
-    from zobench.result import Result
-    from zobench.runspec import RunSpec
-    from zobench.store import Store
+from zobench.store import NoLocksError, Store, StoreError, is_current
 
 
 class LocalMachine:
@@ -31,11 +34,8 @@ class LocalMachine:
         self, store: Store, device: str = "auto", *, disk_dir: str | Path | None = None, monitor: Monitor | None = None,
         dry: bool = False,
     ) -> None:  # fmt: skip
-        from zobench.machine.device import choose_device
-        from zobench.measure.environment import fingerprint_without_torch
-
         self.disk_dir = None if disk_dir is None else Path(disk_dir)
-        check_folder("--disk-dir", self.disk_dir)
+        check_folder("disk_dir", self.disk_dir)
         check_results(store.root)
         self.device, why = choose_device(device)
         facts = fingerprint_without_torch()
@@ -46,7 +46,6 @@ class LocalMachine:
         self._introduction = f"{why}; machine {self.machine} ({facts['description']})"
 
     def say(self, text: str, style: str = "dim") -> None:
-        """See :meth:`zobench.session.monitor.Monitor.say`."""
         self.monitor.say(text, style)
 
     def refuse_dry(self) -> None:
@@ -57,8 +56,6 @@ class LocalMachine:
     @cached_property
     def rates(self) -> dict[str, Any]:
         """The machine's rates, measured where nobody has kept them."""
-        from zobench.execute.rates import calibration
-
         self._introduce()
         with self.monitor.busy("measuring this machine's rates, once"):
             rates = calibration(self.store.root, self.machine, self.device, self.disk_dir)
@@ -68,23 +65,16 @@ class LocalMachine:
         return rates
 
     def _introduce(self) -> None:
-        """Says which machine it is, once."""
         introduction, self._introduction = self._introduction, ""
         self.say(introduction)
 
     @cached_property
     def _has_rates(self) -> bool:
-        """Whether the machine's rates are known without measuring."""
-        from zobench.execute.rates import are_known
-
         return are_known(self.store.root, self.machine, self.device, self.disk_dir)
 
     @property
     def predictor_rates(self) -> Rates:
-        """The rates as the predictor takes them."""
-        from zobench import cost
-
-        return cost.Rates.of(self.rates)
+        return Rates.of(self.rates)
 
     @property
     def rates_now(self) -> Rates | None:
@@ -93,15 +83,11 @@ class LocalMachine:
 
     def results(self) -> dict[str, Result]:
         """The results of this machine by their hash, less those of plug-ins that were changed since."""
-        from zobench.store import is_current
-
         return {result.spec.hash: result for result in self.store.load(self.machine) if is_current(result)}
 
     @cached_property
     def narrow(self) -> str | None:
         """The 16-bit type that this machine is fastest in; None if it is faster in 32 bits."""
-        from zobench import cost
-
         if self._dry and not self._has_rates:
             self.say("dtype: bf16 stands for the 16-bit type in which this machine is fastest, which was not measured")
             return "bf16"
@@ -112,15 +98,13 @@ class LocalMachine:
     def plan(self, cells: Sequence[RunSpec], retry: Collection[str] = (), note: str = "", number: int = 0) -> Plan:
         """The plan of ``cells`` for the round of that number, after the ``note`` on them; what is stored and cannot be
         read is said. ``retry``: outcomes to run again."""
-        from zobench.execute import plan
-
         self._introduce()
         self.say(note)
         where = (cells, self.store, self.machine, self.device, retry, self.disk_dir)
         what, planned = f"planning {len(cells)} cells", None
         if not (self._has_rates or "rates" in vars(self)):
             with self.monitor.waiting(what):
-                planned = plan.unpriced(*where, number)
+                planned = plan.here(*where, None, number)
         if planned is None or not (self._dry or all(step.action != "run" for step in planned.steps)):
             rates = self.rates
             with self.monitor.waiting(what):
@@ -135,8 +119,6 @@ class LocalMachine:
 @contextmanager
 def keeping(store: Store, say: Callable[[str, str], None]) -> Iterator[None]:
     """Locks ``store`` against other sweeps inside the block; warns if results cannot be written there."""
-    from zobench.store import NoLocksError, StoreError
-
     with ExitStack() as during:
         try:
             during.enter_context(store.lock())

@@ -7,18 +7,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from zobench import recipes
+from zobench.execute import rounds, together
+from zobench.execute.campaign import whole_round
+from zobench.execute.plan import Plan, Step
+from zobench.execute.rounds import MOST, Repeats
+from zobench.execute.sweep import Summary, sweep, sweep_in_turns
+from zobench.machine.memory import available_host_bytes
+from zobench.machine.processes import torchrun_ranks
+from zobench.recipes.matrix import Matrix
+from zobench.report import artifacts
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.session import submitted
+from zobench.session.cells import matrix_cells
 from zobench.session.inputs import check_price, check_words, parse_outcomes, parse_percent, parse_seconds
+from zobench.session.machine import LocalMachine, keeping
+from zobench.session.selftest_first import selftest_first
+from zobench.session.stages import Stages
+from zobench.stats.intervals import FEW
+from zobench.store.evidence import settled
+from zobench.store.measured import PRICE
 
 if TYPE_CHECKING:
-    from zobench.execute.plan import Plan, Step
-    from zobench.execute.rounds import Repeats
-    from zobench.execute.sweep import Summary
-    from zobench.recipes.matrix import Matrix
     from zobench.report.table import Table
-    from zobench.result import Result
-    from zobench.runspec import RunSpec
-    from zobench.session.machine import LocalMachine
-    from zobench.session.stages import Stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +63,7 @@ class SweepOptions:
     first_round: int = 0
 
     def __post_init__(self) -> None:
-        parse_seconds("--timeout", self.timeout)
+        parse_seconds("timeout", self.timeout)
         parse_outcomes(self.retry)
         if "device" in self.changes:
             raise ValueError(f"`changes` must not hold device, but got {self.changes['device']!r}; give it as device=")
@@ -61,8 +73,6 @@ class SweepOptions:
 
 def refuse_torchrun() -> None:
     """Raises ``ValueError`` in a process that torchrun has started."""
-    from zobench.execute.process import torchrun_ranks
-
     if torchrun_ranks():
         raise ValueError("a sweep starts the ranks of its cells, but torchrun has started it; leave torchrun out")
 
@@ -72,13 +82,9 @@ class MatrixSweep:
     what cannot be, before anything is measured."""
 
     def __init__(self, session: LocalMachine, name: str, options: SweepOptions) -> None:
-        from zobench import recipes
-        from zobench.session.cells import matrix_cells
-        from zobench.session.submitted import refuse_twice
-
         refuse_torchrun()
         self._session, self._options, self._store = session, options, session.store
-        self._timeout = parse_seconds("--timeout", options.timeout)
+        self._timeout = parse_seconds("timeout", options.timeout)
         self._retry = parse_outcomes(options.retry)
         path = recipes.find("runners", name)
         with session.monitor.waiting(f"making the cells of {path.name}"):
@@ -93,30 +99,27 @@ class MatrixSweep:
             raise ValueError(
                 f"the matrix {name} must make a run that is shown, but makes none here; name another runner"
             )
-        refuse_twice(self._store.root, self.cells)
+        submitted.refuse_twice(self._store.root, self.cells)
         if options.turns:
             _check_turns(options, self.matrix, self.cells)
         budget = self.matrix.budget if options.budget is None else options.budget
-        self._budget = None if options.turns else parse_seconds("--budget", budget)
+        self._budget = None if options.turns else parse_seconds("budget", budget)
         self._selftest = parse_seconds(f"{path.name}: selftest", self.matrix.selftest)
         self.tables = _tables(self.matrix.tables)
         self._repeats = _repeats(options, self.matrix)
         self._stages = self._later_stages()
 
     def go(self) -> Summary:
-        """Plans and runs it."""
         return self.run(self.plan())
 
     def plan(self) -> Plan:
         """The plan of the first round, which is shown, as are the repeats and what comes after the grids of a
         protocol."""
-        from zobench.execute.campaign import anew
-
         session = self._session
         planned = session.plan(self.cells, self._retry, self._note)
-        planned = anew(planned, self._retry) if self._options.turns else planned
+        planned = whole_round(planned, self._retry) if self._options.turns else planned
         session.monitor.show_plan(self.matrix.title, planned.steps, self._budget)
-        session.say(self._repeats.told)
+        session.say(self._repeats.description)
         session.say(self._repeats.caution, "yellow")
         if self._stages:
             self._stages.foresee()
@@ -126,8 +129,6 @@ class MatrixSweep:
     def run(self, planned: Plan) -> Summary:
         """Runs it as ``planned``, after the selftest that it asks for, and stores each result. A KeyboardInterrupt ends
         it with what is done."""
-        from zobench.session.selftest_first import selftest_first
-
         self._session.refuse_dry()
         if self._selftest is not None:
             selftest_first(self._session, self._selftest)
@@ -142,20 +143,15 @@ class MatrixSweep:
     def run_part(self, budget: float | None) -> Summary:
         """Runs those rounds of a campaign's part that ``budget`` seconds hold, each whole, and shows no plan. Each run
         tells when it was taken."""
-        from zobench.execute.campaign import anew
-
-        begin, first = time.monotonic(), self._session.plan(
-            self.cells, self._retry, self._note, self._options.first_round
-        )  # fmt: skip
+        begin = time.monotonic()
+        first = self._session.plan(self.cells, self._retry, self._note, self._options.first_round)
         if self._stages:
             stages = replace(self._stages, show=lambda *_: None)
             return stages.follow(self._run(first, budget), budget, begin)[0]
-        return self._run(anew(first, self._retry), budget, whole=True)
+        return self._run(whole_round(first, self._retry), budget, whole=True)
 
     def _later_stages(self) -> Stages | None:
         """What comes after the grids of a protocol; None of any other matrix."""
-        from zobench.session.stages import Stages
-
         contest, session = self.matrix.contest, self._session
         return None if contest is None else Stages(
             contest=contest, results=session.results, plan=lambda specs: session.plan(specs, self._retry),
@@ -165,13 +161,6 @@ class MatrixSweep:
     def _run(self, planned: Plan, budget: float | None, *, whole: bool = False) -> Summary:
         """Runs the plan in ``budget`` seconds, while no other sweep writes into the store. ``whole``: a round that has
         begun is not cut short, one that is not stored whole is run anew, and one alone is a round too."""
-        from zobench.execute import rounds
-        from zobench.execute.campaign import anew
-        from zobench.execute.sweep import sweep, sweep_in_turns
-        from zobench.machine.memory import available_host_bytes
-        from zobench.session.machine import keeping
-        from zobench.session.submitted import refuse_twice
-
         session = self._session
 
         def once(planned: Plan, budget: float | None) -> Summary:
@@ -192,21 +181,17 @@ class MatrixSweep:
                 count = number - self._repeats.first + 1
                 session.say(f"round {count} of {'at most ' if self._repeats.until else ''}{self._repeats.count}")
             planned = session.plan(cells, self._retry, "", number)
-            return anew(planned, self._retry) if whole else planned
+            return whole_round(planned, self._retry) if whole else planned
 
         with keeping(self._store, session.say):
             # again: nothing kept a sweep from being submitted before this one had the lock
-            refuse_twice(self._store.root, [step.spec for step in planned.steps])
+            submitted.refuse_twice(self._store.root, [step.spec for step in planned.steps])
             if self._repeats.count == 1 and not whole:
                 return once(planned, budget)
             perform = (lambda planned, _: once(planned, None)) if whole else once
             return rounds.run(planned, self._repeats, again, perform, budget)
 
     def _finished(self, result: Result) -> Result:
-        """What is stored of a new result."""
-        from zobench.store.evidence import settled
-        from zobench.store.measured import PRICE
-
         price = self._options.price
         if price is not None:
             result = replace(result, environment={**result.environment, PRICE: price})
@@ -215,56 +200,47 @@ class MatrixSweep:
 
 def _cut_off(steps: Sequence[Step], results: Sequence[Result]) -> int:
     """How many of the cells that were to run need more time: skipped, or cut off after some of their steps."""
-    from zobench.result import Outcome
-
     cells = zip(steps, results, strict=False)
     return sum(step.action == "run" and (run.outcome is Outcome.SKIPPED or run.partial) for step, run in cells)
 
 
 def _check_turns(options: SweepOptions, matrix: Matrix, cells: Sequence[RunSpec]) -> None:
     """Raises ``ValueError`` for what does not go with cells that take turns, and for a cell that cannot."""
-    from zobench.execute import together
-
     others = {
-        "--budget": options.budget is not None, "--cell-by-cell": options.interleave is False,
+        "a budget": options.budget is not None, "interleave=False (--cell-by-cell)": options.interleave is False,
         "a protocol": matrix.contest is not None,
     }  # fmt: skip
     for what, is_asked in others.items():
         if is_asked:
-            raise ValueError(f"`--turns` runs the cells of a round at the same time, but got {what}; leave it out")
+            raise ValueError(f"`turns` runs the cells of a round at the same time, but got {what}; leave it out")
     together.check(cells)
 
 
 def _tables(names: Sequence[str]) -> list[Table]:
     """The tables of these names, without figures. Raises ``ValueError`` for a mistake in a table's recipe, which should
     not wait for the end of the sweep."""
-    from zobench.report import artifacts
-
     return [table for name in names if (table := artifacts.laid_out(artifacts.load(name))) is not None]
 
 
 def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:
     """How often the cells run: as the options say, else the matrix, in rounds of all cells unless the options say
     else. Raises ``ValueError`` for what cannot be."""
-    from zobench.execute.rounds import MOST, Repeats
-    from zobench.stats.intervals import FEW
-
     usual = matrix.until if options.part is None else None  # a campaign's part says how many rounds itself
     wanted = usual if options.until is None else options.until
-    until = None if wanted is None else parse_percent("--until", wanted)
+    until = None if wanted is None else parse_percent("until", wanted)
     given = matrix.repeats if options.repeats is None else options.repeats
     count = given if given is not None else MOST if until is not None else 1
     if isinstance(count, bool) or count < 1:
-        raise ValueError(f"`--repeats >= 1` must hold, but got {given}; use --repeats 1 to run each cell once")
+        raise ValueError(f"`repeats >= 1` must hold, but got {given}; use 1 to run each cell once")
     if until == 0:
-        raise ValueError("`--until` must be above 0%, but got 0%; leave it out and say how many --repeats")
+        raise ValueError("`until` must be above 0%, but got 0%; leave it out and say how many repeats")
     if until is not None and count < FEW:
         raise ValueError(
-            f"`--until` needs at least {FEW} repeats, as fewer cannot tell how narrow an interval is, but got "
-            f"{count}; leave --repeats out, or use --repeats {MOST}"
+            f"`until` needs at least {FEW} repeats, as fewer cannot tell how narrow an interval is, but got "
+            f"{count}; leave repeats out, or use {MOST}"
         )
     if count > 1 and matrix.contest is not None:
-        raise ValueError(f"a protocol repeats by seeds of its own, but got --repeats {count}; leave it out")
+        raise ValueError(f"a protocol repeats by seeds of its own, but got repeats={count}; leave it out")
     return Repeats(
         count=count, until=until,
         interleaved=options.turns or options.interleave is not False,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
     from zobench.execute.sweep import SweepHooks
+    from zobench.runspec import RunSpec
 
 _LOG = logging.getLogger("zobench")
 
@@ -33,6 +34,11 @@ class Monitor:
 
     def show_plan(self, title: str, steps: Sequence[Step], budget: float | None) -> None:
         """Shows a plan of ``budget`` seconds (None: of as many as it takes)."""
+
+    def show_jobs(
+        self, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Shows which of ``specs`` are handed over: ``cells``, each in a job that asks the scheduler for ``asked``."""
 
     def show_power(self, text: str) -> None:
         """Shows which difference a protocol can find."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from zobench.session.machine import LocalMachine
+from zobench.machine.files import replace
+from zobench.machine.texts import duration
+from zobench.selftest.run import CHECKS, selftest
+from zobench.session.machine import LocalMachine
 
 
 def selftest_first(session: LocalMachine, seconds: float) -> None:
     """Runs the selftest in about so many ``seconds``, shows its page and keeps its JSON beside the results, unless the
     session's device has passed it there. One that failed is no reason to measure nothing."""
-    from zobench.execute.plan import duration
-    from zobench.machine.files import replace
-    from zobench.selftest.run import CHECKS, selftest
-
     path = session.store.root / ".selftest" / f"{session.machine}-{session.device.replace(':', '')}.json"
     if _passed(path, session):
         return

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from zobench import recipes
+from zobench.execute.plan import Plan
+from zobench.execute.sweep import Summary
+from zobench.recipes import campaign as campaigns
 from zobench.session.campaigns import CampaignRun
 from zobench.session.inputs import parse_seconds
 from zobench.session.machine import LocalMachine
 from zobench.session.matrices import MatrixSweep, SweepOptions
 from zobench.session.monitor import Monitor
-
-if TYPE_CHECKING:
-    from zobench.execute.plan import Plan
-    from zobench.execute.sweep import Summary
-    from zobench.store.compare import Comparison
+from zobench.store import Store
+from zobench.store import compare as comparing
+from zobench.store.compare import Comparison
 
 
 class Session(LocalMachine):
@@ -26,7 +28,6 @@ class Session(LocalMachine):
         return MatrixSweep(self, str(name), SweepOptions(**options))
 
     def sweep(self, name: str | Path, **options: Any) -> Summary:
-        """Plans and runs it (:meth:`matrix`)."""
         return self.matrix(name, **options).go()
 
     def campaign(
@@ -35,10 +36,7 @@ class Session(LocalMachine):
     ) -> Summary:  # fmt: skip
         """Runs what is left of a campaign, by its name or file, or of one ``part``, as far as the ``budget`` (seconds,
         or text as ``2h30m``) holds whole parts. The rest: see :class:`zobench.session.campaigns.CampaignRun`."""
-        from zobench import recipes
-        from zobench.recipes import campaign
-
-        definition, seconds = campaign.load(recipes.find("campaigns", name)), parse_seconds("--budget", budget)
+        definition, seconds = campaigns.load(recipes.find("campaigns", name)), parse_seconds("budget", budget)
         run = CampaignRun(self, definition, retry=retry, busy=busy, more=more)
         return run.go(run.outlooks(part)[0], seconds)
 
@@ -67,8 +65,6 @@ def _sweep(
     matrix: str | Path, *, results: str | Path = "results", device: str = "auto", disk_dir: str | Path | None = None,
     monitor: Monitor | None = None, dry: bool = False, **options: Any,
 ) -> MatrixSweep:  # fmt: skip
-    from zobench.store import Store
-
     return Session(Store(Path(results)), device, disk_dir=disk_dir, monitor=monitor, dry=dry).matrix(matrix, **options)
 
 
@@ -83,8 +79,6 @@ def compare(
     other machines are matched too. ``monitor`` is told what cannot be read, and what a reader should know. Raises
     ``ValueError`` for a side that names nothing and a tolerance that is no share.
     """
-    from zobench.store import compare as comparing
-
     if not 0 <= tolerance <= 1:
         raise ValueError(f"`tolerance` must be a share from 0 to 1, but got {tolerance:g}; write 0.02 for 2 %")
     words, says = (str(before), str(after)), (monitor or Monitor()).say

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from zobench.execute.plan import Plan, Step
-    from zobench.execute.sweep import Summary
-    from zobench.recipes.protocol import Contest
-    from zobench.result import Result
-    from zobench.runspec import RunSpec
+from zobench.execute.plan import Plan, Step
+from zobench.execute.sweep import Summary
+from zobench.recipes.protocol import Contest, is_done
+from zobench.report import power
+from zobench.result import Result
+from zobench.runspec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +41,6 @@ class Stages:
 
     def power(self) -> str:
         """What the protocol can show, from the spread of seeds in this machine's runs and the published ones."""
-        from zobench.report import power
-
         return power.of_contest(self.contest, self.results().values())
 
     def follow(self, first: Summary, budget: float | None, begin: float) -> tuple[Summary, list[Step], int]:
@@ -52,8 +49,6 @@ class Stages:
         Returns what all stages came to, the steps of the later ones, and how many runs are not among these but still to
         come: the last runs of methods that are not tuned yet, or all that are lacking if their stage did not begin.
         """
-        from zobench.recipes.protocol import is_done
-
         steps: list[Step] = []
         measured = {**self.results(), **{result.spec.hash: result for result in first.results}}
         tried: set[str] = set()

@@ -1,22 +1,125 @@
-"""The cells of sweeps that were submitted to Slurm or to the local pool, as this machine sees them."""
+"""Sweeps that are handed over to Slurm or to the local pool: which cells, their state, their end."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from zobench.execute.jobs import CellState, Submission
-    from zobench.runspec import RunSpec
+from zobench.execute import jobs, plan, pool, slurm
+from zobench.execute.jobs import CellState, Submission, submitit_or_remedy
+from zobench.execute.slurm import Request
+from zobench.recipes import matrix
+from zobench.runspec import RunSpec, suggestion
+from zobench.session.cells import matrix_cells
+from zobench.session.machine import LocalMachine
+from zobench.session.monitor import Monitor
+from zobench.store import BusyError, Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handover:
+    """The matrix in the file ``path``, with ``changes`` to all of its cells, that a sweep hands over.
+
+    ``retry``: outcomes to run again; ``timeout``: seconds of one cell, or None; ``disk_dir``: the folder of the disk
+    tier. ``dry``: only its plan is shown.
+    """
+
+    path: Path
+    changes: Mapping[str, Any]
+    retry: Collection[str]
+    timeout: float | None
+    disk_dir: Path | None
+    dry: bool
+
+    def to_slurm(self, store: Store, device: str, request: Request, monitor: Monitor) -> tuple[Submission, str] | None:
+        """Submits the cells that no machine of this kind has done: the sweep, and where it went; None if nothing was
+        submitted. The nodes' ``device`` follows from the ``request``. Raises ``ValueError`` with Slurm's words if it
+        refuses."""
+        self._refuse_protocol("slurm")
+        device, reason = _device_of_nodes(device, request)
+        made, specs, note = matrix_cells(self.path, device, dict(self.changes))
+        with contextlib.nullcontext() if self.dry else store.lock():
+            if not self.dry:
+                slurm.check()
+            machines = jobs.machines(jobs.submissions(store.root), "slurm", request.place)
+            kept = jobs.kept(specs, store, machines, self.retry)
+            cells = tuple(spec for spec in specs if spec not in kept)
+            monitor.say(reason)
+            monitor.say(note)
+            monitor.show_jobs(made.title, specs, cells, [slurm.resources(request, spec) for spec in cells])
+            refuse_twice(store.root, cells)
+            if self.dry or not cells:
+                return None
+            limit = min(self.timeout or request.cell_seconds, request.cell_seconds)
+            submission = self._written(
+                store, "slurm", cells, groups=slurm.groups(cells), place=request.place, timeout=limit
+            )
+            try:
+                numbers = slurm.submit(submission, request)
+            except ValueError:
+                shutil.rmtree(submission.folder)
+                raise
+        return submission, f"to Slurm as job {', '.join(numbers)}"
+
+    def to_pool(self, session: LocalMachine, side_by_side: int | None) -> tuple[Submission, str] | None:
+        """Starts workers in the background for the cells that are not done, as many as ``side_by_side``: the sweep, and
+        where it went; None if nothing was submitted."""
+        self._refuse_protocol("local")
+        made, specs, note = matrix_cells(self.path, session.device, dict(self.changes))
+        store = session.store
+        with contextlib.nullcontext() if self.dry else store.lock():
+            submitit_or_remedy()
+            planned = session.plan(specs, self.retry, note)
+            session.monitor.show_plan(made.title, planned.steps, None)
+            cells = tuple(step.spec for step in planned.steps if step.action != "keep")
+            refuse_twice(store.root, cells)
+            if self.dry or not cells:
+                return None
+            gpus = plan.gpu_uuids() if session.device.startswith("cuda") else ()
+            groups = (tuple(range(len(cells))),)
+            submission = self._written(
+                store, "local", cells, groups=groups, place=pool.here(), timeout=self.timeout, gpus=gpus
+            )
+            workers = len(pool.submit(submission, pool.workers(cells, gpus, side_by_side)))
+        return submission, f"to {workers} worker{'' if workers == 1 else 's'} in the background"
+
+    def _refuse_protocol(self, executor: str) -> None:
+        """Raises ``ValueError`` for a protocol: which runs come second is known when the first are done."""
+        if matrix.protocol_of(self.path) is not None:
+            raise ValueError(
+                f"the protocol {self.path.name} must run with --executor here, because its winners are known only when "
+                f"its grids have run, but got --executor {executor}; leave it out"
+            )
+
+    def _written(self, store: Store, executor: str, cells: tuple[RunSpec, ...], **facts: Any) -> Submission:
+        submission = Submission(
+            folder=jobs.new_folder(store.root), name=self.path.stem, executor=executor, cells=cells,
+            submitted=time.time(), retry=tuple(sorted(self.retry)),
+            disk_dir=None if self.disk_dir is None else str(self.disk_dir.absolute()), **facts,
+        )  # fmt: skip
+        submission.write()
+        return submission
+
+
+def _device_of_nodes(wanted: str, request: Request) -> tuple[str, str]:
+    """(device, reason) of the jobs, by what they ask Slurm for: this machine's devices need not be the nodes'."""
+    has_gpus = slurm.wants_gpus(request)
+    if wanted == "auto":
+        return ("cuda:0", "device: cuda:0, because the jobs ask for GPUs") if has_gpus else (
+            "cpu", "device: cpu, because the jobs ask for no GPU (--gres gpu:1 does)")  # fmt: skip
+    if wanted.startswith("cuda") and not has_gpus:
+        raise ValueError(f"`device={wanted}` needs jobs with a GPU, but got no --gres; add --gres gpu:1")
+    return ("cuda:0" if wanted == "cuda" else wanted), f"device: {wanted}, as asked"
 
 
 def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
     """Raises :class:`zobench.store.BusyError` if a submitted sweep has one of ``cells`` queued or running."""
-    from zobench.execute import jobs
-    from zobench.store import BusyError
-
     wanted = {spec.hash for spec in cells}
     for submission in jobs.submissions(results):
         twice = [s for s in cell_states(submission) if s.state in jobs.ACTIVE and s.spec.hash in wanted]
@@ -31,17 +134,41 @@ def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
 
 def cell_states(submission: Submission) -> list[CellState]:
     """Where each cell of a submitted sweep is."""
-    from zobench.execute import jobs
-
-    said = [jobs.progress(submission, cell) for cell in range(len(submission.cells))]
-    over = all(report is not None and report.outcome for report in said)
-    return jobs.states(submission, {} if over else backend(submission).look(submission))
+    reports = [jobs.progress(submission, cell) for cell in range(len(submission.cells))]
+    over = all(report is not None and report.outcome for report in reports)
+    return jobs.states(submission, {} if over else _executor(submission).look(submission))
 
 
-def backend(submission: Submission) -> Any:
+def submissions(results: Path, name: str | None) -> list[tuple[Submission, list[CellState]]]:
+    """The newest sweep of every name that was submitted into ``results``, and older ones that have cells to come; or
+    those of ``name``, a name or an id, alone. Raises ``ValueError`` if there is none of it."""
+    sweeps = jobs.submissions(results)
+    names = dict.fromkeys([sweep.name for sweep in sweeps] + [sweep.id for sweep in sweeps])
+    if name is not None and name not in names:
+        remedy = suggestion(name, names) if names else "submit one with `zobench sweep NAME --executor slurm`"
+        raise ValueError(f"no sweep {name!r} was submitted into {results}; {remedy}")
+    newest = {sweep.name: sweep.id for sweep in sweeps}
+    rows = []
+    for sweep in sweeps:
+        if name is None or name in (sweep.name, sweep.id):
+            states = cell_states(sweep)
+            if sweep.id in (newest[sweep.name], name) or any(state.state in jobs.ACTIVE for state in states):
+                rows.append((sweep, states))
+    return rows
+
+
+def cancel(submission: Submission) -> None:
+    """Ends the sweep's jobs; finished cells stay. Raises ``ValueError`` if they cannot be ended from this machine."""
+    if submission.executor == "slurm":
+        slurm.check()
+    else:
+        pool.check(submission)
+    jobs.mark_cancelled(submission)
+    _executor(submission).cancel(submission)
+
+
+def _executor(submission: Submission) -> Any:
     """The module that has submitted it: :mod:`zobench.execute.slurm` or :mod:`zobench.execute.pool`."""
-    from zobench.execute import pool, slurm
-
     return {"slurm": slurm, "local": pool}[submission.executor]
 
 

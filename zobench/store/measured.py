@@ -54,8 +54,6 @@ def _score(name: str, point: str) -> Callable[[Result], float | None]:
 
 
 def _share_interval(name: str) -> Callable[[Result], Interval | None]:
-    """Of the share of test examples that are right."""
-
     def interval(result: Result) -> Interval | None:
         test = result.evaluation.get("test", {})
         return wilson_interval(test[name], int(test["count"])) if name in test else None

@@ -44,7 +44,6 @@ def conditions(texts: Iterable[str]) -> Conditions:
 
 
 def select(results: Iterable[Result], where: Conditions) -> list[Result]:
-    """The results that fulfil every condition."""
     return [
         result for result in results if all(not values.isdisjoint(_has(result, key)) for key, values in where.items())
     ]

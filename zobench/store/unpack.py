@@ -61,12 +61,10 @@ class _RefusedError(Exception):
 
     @classmethod
     def name(cls, member: str) -> _RefusedError:
-        """The refusal of a member that is no run's file."""
         return cls(f"files MACHINE/NAME.json alone, but has {member[:80]!r}")
 
     @classmethod
     def size(cls) -> _RefusedError:
-        """The refusal of too many bytes or files."""
         return cls(f"at most {_MANY:,} runs of {_MOST >> 20} MiB in all, but has more; send them in parts")
 
 

@@ -18,7 +18,6 @@ class LanesConformance:
     """Any lanes (:class:`~zobench.engine.transfers.lanes.Lanes`) whose operations run on the CPU. Give :meth:`make`."""
 
     def make(self) -> Lanes:
-        """New lanes."""
         raise NotImplementedError
 
     @contextmanager

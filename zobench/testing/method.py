@@ -149,7 +149,6 @@ class MethodConformance:
             return steps, dict(engine.named_tensors())
 
     def _taken(self, engine: TunedEngine, method: Method, step: int) -> Taken:
-        """A step as a journal records it."""
         local = engine.local
         before, passes = (0, 0) if local is None else (len(local.journal), local.passes)
         result = method.step(engine, full())

@@ -153,12 +153,10 @@ class PlainModel:
 
     @torch.no_grad()
     def set(self, tensors: dict[str, Tensor]) -> None:
-        """Gives the model these weights."""
         for name, tensor in tensors.items():
             self.model.get_parameter(name).copy_(tensor)
 
     def losses(self, batch: Batch, points: Sequence[Point]) -> list[float]:
-        """The loss at each point."""
         losses = []
         for point in points:
             with self.at(point):

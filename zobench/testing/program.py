@@ -14,7 +14,6 @@ class ProgramConformance:
     """Anything that runs a cell. Give :meth:`run`, and :meth:`specs` where it cannot run the ones here."""
 
     def run(self, spec: RunSpec) -> Result:
-        """The program."""
         raise NotImplementedError
 
     def specs(self) -> list[RunSpec]:

@@ -20,7 +20,7 @@ from zobench.engine.weights.blocks import PAGE, Unit
 
 if TYPE_CHECKING:
     from zobench.engine.interface import LocalEngine
-    from zobench.parallel import World
+    from zobench.parallel.world import World
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,0 +1,53 @@
+"""What a sweep found: how much faster than MeZO's own way the fastest cell is, and in how much memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.runspec.kinds import ENGINES, NOISES
+from zobench.store import evidence
+
+
+def gains(results: Sequence[Result]) -> list[str]:
+    """A line for each model and dtype of which MeZO's own way and a faster one were measured alike, the largest first:
+    the fastest cell's throughput and memory as multiples of MeZO's. Only differences that ``zobench compare`` finds."""
+    alike: dict[tuple[object, ...], list[Result]] = {}
+    for result in results:
+        if result.outcome is Outcome.OK and result.step_seconds and result.spec.task == "none":
+            alike.setdefault(_compared_by(result.spec), []).append(result)
+    lines = []
+    for cells in reversed(alike.values()):
+        plain = next((result for result in cells if _is_plain(result.spec)), None)
+        best = min(cells, key=lambda result: result.step_seconds or 0.0)
+        if plain is None or best is plain:
+            continue
+        ratio = evidence.times_ratio(best, plain)
+        if ratio is not None and ratio.interval is not None and ratio.interval[1] < 1:
+            lines.append(_against(best, plain, 1 / ratio.value, ratio.interval))
+    return lines
+
+
+def _compared_by(spec: RunSpec) -> tuple[object, ...]:
+    same = (spec.model, spec.weights, spec.dtype, spec.autocast, spec.batch_size, spec.seq_len)
+    return *same, spec.method, spec.scheme, spec.queries, spec.gpus
+
+
+def _is_plain(spec: RunSpec) -> bool:
+    """Whether the cell is MeZO as its paper has it: all weights on the device, noise added to the weights in place."""
+    noise = NOISES[spec.noise]
+    return not ENGINES[spec.engine].is_streamed and noise.in_place and not noise.is_stored
+
+
+def _against(best: Result, plain: Result, speed: float, interval: tuple[float, float]) -> str:
+    """``speed``: how many times the tokens/s; ``interval``: 95 %, of the step times' ratio."""
+    words = [word for word in best.spec.label.split() if word not in plain.spec.label.split()]
+    peaks = [result.memory.get("device_peak_bytes") for result in (best, plain)]
+    memory = f" in {peaks[0] / peaks[1]:.2f} of its memory" if peaks[0] and peaks[1] else ""
+    busy = best.disturbances or plain.disturbances
+    where = "measured here, while others were busy" if busy else "measured here"
+    return (
+        f"{best.spec.model} {best.spec.dtype}: {' '.join(words)} has {speed:.2f}x (95 % {1 / interval[1]:.2f} to "
+        f"{1 / interval[0]:.2f}) the tokens/s of MeZO's own way{memory} ({where})"
+    )

@@ -1,0 +1,83 @@
+"""What a fine-tuning run or an evaluation is of: its spec, whether it fits this machine, its ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zobench import models
+from zobench.cost import sizes
+from zobench.execute import plan
+from zobench.finetune import grids
+from zobench.finetune.assemble import disk_dir
+from zobench.finetune.assess import EndedRun
+from zobench.finetune.run import RESULT
+from zobench.machine import memory
+from zobench.machine.device import choose_device
+from zobench.machine.texts import gigabytes
+from zobench.recipes import matrix
+from zobench.runspec import RunSpec, check_effect
+from zobench.runspec.registries import scheme_of
+
+
+def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
+    """The resolved spec of a run with these ``values``, and a line for each value that was chosen, with the reason."""
+    chosen, why = choose_device(str(values.pop("device", device)))
+    taken, reason = grids.defaults(values)
+    values = {"weights": "pretrained", **values, **taken}
+    asked = matrix.asked(values)
+    check_effect(asked, values)
+    spec, notes = asked.resolve(chosen), [why, reason]
+    if "seq_len" not in values:
+        spec = spec.replace(seq_len=spec.seq_len - scheme_of(spec).virtual_tokens)
+        notes.append(f"seq_len: {spec.seq_len}, the longest text that {spec.model} takes here")
+    return spec, [note for note in notes if note]
+
+
+def evaluated_spec(values: dict[str, Any], run: EndedRun | None, device: str) -> tuple[RunSpec, str]:
+    """The spec of an evaluation, which fits this machine, and why on that device: that of a ``run`` with ``values``, or
+    of a pretrained model. Raises ``ValueError`` where the model is predicted not to fit."""
+    chosen, why = choose_device(str(values.pop("device", device)))
+    if run is not None:
+        spec = models.identified(run.spec.alone().replace(**values)).resolve(chosen)
+    elif values.get("task", "none") == "none":
+        raise ValueError("`--task` must be given, but is not; see `zobench list tasks`")
+    else:
+        spec = matrix.single({"weights": "pretrained", **values}, chosen)
+    if misfit := plan.misfit(spec, disk_dir()):
+        raise ValueError(f"the model must fit this machine, but {misfit}")
+    return spec, why
+
+
+def check_fits(runs: Mapping[Path, RunSpec]) -> None:
+    """Raises ``ValueError`` if a run (by its folder) that is not finished has no tokenizer, or is predicted not to fit
+    this machine.
+
+    It must fit into memory, and its snapshots onto the folder's disk: the best, the newest and one that is being
+    written, and in a search those of the run that leads.
+    """
+    left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
+    room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
+    for folder, spec in left.items():
+        if misfit := plan.misfit(spec, disk_dir(), room):
+            raise ValueError(f"the run must fit this machine, but {misfit}")
+        need, have = (3 + (len(runs) > 1)) * sizes.snapshot_bytes(spec), memory.free_disk_bytes(folder)
+        if need > have:
+            raise ValueError(
+                f"`--out` must have room for snapshots of {gigabytes(need)}, but {gigabytes(have)} are free "
+                f"for {folder}; name another folder"
+            )
+        models.tokenizer_place(spec)
+
+
+def as_ranks(arguments: list[str], spec: RunSpec) -> int:
+    """Runs ``zobench ARGUMENTS`` as each rank of ``spec`` and returns the exit code. ``ZOBENCH_RESTARTS``: how often
+    the ranks are started again after one was lost."""
+    from zobench.parallel.launch import again
+
+    restarts = os.environ.get("ZOBENCH_RESTARTS", "0")
+    if not restarts.isdecimal():
+        raise ValueError(f"`ZOBENCH_RESTARTS` must be a whole number, but got {restarts!r}; for example 2")
+    return again(arguments, spec, restarts=int(restarts))
