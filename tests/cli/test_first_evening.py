@@ -43,7 +43,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder in
 
 @pytest.mark.parametrize(
     "arguments",
-    ["results empty", "table zo2/table1 --results empty", "compare ./a ./b --results empty",
+    ["table zo2/table1 --results empty", "compare ./a ./b --results empty",
      "trace 0000 --results empty", "figure zo2/figure3 --results empty"],
 )  # fmt: skip
 def test_an_empty_results_folder_gets_one_answer(here: Path, zobench: Any, arguments: str) -> None:

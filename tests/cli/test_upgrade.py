@@ -102,39 +102,6 @@ def test_they_are_compared_with_runs_of_this_version_on_the_same_hardware(zobenc
     assert judged == {("OPT-125M", "FASTER"), ("opt-tiny", "AMBIGUOUS")}  # of three steps nothing is judged
 
 
-def test_other_hardware_is_compared_only_when_asked(zobench: Command, here: Path) -> None:
-    folders = sorted(path for path in OLD.iterdir() if path.is_dir())
-    assert len(folders) > 1
-    code, out, err = zobench("compare", str(folders[0]), str(folders[1]))
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert "A and B must be of the same hardware" in err
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"schema_version": SCHEMA_VERSION + 1}, "a newer zobench wrote this file: upgrade zobench to read it"),
-        ({"schema_version": 0}, "this file is not a zobench result"),
-        ({"spec": {"model": "OPT-125M", "warp": 9}}, "unknown key 'warp'"),
-        ({"samples": {"step_seconds": [0.0]}}, "`samples.step_seconds` must be 1e-09 to 1e+09, but one is not"),
-    ],
-)
-def test_what_cannot_be_read_is_named_in_one_line_and_the_rest_is_shown(
-    zobench: Command, here: Path, change: dict[str, Any], line: str
-) -> None:
-    shutil.copytree(OLD, here / "old")
-    broken = here / "old" / FILES[0].relative_to(OLD)
-    broken.write_text(json.dumps({**raw(broken), **change}))
-    code, out, err = zobench("results", "old")
-    assert code == 0
-    assert err.startswith(f"not read: old/{FILES[0].relative_to(OLD)}: ")
-    assert line in err
-    assert err.count("\n") == 1
-    assert len(FILES) > 1
-    assert FILES[-1].stem.rpartition("-")[2][:7] in out
-
-
 KILLED = Path(__file__).parent / "run_of_0_1_0"
 """A run of 40 steps on the small task that 0.1.0 began and ``kill -9`` ended, with a snapshot after 20 steps."""
 SAME_COMMAND = (

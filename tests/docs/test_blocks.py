@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.blocks import PAGES, ROOT, RUNNABLE, blocks, commands, faults, missing, runner
 from tests.support.rates import calibrate
-from zobench import cli
+from zobench import cli, programs
+from zobench.execute import process, sweep
 from zobench.measure.environment import fingerprint_without_torch
 
 HERE = [
@@ -18,7 +19,10 @@ HERE = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a reader is: a folder with the published results, on a machine whose rates are known."""
+    """Where a reader is: a folder with the published results, on a machine whose rates are known. Cells run in this
+    process: each in its own would load torch and transformers again."""
+    for place in (process, sweep):
+        monkeypatch.setattr(place, "run_in_process", lambda spec, **_: programs.run(spec))
     calibrate(tmp_path, fingerprint_without_torch()["machine"])
     (tmp_path / "results" / "published").symlink_to(ROOT / "results" / "published")
     monkeypatch.chdir(tmp_path)

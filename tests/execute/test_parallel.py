@@ -119,29 +119,6 @@ def listeners(pids: set[int]) -> set[str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def alone() -> Result:
-    """The same cell on one device."""
-    return measure.run(RunSpec(**FIELDS).resolve("cpu"))
-
-
-@pytest.mark.slow
-def test_ranks_give_one_result_of_the_global_batch(alone: Result) -> None:
-    gpus = 4
-    result = run_in_process(cell("2d", gpus))
-    assert (result.outcome, result.reason) == (Outcome.OK, "")
-    assert result.tokens_per_step == 4 * 16
-    assert result.samples["loss"] == pytest.approx(alone.samples["loss"], rel=1e-6)
-    sent = result.parts["exchanged_bytes"]
-    assert len(sent) == 3
-    assert all(0 < count < 1024 for count in sent), sent  # measured, of the rank that sends most, headers included
-    rows = result.environment["ranks"]
-    assert [row["rank"] for row in rows] == list(range(gpus))
-    assert max(row["device_peak_bytes"] for row in rows) == result.memory["device_peak_bytes"]
-    assert all(0 < row["host_unique_bytes"] < row["host_rss_peak_bytes"] for row in rows)
-    assert all(row["threads"] == max(1, len(os.sched_getaffinity(0)) // gpus) for row in rows)
-
-
 @pytest.mark.slow
 def test_ranks_listen_on_loopback_alone_and_a_killed_one_ends_all() -> None:
     running = Running(cell("pertp", 2, **LONG))
@@ -232,16 +209,28 @@ def free_port() -> int:
 
 
 @pytest.mark.slow
-def test_two_nodes_on_one_machine_meet_at_the_given_address(monkeypatch: pytest.MonkeyPatch, alone: Result) -> None:
+def test_two_nodes_meet_at_the_given_address_and_give_one_result_of_the_global_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("ZOBENCH_NODE_COUNT", "2")
     spec = cell("2d-outer", 4, nodes=2)
     first, second = Running(spec), Running(spec)
     results = [first.ended(120), second.ended(120)]
-    assert [result.outcome for result in results] == [Outcome.OK, Outcome.OK], [r.reason for r in results]
-    assert results[0].samples == results[1].samples
-    assert [row["node"] for row in results[0].environment["ranks"]] == [0, 0, 1, 1]
-    assert results[0].samples["loss"] == pytest.approx(alone.samples["loss"], rel=1e-6)
+    assert [(result.outcome, result.reason) for result in results] == [(Outcome.OK, "")] * 2
+    result, other = results
+    assert result.samples == other.samples
+    assert result.tokens_per_step == 4 * 16
+    alone = measure.run(RunSpec(**FIELDS).resolve("cpu"))
+    assert result.samples["loss"] == pytest.approx(alone.samples["loss"], rel=1e-6)
+    sent = result.parts["exchanged_bytes"]
+    assert len(sent) == 3
+    assert all(0 < count < 1024 for count in sent), sent  # measured, of the rank that sends most, headers included
+    rows = result.environment["ranks"]
+    assert [(row["rank"], row["node"]) for row in rows] == [(0, 0), (1, 0), (2, 1), (3, 1)]
+    assert max(row["device_peak_bytes"] for row in rows) == result.memory["device_peak_bytes"]
+    assert all(0 < row["host_unique_bytes"] < row["host_rss_peak_bytes"] for row in rows)
+    assert all(row["threads"] == max(1, len(os.sched_getaffinity(0)) // 2) for row in rows)  # of a node's two ranks
 
 
 @pytest.mark.slow

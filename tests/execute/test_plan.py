@@ -182,10 +182,6 @@ def test_gpus_that_are_not_there_are_told_before_work_starts(tmp_path: Path) -> 
     assert step.action == "run"
 
 
-def test_a_cpu_has_as_many_ranks_as_are_asked_for(tmp_path: Path) -> None:
-    assert made(tmp_path, cell(batch_size=4, gpus=4, parallel="2d"))[0].action == "run"
-
-
 def test_snapshots_need_room_on_the_disk(tmp_path: Path) -> None:
     saved = cell("OPT-1.3B", checkpoint="journal", checkpoint_every=2)
     steps = made(tmp_path, saved, room=plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=12 * GB))

@@ -24,6 +24,7 @@ from zobench.durable.scratch import clear
 from zobench.execute import process
 from zobench.execute.process import run_in_process
 from zobench.measure import threads
+from zobench.predict.interval import Consolidation
 from zobench.programs.cell import classify
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -59,7 +60,7 @@ def test_the_answer_of_the_process_is_the_result(child: Any, tmp_path: Path) -> 
     assert Order.from_dict(json.loads((tmp_path / "question").read_text())) == Order(spec=SPEC)
 
 
-def test_a_cell_is_told_when_to_end_and_with_how_many_threads_to_compute(
+def test_a_cell_is_told_when_to_end_when_to_write_and_with_how_many_threads_to_compute(
     child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -70,9 +71,10 @@ def test_a_cell_is_told_when_to_end_and_with_how_many_threads_to_compute(
     script = f"cat > {tmp_path}/order; echo $OMP_NUM_THREADS $OMP_WAIT_POLICY > {tmp_path}/told; "
     script += f'cat {tmp_path}/answer > "$4"'
     begin = time.monotonic()
-    result = child(script, enough=50.0)
-    end = Order.from_dict(json.loads((tmp_path / "order").read_text())).end
-    assert begin + 50 <= end <= time.monotonic() + 50
+    result = child(script, enough=50.0, written=Consolidation(3, "why"))
+    order = Order.from_dict(json.loads((tmp_path / "order").read_text()))
+    assert begin + 50 <= order.end <= time.monotonic() + 50
+    assert order.consolidation == (3, "why")
     assert (tmp_path / "told").read_text().split() == ["1", "passive"]
     reason = "threads: 1 of 4, because other processes keep 2.9 cores busy; OMP_NUM_THREADS sets another number"
     assert result.environment == {"machine": "m", "threads_reason": reason}

@@ -211,16 +211,3 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     code, out, err = command(capsys, "compare", *arguments)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert err.startswith(f"zobench: {text}")
-
-
-def test_the_spec_is_not_changed_by_what_is_planted() -> None:
-    specs: list[RunSpec] = []
-    inner = machine(7)
-
-    def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
-        specs.append(spec)
-        return inner(spec, shares, order)
-
-    self_test(SPEC, run, seed=7, count=1)
-    assert set(specs) == {SPEC}
-    assert inner(SPEC, [0.0], random.Random(0))[0].spec.hash == SPEC.hash

@@ -18,8 +18,10 @@ import pytest
 
 from zobench import cli
 from zobench.durable import journal
+from zobench.execute import process
 from zobench.finetune import assemble
 from zobench.methods.base import Taken
+from zobench.programs.cell import run as measured
 from zobench.runspec import RunSpec
 from zobench.store import Store
 
@@ -28,7 +30,8 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def zobench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the command in an empty folder: exit code, standard output, standard error."""
+    """Runs the command in an empty folder, cells in this process: exit code, standard output, standard error."""
+    monkeypatch.setattr(process, "run_in_process", lambda spec, **_: measured(spec))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -288,17 +291,6 @@ def test_ranks_are_started_with_the_same_command(
     code, _, err = zobench("finetune", *given, "--steps", "2", *more)
     told = "zobench: `ZOBENCH_RESTARTS` must be a whole number, but got 'some'; for example 2"
     assert (code, err.splitlines()[-1]) == (2, told)
-
-
-def test_a_tokenizer_that_is_not_there_is_found_before_the_run_begins(
-    zobench: Command, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("zobench.cli.finetune._trained", lambda *_: pytest.fail("the run has begun"))
-    (tmp_path / "empty").mkdir()
-    given[given.index("--weights-path") + 1] = "empty"
-    code, _, err = zobench("finetune", *given, "--out", "mine")
-    assert (code, (tmp_path / "mine").exists()) == (2, False)
-    assert "zobench: `task=sst2` needs the tokenizer of opt-tiny, but empty has none of tokenizer.json" in err
 
 
 @pytest.mark.parametrize("option", ["--out", "--results"])

@@ -10,7 +10,6 @@ import pytest
 
 from zobench.finetune import grids, run
 from zobench.finetune import search as module
-from zobench.finetune.examine import Seal
 from zobench.finetune.search import Trial, cells, search
 from zobench.result import Outcome, Result
 from zobench.runspec import CHOICES, METHODS
@@ -117,14 +116,6 @@ def test_a_test_that_the_folder_remembers_is_the_only_one(spec: Any, data_dir: P
     assert not (tmp_path / "two" / winner.result.spec.hash / "model").exists()
 
 
-def test_a_seal_breaks_once() -> None:
-    seal = Seal()
-    seal.break_for("one")
-    told = "^the test set must be looked at once, but another would look after one; choose on dev$"
-    with pytest.raises(RuntimeError, match=told):
-        seal.break_for("another")
-
-
 @pytest.mark.parametrize(
     ("losses", "accuracies", "wins"),
     [([0.5, 0.4], [0.9, 0.1], 1), ([0.5, 0.5], [0.5, 0.6], 1), ([0.5, 0.5], [0.6, 0.6], 0), ([None, 9.0], [1, 0], 1),
@@ -201,8 +192,3 @@ def test_a_bad_grid_is_one_line(tmp_path: Path, text: str, message: str) -> None
     with pytest.raises(ValueError, match=message) as caught:
         grids.load(path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_grid_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^`--grid` must be a file, but .*none.toml cannot be read \(No such file"):
-        grids.load(tmp_path / "none.toml")

@@ -3,49 +3,68 @@
 from __future__ import annotations
 
 import json
-import re
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.support.plugin import python, zobench
+from tests.support.plugin import blocks, commands, package, python, zobench
+from zobench.runspec import RunSpec
 
-PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+LISTS = {
+    "methods": ("scaled-sign", "capped"), "schemes": ("ia3",), "tasks": ("colours",), "metrics": ("loss_spread",),
+    "models": ("my-llama", "my-qwen"), "programs": ("dry",),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of the page as pip leaves it, and a test module of its own."""
     folder = tmp_path_factory.mktemp("site")
-    *module, suite = blocks("python")
-    (folder / "my_zo.py").write_text("\n".join(module))
-    (folder / "test_my_zo.py").write_text(suite)
-    (project,) = (tomllib.loads(text)["project"] for text in blocks("toml"))
-    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    groups = project["entry-points"].items()
-    told = [
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items()) for group, points in groups
-    ]
-    (info / "entry_points.txt").write_text("\n".join(told))
+    package(folder)
     return folder
 
 
-@pytest.mark.parametrize(
-    ("what", "name"),
-    [
-        ("methods", "scaled-sign"), ("tasks", "colours"), ("metrics", "loss_spread"), ("models", "my-llama"),
-        ("programs", "dry"), ("methods", "capped"), ("models", "my-qwen"), ("schemes", "ia3"),
-    ],
-)  # fmt: skip
-def test_each_is_listed(folder: Path, what: str, name: str) -> None:
-    assert name in zobench(folder, "list", what).stdout
+def test_each_is_listed_with_its_package_and_only_a_methods_costs_are_asked_of_it(folder: Path, tmp_path: Path) -> None:
+    package(tmp_path).write_text("raise RuntimeError('imported')\n")
+    for (kind, names), (code, out, _) in zip(
+        LISTS.items(), commands(tmp_path, *(f"list {kind}" for kind in LISTS)), strict=True
+    ):
+        assert code == 0
+        for name in names:
+            if kind == "methods":
+                told = f"the method '{name}' of the package my-zo must be importable, but RuntimeError: imported"
+                assert told in " ".join(out.split())
+            else:
+                assert [name, "from", "my-zo", "1.0"] in [line.split() for line in out.splitlines()]
+    ((_, out, _),) = commands(folder, "list methods")
+    told = "scaled-sign 2 0 w -= scale * lr * sign(ghat); options.scale=1.0; from my-zo"
+    assert told in " ".join(out.split())
+
+
+FAILS = {
+    "run --model opt-tiny --set method=scaled-sign": "method 'scaled-sign'",
+    "run --model opt-tiny --set scheme=ia3": "scheme 'ia3'",
+    "finetune --model opt-tiny --task colours": "task 'colours'",
+    "table mine.toml": "metric 'loss_spread'",
+    "run --model my-llama": "model 'my-llama'",
+    "run --model opt-tiny --set program=dry": "program 'dry'",
+}
+TABLE = """
+title = "Mine"
+columns = [ { header = "All" } ]
+metrics = [ { name = "loss_spread", header = "Spread", format = ".3f", better = "lower" } ]
+[rows.product]
+model = ["opt-tiny"]
+"""
+
+
+def test_one_that_cannot_be_imported_is_a_line_that_names_it(tmp_path: Path) -> None:
+    package(tmp_path).write_text("import nowhere_at_all\n")
+    (tmp_path / "mine.toml").write_text(TABLE)
+    for (code, out, err), (line, what) in zip(commands(tmp_path, *FAILS), FAILS.items(), strict=True):
+        told = f"the {what} of the package my-zo must be importable, but ModuleNotFoundError: No module named "
+        assert (code, out) == (2, ""), line
+        assert told in err.splitlines()[-1], line
 
 
 @pytest.mark.slow
@@ -54,10 +73,13 @@ def test_the_commands_of_the_page_run(folder: Path) -> None:
     command = text.removeprefix("$ zobench ").split()
     result = json.loads(zobench(folder, *command, "--set", "steps=2", "--device", "cpu", "--json", "-").stdout)
     assert (result["outcome"], result["spec"]["options"]) == ("ok", {"scale": 0.5})
-    command = ["run", "--model", "my-llama", "--set", "program=dry", "--set", "seq_len=16", "--json", "-"]
-    assert (
-        json.loads(zobench(folder, *command, "--device", "cpu").stdout)["environment"]["program"] == "dry of my-zo 1.0"
-    )
+    command = ["run", "--model", "my-llama", "--set", "program=dry", "--set", "seq_len=16", "--set", "steps=2"]
+    result = json.loads(zobench(folder, *command, "--json", "-", "--device", "cpu").stdout)
+    assert result["environment"]["program"] == "dry of my-zo 1.0"
+    assert (result["spec"]["program"], result["samples"]) == ("dry", {"step_seconds": [0.5, 0.5]})
+    assert result["environment"]["machine"]
+    plain = {"model": "opt-tiny", "seq_len": 16}
+    assert RunSpec(**plain, program="zobench").hash == RunSpec(**plain).hash
 
 
 REST = """
@@ -66,8 +88,6 @@ from pathlib import Path
 import my_zo
 from zobench import models, programs
 from zobench.runspec import RunSpec
-model = models.build("my-qwen", "fp32")
-assert models.parameter_count("my-qwen") == sum(p.numel() for p in model.parameters())
 fields = dict(model="my-qwen", seq_len=16, steps=2, noise="counter", queries=4, lr=1e-7)
 capped, plain = (
     programs.run(RunSpec(method=method, **fields).resolve("cpu")).samples["loss"] for method in ("capped", "eggroll")

@@ -3,74 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.plugin import SWEEP
-from tests.support.rates import CALIBRATION, calibrate
-from zobench.execute import process
-from zobench.measure.environment import fingerprint_without_torch
+from tests.support.plugin import commands, package, python, results
+from tests.support.rates import CALIBRATION
 
-METHOD = '''
-"""ZO-SGD-Sign again, with a factor of its own on the learning rate."""
-
-from dataclasses import dataclass
-
-from zobench.methods.zo_sgd import ZOSGD
-from zobench.runspec.kinds import Definition, MethodKind, UpdateSize
+COSTLIER = """
 
 
-class MySign(ZOSGD):
-    """Its step is ZO-SGD's."""
-
-
-@dataclass(frozen=True)
-class ScaledSign:
-    scale: float
-    states = ()
-
-    def state_dtype(self, weights):
-        return weights
-
-    def apply(self, weights, estimate, states, *, lr, weight_decay, step):
-        estimate.sign_()
-        if weight_decay:
-            estimate.add_(weights.float() * weight_decay)
-        weights.sub_(estimate.mul_(lr * self.scale))
-
-
-def make(spec):
-    return MySign(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
-
-
-def rule(spec):
-    return ScaledSign(spec.option("scale"))
-
-
-KIND = MethodKind(
-    name="my-sign",
-    as_written=Definition(
-        formula="w -= scale * lr * sign(ghat)", make="my_methods:make", rule="my_methods:rule",
-        copies=1, piece_copies=3, update=UpdateSize.SIGN,
-    ),
-    options={"scale": 1.0},
-)
-
-
-def variant(name, definition=KIND.as_written, **costs):
+def variant(name, definition=SCALED_SIGN.as_written, **costs):
     return MethodKind(name=name, as_written=definition, **costs)
 
 
 DRAWS, UPLOADS = variant("my-draws", draws=8), variant("my-uploads", uploads=2)
 PAIRS = variant("my-pairs", pairs=lambda spec, layers: 3 * spec.queries)
 STATE = variant("my-state", states=1)
-COPIES = variant("my-copies", Definition(formula="w", make="my_methods:make", rule="my_methods:rule", copies=5))
-'''
+COPIES = variant("my-copies", Definition(formula="w", make="zobench.methods.zo_sgd:make", rule="my_zo:rule", copies=5))
+"""
+"""Kinds like the page's, each of which says that a step costs more of one thing."""
+VARIANTS = {f"my-{name}": name.upper() for name in ("draws", "uploads", "pairs", "state", "copies")}
 RUNNER = """
 title = "The sign, twice"
 [base]
@@ -81,9 +35,9 @@ lr = 1e-4
 weight_decay = 0.1
 [axes]
 engine = ["resident", "offload"]
-method = ["zo-sgd-sign", "my-sign"]
+method = ["zo-sgd-sign", "scaled-sign"]
 [[include]]
-method = "my-sign"
+method = "scaled-sign"
 [include.options]
 scale = 0.5
 """
@@ -100,7 +54,7 @@ header = "built in"
 where = { method = "zo-sgd-sign" }
 [[rows.variants]]
 header = "from outside"
-where = { method = "my-sign" }
+where = { method = "scaled-sign" }
 [[columns]]
 header = "offload"
 where = { engine = "offload" }
@@ -130,11 +84,11 @@ def weights(method, **changes):
 
 for changes in ({}, {"dtype": "fp16"}, {"engine": "offload", "tier": "disk", "noise": "counter"}):
     *costs, expected = weights("zo-sgd-sign", **changes)
-    *same_costs, found = weights("my-sign", **changes)
+    *same_costs, found = weights("scaled-sign", **changes)
     assert costs == same_costs
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
-    *_, scaled = weights("my-sign", options={"scale": 0.5}, **changes)
+    *_, scaled = weights("scaled-sign", options={"scale": 0.5}, **changes)
     assert not all(torch.equal(scaled[name], found[name]) for name in found)
 """
 COSTS = """
@@ -153,91 +107,63 @@ def spec(method, device="cpu", **changes):
 def close(one, other):
     assert abs(one - other) < 1e-6 * abs(other), (one, other)
 
-drawn = compute_seconds(spec("my-draws"), rates) - compute_seconds(spec("my-sign"), rates)
+drawn = compute_seconds(spec("my-draws"), rates) - compute_seconds(spec("scaled-sign"), rates)
 close(drawn, 4 * count / rates.noise["torch"])
-assert passes(spec("my-pairs")) == 3 * passes(spec("my-sign")) == 6
+assert passes(spec("my-pairs")) == 3 * passes(spec("scaled-sign")) == 6
 streamed = {"engine": "offload", "tier": "disk"}
-uploads = transfer_seconds(spec("my-uploads", **streamed), rates) - transfer_seconds(spec("my-sign", **streamed), rates)
-close(uploads, 12 * models.block_parameter_count("OPT-125M") * 4 / rates.bytes_up["disk"])
-close(memory(spec("my-state"))[0] - memory(spec("my-sign"))[0], 4 * count)
-more = memory(spec("my-copies", "cuda:0"))[0] - memory(spec("my-sign", "cuda:0"))[0]
+twice, once = (transfer_seconds(spec(name, **streamed), rates) for name in ("my-uploads", "scaled-sign"))
+close(twice - once, 12 * models.block_parameter_count("OPT-125M") * 4 / rates.bytes_up["disk"])
+close(memory(spec("my-state"))[0] - memory(spec("scaled-sign"))[0], 4 * count)
+more = memory(spec("my-copies", "cuda:0"))[0] - memory(spec("scaled-sign", "cuda:0"))[0]
 close(more, 4 * 4 * models.largest_resident("OPT-125M"))
 """
 
 
 @pytest.fixture(scope="module")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A package as pip leaves it in ``site``, and a folder ``work`` on a measured machine."""
+    """The page's package with kinds of other costs, a matrix and a table."""
     guest = tmp_path_factory.mktemp("guest")
-    info = guest / "site" / "my_methods-1.0.dist-info"
-    info.mkdir(parents=True)
-    (guest / "site" / "my_methods.py").write_text(METHOD)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-methods\nVersion: 1.0\n")
-    kinds = {"sign": "KIND", **{name: name.upper() for name in ("draws", "uploads", "pairs", "state", "copies")}}
-    points = "".join(f"my-{name} = my_methods:{attribute}\n" for name, attribute in kinds.items())
-    (info / "entry_points.txt").write_text(f"[zobench.methods]\n{points}")
-    calibrate(guest / "work", fingerprint_without_torch()["machine"])
-    (guest / "work" / "signs.toml").write_text(RUNNER)
-    (guest / "work" / "table.toml").write_text(TABLE)
+    package(guest, COSTLIER, VARIANTS)
+    (guest / "signs.toml").write_text(RUNNER)
+    (guest / "table.toml").write_text(TABLE)
     return guest
 
 
-def python(guest: Path, *arguments: str, installed: bool = True) -> subprocess.CompletedProcess[str]:
-    environment = {**process.child_environment(), "COLUMNS": "200"}
-    if installed:
-        environment["PYTHONPATH"] = os.pathsep.join([str(guest / "site"), environment["PYTHONPATH"]])
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=guest / "work", env=environment, capture_output=True, text=True, check=False)
-
-
-def zobench(guest: Path, *arguments: str) -> str:
-    done = python(guest, "-m", "zobench", *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def test_it_is_listed_and_unknown_where_it_is_not_installed(guest: Path) -> None:
-    (row,) = [line for line in zobench(guest, "list", "methods").splitlines() if "my-sign" in line]
-    assert " ".join(row.split()).startswith(
-        "my-sign 2 0 w -= scale * lr * sign(ghat); options.scale=1.0; from my-methods"
-    )
-    done = python(guest, "-m", "zobench", "sweep", "signs.toml", "--dry-run", "--device", "cpu", installed=False)
-    assert done.returncode != 0
-    assert "`method` must be one of zo-sgd, zo-sgd-sign" in done.stderr
-    assert "my-sign" in done.stderr
+def test_it_is_unknown_where_it_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "signs.toml").write_text(RUNNER)
+    ((code, _, err),) = commands(tmp_path, "sweep signs.toml --dry-run --device cpu")
+    assert code == 2
+    assert "`method` must be one of zo-sgd, zo-sgd-sign" in err
+    assert "scaled-sign" in err
 
 
 def test_its_weights_and_costs_are_those_of_the_built_in_sign_bit_for_bit(guest: Path) -> None:
-    done = python(guest, "-c", WEIGHTS)
-    assert done.returncode == 0, done.stderr
+    python(guest, "-c", WEIGHTS)
 
 
 def test_plans_read_what_it_says_that_it_costs(guest: Path) -> None:
-    done = python(guest, "-c", COSTS, json.dumps(CALIBRATION))
-    assert done.returncode == 0, done.stderr
+    python(guest, "-c", COSTS, json.dumps(CALIBRATION))
 
 
 @pytest.mark.slow
 def test_it_is_planned_swept_and_shown(guest: Path) -> None:
-    plan = zobench(guest, "sweep", "signs.toml", "--dry-run", "--device", "cpu")
-    assert plan.count("my-sign") == 3
-    done = python(guest, "-c", SWEEP, "signs.toml")
-    assert done.returncode == 0, done.stderr
+    sweep = "sweep signs.toml --device cpu"
+    told = commands(guest, f"{sweep} --dry-run", sweep, "table table.toml --results results")
+    assert [code for code, _, _ in told] == [0, 0, 0], told
+    (_, plan, more), _, (_, shown, _) = told
+    assert (plan + more).count("scaled-sign") == 3
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for file in (guest / "work" / "results").rglob("*.json"):
-        stored = json.loads(file.read_text())
-        if "spec" in stored:
-            spec = stored["spec"]
-            found[spec["engine"], spec["method"], json.dumps(spec.get("options", {}))] = stored
+    for stored in results(guest):
+        spec = stored["spec"]
+        found[spec["engine"], spec["method"], json.dumps(spec.get("options", {}))] = stored
     assert len(found) == 5
     assert {stored["outcome"] for stored in found.values()} == {"ok"}
     for engine in ("resident", "offload"):
-        expected, same = found[engine, "zo-sgd-sign", "{}"], found[engine, "my-sign", "{}"]
+        expected, same = found[engine, "zo-sgd-sign", "{}"], found[engine, "scaled-sign", "{}"]
         for name in ("loss", "projected_grad"):
             assert same["samples"][name] == expected["samples"][name]
         assert same["environment"]["definition"] == "w -= scale * lr * sign(ghat)"
-    scaled = found["resident", "my-sign", '{"scale": 0.5}']
-    assert scaled["samples"]["loss"] != found["resident", "my-sign", "{}"]["samples"]["loss"]
-    shown = zobench(guest, "table", "table.toml", "--results", "results")
+    scaled = found["resident", "scaled-sign", '{"scale": 0.5}']
+    assert scaled["samples"]["loss"] != found["resident", "scaled-sign", "{}"]["samples"]["loss"]
     (row,) = [line for line in shown.splitlines() if "from outside" in line]
     assert any(character.isdigit() for character in row)

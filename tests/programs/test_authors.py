@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.plugin import last_line, zobench
+from tests.support.plugin import commands
 from tests.support.processes import gone
 from tests.support.rates import RATES
 from zobench import programs
@@ -318,20 +318,23 @@ def test_the_commands_add_list_and_remove(clone: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{FACTS}\n")
     python.chmod(0o755)
-    assert zobench(tmp_path, "program", "list").stdout.startswith("no program was added: zobench program add mezo")
-    done = zobench(tmp_path, "program", "add", "mezo", "--path", str(clone), "--python", str(python)).stdout
-    told = f"mezo {clones.commit_of(clone)}, torch 2.1.0, transformers 4.28.1, Python 3.9.18"
-    assert done.startswith(f"added: {told}\n")
-    listed = zobench(tmp_path, "program", "list").stdout.splitlines()[1].split()
-    assert listed[:5] == ["mezo", clones.commit_of(clone), "2.1.0", "4.28.1", "3.9.18"]
-    wrong = last_line(zobench(tmp_path, "program", "remove", "zo2", code=2))
-    assert wrong.startswith("zobench: `NAME` must be a program that was added, but got 'zo2'")
-    assert zobench(tmp_path, "program", "remove", "mezo").stdout == "removed: mezo\n"
+    (_, none, _), (_, done, _), (_, listed, _), (wrong, _, told), (_, removed, _) = commands(
+        tmp_path, "program list", f"program add mezo --path {clone} --python {python}", "program list",
+        "program remove zo2", "program remove mezo",
+    )  # fmt: skip
+    assert none.startswith("no program was added: zobench program add mezo")
+    commit = clones.commit_of(clone)
+    assert done.startswith(f"added: mezo {commit}, torch 2.1.0, transformers 4.28.1, Python 3.9.18\n")
+    assert listed.splitlines()[1].split()[:5] == ["mezo", commit, "2.1.0", "4.28.1", "3.9.18"]
+    assert wrong == 2
+    assert told.splitlines()[-1].startswith("zobench: `NAME` must be a program that was added, but got 'zo2'")
+    assert removed == "removed: mezo\n"
     assert clones.load() == {}
     known = {"path": "p", "python": "x", "commit": "c", "versions": VERSIONS}
     clones.list_path().write_text("[1]")
-    wrong = last_line(zobench(tmp_path, "program", "list", code=2))
-    assert "must list programs as `zobench program add` does" in wrong
+    ((wrong, _, told),) = commands(tmp_path, "program list")
+    assert wrong == 2
+    assert "must list programs as `zobench program add` does" in told.splitlines()[-1]
     for broken in ({**known, "versions": {}}, {**known, "path": 5}, {"path": "p"}, "mezo"):
         clones.list_path().write_text(json.dumps({"mezo": broken}))
         with pytest.raises(ValueError, match="must list programs as `zobench program add` does, but "):

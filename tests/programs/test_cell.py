@@ -13,10 +13,9 @@ from transformers import AutoTokenizer
 
 from tests.support.small_task import data_dir, weights_path  # noqa: F401  fixtures
 from zobench import models
-from zobench.cost import footprint, interval
+from zobench.cost import footprint
 from zobench.data.tokens import stream
 from zobench.engine import Engine
-from zobench.execute.process import run_in_process
 from zobench.finetune.assemble import empty_model, engine_config, tuner
 from zobench.finetune.cautions import cautions, lost
 from zobench.measure.ledger import Ledger
@@ -55,14 +54,12 @@ def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None
     assert "memory_plan" not in run(cell(steps=1, warmup=0)).environment
 
 
-def test_pending_updates_are_written_when_the_plan_says_and_the_result_tells() -> None:
+def test_pending_updates_are_written_when_the_plan_says_and_the_result_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bfloat16 each write-back rounds: three steps apart gives other bits than never."""
     spec = cell(noise="counter", dtype="bf16", writeback_every="inf", steps=6, lr=0.1)
-    found = interval.Consolidation(3, "a reason")
-    never, planned, asked = (
-        run_in_process(own, written=told)
-        for own, told in ((spec, None), (spec, found), (spec.replace(writeback_every=3), None))
-    )
+    never, asked = run(spec), run(spec.replace(writeback_every=3))
+    monkeypatch.setattr(order, "_current", order.Order(spec=spec, consolidation=(3, "a reason")))
+    planned = run(spec)
     assert [one.outcome for one in (never, planned, asked)] == [Outcome.OK] * 3
     assert planned.samples["loss"] == asked.samples["loss"]
     assert planned.samples["loss"] != never.samples["loss"]

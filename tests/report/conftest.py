@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.drawings import BARS, LINES, TIMELINE
+from tests.support.published import RESULTS, written
 from tests.support.tables import PAPER, TINY, table_from
 from zobench import recipes
 from zobench.recipes.reference import COLUMNS
@@ -19,6 +20,18 @@ OF_TABLE_1 = "[reference]\nartifact = 't1'\n"
 @pytest.fixture
 def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A source tree with one recipe of each kind, and an empty current folder."""
+    return source_tree(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a report of ``RESULTS`` on these recipes."""
+    with pytest.MonkeyPatch.context() as patch:
+        return written(RESULTS, source_tree(tmp_path_factory.mktemp("published"), patch) / "out")
+
+
+def source_tree(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts the recipes into ``folder``, and an empty current folder, which it returns, beside them."""
     texts = {
         "tables/tiny.toml": TINY,
         "plots/bars.toml": BARS.replace('artifact = "t1"', 'artifact = "figure1"') + OF_TABLE_1,
@@ -27,18 +40,18 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "plots/timeline.toml": TIMELINE,
     }
     for name, text in texts.items():
-        path = tmp_path / "source" / name
+        path = folder / "source" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (tmp_path / "source" / "results" / "paper").mkdir(parents=True)
-    with open(tmp_path / "source" / "results" / "paper" / "reference.csv", "w", newline="") as file:
+    (folder / "source" / "results" / "paper").mkdir(parents=True)
+    with open(folder / "source" / "results" / "paper" / "reference.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(PAPER.rows)
-    (tmp_path / "here").mkdir()
-    monkeypatch.setattr(recipes, "_PACKAGE", tmp_path / "source" / "zobench")
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+    (folder / "here").mkdir()
+    monkeypatch.setattr(recipes, "_PACKAGE", folder / "source" / "zobench")
+    monkeypatch.chdir(folder / "here")
+    return folder / "here"
 
 
 @pytest.fixture

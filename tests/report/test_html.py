@@ -94,10 +94,6 @@ def test_everything_of_the_book_is_on_the_page_without_any_script() -> None:
         assert text in parsed.text
 
 
-def test_the_same_book_gives_the_same_page() -> None:
-    assert page(book()) == page(book())
-
-
 def test_nothing_that_a_book_says_becomes_markup() -> None:
     run = result(
         "opt" + ATTACK,

@@ -128,12 +128,6 @@ def test_each_row_has_its_numbers_commit_date_and_run() -> None:
     assert speeds[0]["low"] < speeds[0]["value"] < speeds[0]["high"]
 
 
-def test_a_run_during_which_others_were_busy_carries_the_warning() -> None:
-    busy = measured("busy", 1.0, warnings=["other processes kept 1.2 cores busy meanwhile"])
-    (sheet,) = artifact([busy]).sheets
-    assert sheet.notes == ("Warning: other processes kept 1.2 cores busy meanwhile",)
-
-
 def test_the_page_links_each_row_to_its_run_and_markdown_names_its_file() -> None:
     results = (measured("fast", 1.0), measured("slow", 2.0))
     book = Book(title="t", summary=(), artifacts=(artifact(results),), results=results)

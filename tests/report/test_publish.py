@@ -19,8 +19,7 @@ from zobench.report.render import grids
 OWN = {'paper = "p"\n': "", 'artifact = "t1"\n': ""}
 
 
-def test_every_artifact_is_written_in_every_format(few: Path) -> None:
-    files = written(RESULTS, few / "out")
+def test_every_artifact_is_written_in_every_format(files: dict[str, bytes]) -> None:
     assert {name for name in files if "/" not in name} == {"index.html", "summary.md", "comparison.csv", "numbers.tex"}
     assert {f"tables/p/t1.{form}" for form in ("md", "tex", "csv")} <= set(files)
     for name in ("p/figure1", "p/figure2", "lines", "p/f5"):
@@ -30,8 +29,8 @@ def test_every_artifact_is_written_in_every_format(few: Path) -> None:
     assert b"a. naive,upload,upload,0,0.0,1.0" in files["figures/p/f5.csv"]
 
 
-def test_rendering_twice_gives_the_same_bytes_in_any_order_of_results(few: Path) -> None:
-    assert written(RESULTS, few / "one") == written(RESULTS[::-1], few / "two")
+def test_rendering_twice_gives_the_same_bytes_in_any_order_of_results(files: dict[str, bytes], few: Path) -> None:
+    assert written(RESULTS[::-1], few / "two") == files
 
 
 def test_nothing_is_written_outside_whatever_a_recipe_or_a_result_is_called(few: Path) -> None:
@@ -79,13 +78,10 @@ def test_an_empty_store_renders_everything_and_says_so(few: Path) -> None:
     assert "figures/lines.svg" not in files
 
 
-def test_a_machine_of_its_own_has_a_figure_of_its_own(few: Path) -> None:
-    both = [result("M1", machine="a"), result("M1", machine="b.1")]
-    assert {"figures/p/figure1-a.svg", "figures/p/figure1-b.1.svg"} <= set(written(both, few / "out"))
-
-
-def test_figures_of_an_earlier_report_are_removed_and_files_of_others_stay(few: Path) -> None:
-    written([result("M1", machine="a"), result("M1", machine="b.1"), *RESULTS], few / "out")
+def test_a_machine_has_a_figure_of_its_own_and_figures_of_an_earlier_report_are_removed(few: Path) -> None:
+    """Files of others stay."""
+    before = written([result("M1", machine="a"), result("M1", machine="b.1"), *RESULTS], few / "out")
+    assert {"figures/p/figure1-a.svg", "figures/p/figure1-b.1.svg"} <= set(before)
     others = [few / "out" / "figures" / "p" / name for name in ("figure11.svg", "figure1.txt")]
     for path in others:
         path.touch()

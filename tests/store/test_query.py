@@ -103,11 +103,6 @@ def test_sorting_is_by_value_with_the_unknown_last(field: str) -> None:
     assert known == sorted(known, key=lambda value: (isinstance(value, str), value))
 
 
-def test_an_unknown_order_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"^unknown key 'througput'; did you mean throughput"):
-        query.ordered(RUNS, "througput")
-
-
 # ---- exports
 
 
@@ -354,17 +349,6 @@ def test_no_name_in_a_result_makes_a_merge_write_elsewhere(tmp_path: Path, machi
     assert (merged.added, len(merged.problems)) == (0, 1)
     shutil.rmtree(source)
     assert [str(entry.relative_to(tmp_path)) for entry in tmp_path.rglob("*")] == ["deep", "deep/all", "deep/all/.lock"]
-
-
-@pytest.mark.parametrize("model", ["../../x", "/etc/passwd", "..", "a/../../x"])
-def test_a_model_named_like_a_path_is_merged_into_its_machines_folder(tmp_path: Path, model: str) -> None:
-    source, into = tmp_path / "deep" / "source", tmp_path / "deep" / "all"
-    Store(source).save(run(SPECS[0].replace(model=model)))
-    assert merge([source], into).added == 1
-    shutil.rmtree(source)
-    (path,) = into.glob("*/*.json")
-    assert path.parent == into / MACHINE
-    assert {entry for entry in tmp_path.rglob("*") if entry.is_file()} == {path, into / ".lock"}
 
 
 def test_where_the_terminal_is_narrow_the_models_name_stays_and_less_goes_below(
