@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.published import published
 from zobench.cost import Rates, hardware, local
 from zobench.cost.hardware import measured as measured_file
 from zobench.measure import calibrate as measured
 from zobench.measure.operators import operator_rates
 from zobench.result import Outcome, Result
-from zobench.store import Store
 
 RATES: dict[str, Any] = {
     "matmul_flops_per_second": {"fp32": 15e12, "fp16": 60e12, "bf16": 5e10, "tf32": 15e12},
@@ -92,10 +92,9 @@ def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -
         rates = Rates.of(result.environment["calibration"])
         return abs(local.predict(result.spec, rates).step_seconds / result.step_seconds - 1)
 
-    stored = Store(Path(__file__).parents[2] / "results" / "published").load()
     plain = {"dtype": "fp32", "autocast": "none", "task": "none", "checkpoint": "none", "gpus": 1, "device": "cpu"}
     plain["program"] = "zobench"
-    known = [one for one in stored if one.outcome is Outcome.OK and one.environment.get("calibration")]
+    known = [one for one in published() if one.outcome is Outcome.OK and one.environment.get("calibration")]
     quiet = [one for one in known if not any("cores busy" in warning for warning in one.warnings)]
     cells = [one for one in quiet if all(getattr(one.spec, name) == value for name, value in plain.items())]
     errors = sorted(map(error, cells))

@@ -55,11 +55,11 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 class Machine:
-    """Runs a sweep's cells in this process; stops the sweep, as a user does, before the cell number ``stop``."""
+    """Runs a sweep's cells by ``measure``; stops the sweep, as a user does, before the cell number ``stop``."""
 
-    def __init__(self) -> None:
+    def __init__(self, measure: Callable[[RunSpec, Path | None], Result]) -> None:
+        self.measure = measure
         self.ran: list[RunSpec] = []
-        self.tested: list[RunSpec] = []
         self.stop = -1
 
     def __call__(self, spec: RunSpec, journal: Path | None = None, **_: Any) -> Result:
@@ -67,34 +67,47 @@ class Machine:
             self.stop = -1
             raise KeyboardInterrupt
         self.ran.append(spec)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(order, "_current", order.Order(spec=spec, journal=str(journal)))
-            return measured(spec)
+        return self.measure(spec, journal)
+
+
+def in_this_process(spec: RunSpec, journal: Path | None) -> Result:
+    """The cell's own result."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "_current", order.Order(spec=spec, journal=str(journal)))
+        return measured(spec)
 
 
 @pytest.fixture
 def machine_of_cells(
-    here: Path, data_dir: Path, weights_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, data_dir: Path, weights_path: Path, machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> Machine:  # fmt: skip
-    own, running = examine.evaluate, Machine()
-
-    def evaluate(engine: Any, data: Any, split: str, *rest: Any) -> Any:
-        running.tested.append(data.spec)
-        assert split == "test"
-        return own(engine, data, split, *rest)
-
+    """A protocol of two methods, and stand-ins for its cells."""
     own_weights = f"[on.cpu.base]\nweights_path = '{weights_path}'\n"
     support.write(here, PROTOCOL + support.ZO_SGD + support.FO_SGD + own_weights, TABLE)
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
-    monkeypatch.setattr(sweep, "run_in_process", running)
-    monkeypatch.setattr(examine, "evaluate", evaluate)
+
+    def stand_in(spec: RunSpec, journal: Path | None) -> Result:
+        test = 0.7 if spec.test_size else None
+        return support.result(spec, dev=[0.5, 0.6, 0.65], loss=spec.lr, test=test, machine=machine)
+
+    monkeypatch.setattr(sweep, "run_in_process", running := Machine(stand_in))
     return running
 
 
 def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stopped(
-    here: Path, machine_of_cells: Machine, zobench: Command, machine: str, data_dir: Path
-) -> None:
+    here: Path, machine_of_cells: Machine, zobench: Command, machine: str, data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    own, tested = examine.evaluate, list[RunSpec]()
+
+    def evaluate(engine: Any, data: Any, split: str, *rest: Any) -> Any:
+        tested.append(data.spec)
+        assert split == "test"
+        return own(engine, data, split, *rest)
+
+    monkeypatch.setattr(examine, "evaluate", evaluate)
     running, command = machine_of_cells, ("sweep", "mine", "--device", "cpu")
+    running.measure = in_this_process
     code, out, _ = zobench(*command, "--dry-run")
     assert (code, running.ran) == (0, [])
     assert "8 of 8 cells to run: about " in out
@@ -109,12 +122,12 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
     assert [(spec.method, spec.seed, spec.test_size) for spec in running.ran] == [
         ("zo-sgd", 9, 0), ("fo-sgd", 9, 0), ("zo-sgd", 9, 0),
     ]  # fmt: skip
-    assert running.tested == []
+    assert tested == []
     assert "5 of 8 cells to run" in zobench(*command, "--dry-run")[1]
 
     running.stop = 8  # between the stages
     code, out, _ = zobench(*command)
-    assert (code, len(running.ran), running.tested) == (130, 8, [])
+    assert (code, len(running.ran), tested) == (130, 8, [])
     assert "2 of at most 3 points tuned" in out
 
     running.stop = 14
@@ -127,7 +140,7 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
     assert code == 0
     assert [(spec.method, spec.seed) for spec in running.ran[14:]] == [("zo-sgd", 1), ("fo-sgd", 1)]
     assert len({spec.hash for spec in running.ran}) == 16  # nothing ran twice
-    assert [spec.hash for spec in running.tested] == [spec.hash for spec in running.ran[12:]]  # each winner's run, once
+    assert [spec.hash for spec in tested] == [spec.hash for spec in running.ran[12:]]  # each winner's run, once
     results = {one.spec.hash: one for one in Store(here / "results").load(machine)}
     assert len(results) == 16
     for final in running.ran[12:]:

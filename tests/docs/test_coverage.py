@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.own_model import packages
+from tests.support.published import published
 from zobench import models, recipes
 from zobench.cost import seconds
 from zobench.cost.budget import price
@@ -22,7 +23,6 @@ from zobench.report.artifacts import load_all
 from zobench.result import Outcome, Result
 from zobench.runspec import METHODS
 from zobench.runspec.registry import resolve
-from zobench.store import Store
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -89,7 +89,7 @@ def test_a_row_says_where_its_element_is_or_why_it_is_not() -> None:
 
 
 def test_the_page_counts_what_was_published() -> None:
-    results = Store(ROOT / "results" / "published").load()
+    results = published()
     text = elements.text(results, [], REFERENCE)
     hybrid = {one.spec.hash for one in results if one.spec.method == "hybrid" and one.spec.seq_len == 64}
     shown = elements.shown(results, [], REFERENCE)

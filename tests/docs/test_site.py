@@ -13,6 +13,7 @@ import pytest
 
 import zobench
 from tests.support.blocks import PAGES, blocks
+from tests.support.published import published
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,10 +49,8 @@ def test_readme_is_short_and_its_links_lead_somewhere() -> None:
 def test_readmes_table_is_the_published_one() -> None:
     """Every value with its interval as `zobench table zo2/table1` shows it, the paper's 2048 tokens first."""
     from zobench.report import artifacts, render
-    from zobench.store import Store
 
-    published = Store(ROOT / "results" / "published").load()
-    text = render(artifacts.load("zo2/table1"), published, "terminal", machine="epyc-2c-2ca1ff", width=400)
+    text = render(artifacts.load("zo2/table1"), published(), "terminal", machine="epyc-2c-2ca1ff", width=400)
     shown = {
         row: " ".join(line for line in text.splitlines() if line.strip().startswith(row + "¹"))
         for row in ("OPT-125M", "OPT-125M, 512 tokens")

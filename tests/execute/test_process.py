@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 import torch
+from zobench.predict.interval import Consolidation
 
 from tests.support.processes import gone
 from zobench.durable.scratch import clear
 from zobench.execute import process
 from zobench.execute.process import run_in_process
 from zobench.measure import threads
-from zobench.predict.interval import Consolidation
 from zobench.programs.cell import classify
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec

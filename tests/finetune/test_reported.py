@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
+from tests.support.small_task import spec_of
 from zobench.cli.console import numbers
 from zobench.cli.listing import show_runs
 from zobench.finetune import run
@@ -37,18 +37,19 @@ model = ["opt-tiny"]
 """
 
 
-@pytest.fixture
-def stored(spec: Any, data_dir: Path, tmp_path: Path) -> Result:
+@pytest.fixture(scope="module")
+def stored(weights_path: Path, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """A real run, as the store gives it back."""
-    result = run(spec(), folder=tmp_path / "run", data_dir=data_dir)
-    store = Store(tmp_path / "results")
+    folder = tmp_path_factory.mktemp("stored")
+    result = run(spec_of(weights_path), folder=folder / "run", data_dir=data_dir)
+    store = Store(folder / "results")
     store.save(dataclasses.replace(result, environment={**result.environment, "machine": "box"}))
     (loaded,) = store.load()
     assert store.problems == []
     return loaded
 
 
-def test_every_reader_of_a_run_finds_what_it_wrote(stored: Result, tmp_path: Path) -> None:
+def test_every_reader_of_a_run_finds_what_it_wrote(stored: Result) -> None:
     found = stored.evaluation
     read = {name: METRICS.get(name).of(stored) for name in ("accuracy", "dev_accuracy", "start_accuracy")}
     assert read == {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.small_task import spec_of
 from zobench.finetune import grids, run
 from zobench.finetune import search as module
 from zobench.finetune.search import Trial, cells, search
@@ -21,25 +23,36 @@ def short(spec: Any, **changes: Any) -> Any:
     return spec(steps=4, eval_every=2, **changes)
 
 
-def test_the_winner_has_the_lowest_dev_loss_and_alone_is_tested(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    found, winner = search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
+@pytest.fixture(scope="module")
+def searched(
+    weights_path: Path, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Trial], Trial]:
+    """The folder of a whole search, its trials and its winner."""
+    folder = tmp_path_factory.mktemp("searched")
+    return folder, *search(short(partial(spec_of, weights_path)), AXES, folder=folder, data_dir=data_dir)
+
+
+def test_the_winner_has_the_lowest_dev_loss_and_alone_is_tested(
+    searched: tuple[Path, list[Trial], Trial], data_dir: Path, tmp_path: Path
+) -> None:
+    folder, found, winner = searched
     assert [cell.changes for cell in found] == [{"lr": lr, "eps": 1e-3} for lr in AXES["lr"]]
     lowest = min(found, key=lambda cell: cell.result.evaluation["best"]["loss"])
     assert winner.changes == lowest.changes
     assert all("test" not in cell.result.evaluation for cell in found)
     assert winner.result.evaluation["test"]["count"] == 16
-    tested = [path for path in tmp_path.glob("*/result.json") if "test" in json.loads(path.read_text())["evaluation"]]
+    tested = [path for path in folder.glob("*/result.json") if "test" in json.loads(path.read_text())["evaluation"]]
     assert [path.parent.name for path in tested] == [winner.result.spec.hash]
-    assert [path.parent.name for path in tmp_path.glob("*/model")] == [winner.result.spec.hash]
-    assert list(tmp_path.glob("*/snapshot-*")) == []
+    assert [path.parent.name for path in folder.glob("*/model")] == [winner.result.spec.hash]
+    assert list(folder.glob("*/snapshot-*")) == []
     for cell in found:  # each alone comes to the same
-        alone = run(cell.result.spec, folder=tmp_path / "alone" / cell.result.spec.hash, data_dir=data_dir)
+        alone = run(cell.result.spec, folder=tmp_path / cell.result.spec.hash, data_dir=data_dir)
         assert alone.evaluation["curve"] == cell.result.evaluation["curve"]
 
 
-def test_the_whole_grid_and_the_winner_are_kept(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    found, winner = search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
-    kept = json.loads((tmp_path / "search.json").read_text())
+def test_the_whole_grid_and_the_winner_are_kept(searched: tuple[Path, list[Trial], Trial]) -> None:
+    folder, found, winner = searched
+    kept = json.loads((folder / "search.json").read_text())
     assert kept["axes"] == AXES
     assert kept["cells"] == [cell.row() for cell in found]
     assert [row["lr"] for row in kept["cells"]] == AXES["lr"]
@@ -51,9 +64,10 @@ def test_the_whole_grid_and_the_winner_are_kept(spec: Any, data_dir: Path, tmp_p
 
 
 def test_a_search_goes_on_where_it_stopped(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = search(short(spec), AXES, folder=tmp_path / "whole", data_dir=data_dir)[1].result.evaluation
+    searched: tuple[Path, list[Trial], Trial], spec: Any, data_dir: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    expected = searched[2].result.evaluation
     own, ran = module.run, []
 
     def stops(one: Any, **rest: Any) -> Result:
@@ -105,15 +119,17 @@ def test_a_cell_that_looks_at_the_test_set_is_caught(
         search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
 
 
-def test_a_test_that_the_folder_remembers_is_the_only_one(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    _, winner = search(short(spec), AXES, folder=tmp_path / "one", data_dir=data_dir)
+def test_a_test_that_the_folder_remembers_is_the_only_one(
+    searched: tuple[Path, list[Trial], Trial], spec: Any, data_dir: Path, tmp_path: Path
+) -> None:
+    _, _, winner = searched
     loser = next(own for own, point in cells(short(spec), AXES).items() if point != winner.changes)
-    run(loser, folder=tmp_path / "two" / loser.hash, data_dir=data_dir)
+    run(loser, folder=tmp_path / loser.hash, data_dir=data_dir)
     with pytest.raises(
         ValueError, match=rf"^the test set must be looked at once, but .* holds the test of {loser.hash}, "
     ):
-        search(short(spec), AXES, folder=tmp_path / "two", data_dir=data_dir)
-    assert not (tmp_path / "two" / winner.result.spec.hash / "model").exists()
+        search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
+    assert not (tmp_path / winner.result.spec.hash / "model").exists()
 
 
 @pytest.mark.parametrize(

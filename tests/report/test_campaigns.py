@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import campaigns
 from tests.support.papers import LOADED, REFERENCE
+from tests.support.published import published
 from zobench import recipes
 from zobench.cost import hardware
 from zobench.execute import campaign, together
@@ -25,7 +26,7 @@ from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
-from zobench.store import Store, evidence
+from zobench.store import evidence
 
 MEASURES = ("bytes", "s", "tokens/s", "params/s")
 """Base units of costs."""
@@ -168,9 +169,9 @@ def test_on_one_gpu_no_part_is_predicted_to_take_nine_minutes_and_it_begins_with
 
 
 @functools.cache
-def published() -> tuple[tuple[str, Sheet], ...]:
+def published_sheets() -> tuple[tuple[str, Sheet], ...]:
     """The measured sheets of all tables, by machine, from the runs in results/published."""
-    stored = Store(recipes.folder("published")).load()
+    stored = published()
     tables = [item for name in recipes.names("tables") if isinstance(item := artifacts.load(name), Table)]
     return tuple(
         (f"{table.name}, {machine}", measured_sheet(table, grid, machine))
@@ -180,7 +181,7 @@ def published() -> tuple[tuple[str, Sheet], ...]:
 
 def test_every_ratio_between_published_runs_has_an_interval() -> None:
     """But of bytes that are counted, which are the same each time."""
-    groups = [(place, group) for place, sheet in published() for group in sheet.groups]
+    groups = [(place, group) for place, sheet in published_sheets() for group in sheet.groups]
     entries = [(place, group.header.text, one) for place, group in groups for row in group.body for one in row]
     found = [(place, header, one.text, one.detail) for place, header, one in entries if one.detail.startswith("(x")]
     bare = [one for one in found if " to " not in one[-1]]
@@ -190,6 +191,6 @@ def test_every_ratio_between_published_runs_has_an_interval() -> None:
 
 @pytest.mark.parametrize("name", COSTS)
 def test_no_table_and_no_figure_of_costs_is_without_a_published_value(name: str) -> None:
-    stored = [one for one in Store(recipes.folder("published")).load() if one.round is not None and one.is_ok]
+    stored = [one for one in published() if one.round is not None and one.is_ok]
     made, _ = artifacts.make(LOADED[name], stored, REFERENCE)
     assert status(made) in ("measured", "partly")

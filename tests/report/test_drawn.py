@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
 from tests.support.charts import bars, lines, points
+from tests.support.published import published
 from tests.support.tables import rows
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, frames
@@ -23,16 +23,14 @@ from zobench.report.formats import latex, markdown
 from zobench.report.plot import Plot
 from zobench.report.quantity import rounded
 from zobench.result import Result
-from zobench.store import Store
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "published"
 PLOTS = {item.name: item for item in artifacts.load_all()[0] if isinstance(item, Plot)}
 OF_CELLS = [name for name, plot in PLOTS.items() if plot.table is not None]
 
 
 @pytest.fixture(scope="module", params=["published", "empty"])
 def stored(request: pytest.FixtureRequest) -> Sequence[Result]:
-    return Store(PUBLISHED).load() if request.param == "published" else []
+    return published() if request.param == "published" else []
 
 
 def made(plot: Plot, stored: Sequence[Result]) -> Artifact:

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.support.papers import REFERENCE
+from tests.support.published import published
 from tests.support.tables import CLAIMS, PAPER, TINY, table_from
-from zobench import recipes
 from zobench.cost.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS
 from zobench.report import artifacts, claims, verdict
@@ -20,7 +20,6 @@ from zobench.report.claims import CheckedClaim, Ratio
 from zobench.report.render import grids
 from zobench.report.table import Claim, Table
 from zobench.report.verdict import JudgedArtifact, Standing
-from zobench.store import Store
 
 
 def ratio(low: float, high: float, *, deviates: bool = False) -> Ratio:
@@ -58,8 +57,7 @@ def test_a_claims_word_follows_from_where_it_was_measured(
 
 @pytest.fixture(scope="module")
 def all_papers() -> dict[str, list[JudgedArtifact]]:
-    results = Store(recipes.folder("published")).load()
-    return {paper: verdict.verdicts(paper, results, REFERENCE) for paper in PAPERS}
+    return {paper: verdict.verdicts(paper, published(), REFERENCE) for paper in PAPERS}
 
 
 def test_every_claim_of_the_papers_is_listed_once_and_says_what_would_show_it(

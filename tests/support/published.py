@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from tests.support.drawings import recorded
 from tests.support.tables import MIB, result
+from zobench import recipes
 from zobench.report import publish
 from zobench.result import Result
+from zobench.store import Store
 
 RESULTS = [
     result("M1", memory=200 * MIB),
@@ -15,6 +18,12 @@ RESULTS = [
     recorded("M1", False),
     recorded("M1", True, seconds=0.5),
 ]
+
+
+@functools.cache
+def published() -> tuple[Result, ...]:
+    """The runs in results/published, which are read once in a process: all of them take a second."""
+    return tuple(Store(recipes.folder("published")).load())
 
 
 def written(results: list[Result], out: Path, problems: tuple[str, ...] = ()) -> dict[str, bytes]:
