@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 import torch
-from zobench.predict.interval import Consolidation
 
 from tests.support.processes import gone
+from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear
 from zobench.execute import process
 from zobench.execute.process import run_in_process
