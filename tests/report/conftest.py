@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from tests.support.published import RESULTS, written
 from tests.support.tables import PAPER, TINY, table_from
 from zobench import recipes
 from zobench.recipes.reference import COLUMNS
-from zobench.report import Table
+from zobench.report import Table, figures
 
 OF_TABLE_1 = "[reference]\nartifact = 't1'\n"
+DRAWN, WRITTEN = functools.cache(figures.draw), functools.cache(figures._bytes)
+"""Each chart is drawn, and written in a format, once: that this gives the same bytes each time is tested apart."""
 
 
 @pytest.fixture
@@ -50,6 +53,8 @@ def source_tree(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         writer.writerows(PAPER.rows)
     (folder / "here").mkdir()
     monkeypatch.setattr(recipes, "_PACKAGE", folder / "source" / "zobench")
+    monkeypatch.setattr(figures, "draw", DRAWN)
+    monkeypatch.setattr(figures, "_bytes", WRITTEN)
     monkeypatch.chdir(folder / "here")
     return folder / "here"
 
