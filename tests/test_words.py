@@ -28,6 +28,7 @@ PARTS = frozenset(
 
 STORED = {
     ("result/record.py", "place"): "a key of result files",
+    ("result/facts.py", "own_order"): "likewise",
     ("selftest/verdict.py", "told"): "a key of the selftest's JSON",
     ("models/families.py", "own_family"): "an argument that plug-ins' models give",
     ("result/quantity.py", "beside"): "an argument that plug-ins' metrics may give",

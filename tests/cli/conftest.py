@@ -12,7 +12,7 @@ from tests.support.rates import calibrate
 from zobench import cli
 from zobench.execute import plan, process
 from zobench.measure.environment import fingerprint_without_torch
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
 GB = 10**9
@@ -20,7 +20,7 @@ GB = 10**9
 
 @pytest.fixture(scope="module")
 def machine() -> str:
-    return str(fingerprint_without_torch()["machine"])
+    return str(fingerprint_without_torch().machine)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def cells(monkeypatch: pytest.MonkeyPatch, machine: str) -> list[RunSpec]:
         samples: dict[str, list[float | None]] = {"step_seconds": [0.5] * spec.steps} if outcome is Outcome.OK else {}
         return Result(
             spec=spec, outcome=outcome, reason="" if outcome is Outcome.OK else "a reason", samples=samples,
-            environment={"machine": machine}, memory={"device_peak_bytes": 2**20},
+            environment=Facts(machine=machine), memory={"device_peak_bytes": 2**20},
         )  # fmt: skip
 
     monkeypatch.setattr(process, "run_in_process", run)

@@ -19,7 +19,7 @@ from zobench.finetune.search import cells
 from zobench.machine import waiting
 from zobench.machine.texts import csv_of
 from zobench.recipes import matrix
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import NoLocksError, Store, query
 
@@ -128,7 +128,7 @@ def test_a_store_without_working_locks_is_not_said_to_keep_nothing(
     store, said = Store(tmp_path / "results"), list[str]()
     with keeping(store, lambda text, style: said.append(f"{style} {text}")):
         spec = RunSpec(model="opt-tiny").resolve("cpu")
-        store.save(Result(spec=spec, outcome=Outcome.FAILED, reason="x", environment={"machine": "cpu-2c-4f2a91"}))
+        store.save(Result(spec=spec, outcome=Outcome.FAILED, reason="x", environment=Facts(machine="cpu-2c-4f2a91")))
     (text,) = said
     assert text.startswith("yellow warning: results are kept, but nothing keeps a second sweep out: ")
     assert os.strerror(answer) in text
@@ -150,7 +150,8 @@ def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
     assert read[1:3] == [["-0.5", "+1e-3", "-inf", "-1.5", "-"], ["a=b", "", "", "x", "'"]]
     assert read[3:] == [[f"'{text}" for text in rows[3]], [" -1", " x", "\n", "'= ", "' ="]]
     spec = RunSpec(model="opt-tiny").resolve("cpu")
-    result = Result(spec=spec, outcome=Outcome.FAILED, reason="=HYPERLINK(1)", environment={"machine": "cpu-2c-4f2a91"})
+    facts = Facts(machine="cpu-2c-4f2a91")
+    result = Result(spec=spec, outcome=Outcome.FAILED, reason="=HYPERLINK(1)", environment=facts)
     query.export([result], tmp_path / "x.csv")
     (row,) = csv.DictReader((tmp_path / "x.csv").open())
     assert (row["reason"], row["lr"]) == ("'=HYPERLINK(1)", "1e-07")

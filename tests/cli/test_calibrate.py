@@ -89,12 +89,12 @@ def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -
 
     def error(result: Result) -> float:
         assert result.step_seconds
-        rates = Rates.of(result.environment["calibration"])
+        rates = Rates.of(result.environment.calibration)
         return abs(local.predict(result.spec, rates).step_seconds / result.step_seconds - 1)
 
     plain = {"dtype": "fp32", "autocast": "none", "task": "none", "checkpoint": "none", "gpus": 1, "device": "cpu"}
     plain["program"] = "zobench"
-    known = [one for one in published() if one.outcome is Outcome.OK and one.environment.get("calibration")]
+    known = [one for one in published() if one.outcome is Outcome.OK and one.environment.calibration]
     quiet = [one for one in known if not any("cores busy" in warning for warning in one.warnings)]
     cells = [one for one in quiet if all(getattr(one.spec, name) == value for name, value in plain.items())]
     errors = sorted(map(error, cells))

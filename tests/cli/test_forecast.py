@@ -141,13 +141,13 @@ def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any
 
 def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, here: Any) -> None:
     from zobench.cost import gpu, hardware
-    from zobench.result import Outcome, Result
+    from zobench.result import Facts, Outcome, Result
     from zobench.runspec import RunSpec
     from zobench.store import Store
 
     spec = RunSpec(model="OPT-1.3B", dtype="fp16").resolve("cuda:0")
     seconds = 1.3 * gpu.predict(spec, hardware.load("rtx-4090")).step_seconds
-    own = Result(spec=spec, outcome=Outcome.OK, environment={"machine": "m"}, samples={"step_seconds": [seconds]})
+    own = Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine="m"), samples={"step_seconds": [seconds]})
     path = str(Store(here / "own").save(own))
     plain = ("plan", "--model", "OPT-2.7B", "--gpu", "rtx-4090", "--json", "-")
     before, (_, out, err) = json.loads(zobench(*plain)[1])["best"], zobench(*plain, "--anchor", path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.cli.matrices import closing, sweep_command
-from zobench.result import Outcome, Result, Round
+from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.session.gains import gains
@@ -40,7 +40,7 @@ def test_of_repeats_the_rounds_are_asked_and_not_the_steps_of_one_process() -> N
     def rounds(speeds: list[float], **changes: Any) -> Result:
         when = [Round(number=n, began=float(n), place=0, cells=2, seed=0) for n in range(len(speeds))]
         return folded(
-            dataclasses.replace(measured(speed, 1000, **changes), round=one, environment={"machine": "m"})
+            dataclasses.replace(measured(speed, 1000, **changes), round=one, environment=Facts(machine="m"))
             for speed, one in zip(speeds, when, strict=True)
         )[0]
 

@@ -24,7 +24,7 @@ from zobench.cli import console
 from zobench.execute import plan
 from zobench.machine import texts
 from zobench.recipes import matrix
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, StoreError, files
 
@@ -284,7 +284,7 @@ def test_ctrl_c_stops_with_a_summary_and_leaves_no_process(tmp_path: Path, machi
     calibrate(tmp_path, machine)
     path = tmp_path / write(tmp_path, TWO + "steps = [1000000]\n")
     kept = matrix.load(path, "cpu").cells[0]
-    Store(tmp_path / "results").save(Result(spec=kept, outcome=Outcome.OK, environment={"machine": machine}))
+    Store(tmp_path / "results").save(Result(spec=kept, outcome=Outcome.OK, environment=Facts(machine=machine)))
     sweep = start(tmp_path)
     child = poll(lambda: [pid for pid in children(sweep.pid) if "zobench.execute.child" in command_of(pid)])[0]
     sweep.send_signal(signal.SIGINT)
@@ -374,7 +374,7 @@ def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
     def together(specs: list[RunSpec], **_: Any) -> list[Result]:
         games.append(specs)
         samples: dict[str, list[float | None]] = {"step_seconds": [0.5, 0.5]}
-        facts = {"machine": machine, "turns": float(len(games))}
+        facts = Facts(machine=machine, turns=float(len(games)))
         return [Result(spec=spec, outcome=Outcome.OK, samples=samples, environment=facts) for spec in specs]
 
     monkeypatch.setattr("zobench.execute.sweep.run_together", together)
@@ -386,7 +386,7 @@ def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
     assert "each cell runs 3 times, in rounds of all cells" in err
     stored = Store(here / "results").load(machine)
     assert [len(one.runs) for one in stored] == [3, 3]
-    assert len({run.environment["turns"] for one in stored for run in one.runs}) == 3
+    assert len({run.environment.turns for one in stored for run in one.runs}) == 3
     zobench("sweep", path, "--device", "cpu", "--turns", "--repeats", "3")
     assert len(games) == 3
 

@@ -83,11 +83,10 @@ def test_they_are_merged_in_todays_format_once(zobench: Command, here: Path) -> 
 def rerun(old: Path, into: Path, seconds: float) -> None:
     """The runs of ``old`` as this version would store them on that machine, with steps of ``seconds`` and a bit."""
     for result in Store(old).load():
-        environment = {**result.environment, "machine": "epyc-2c-0a2000"}
-        environment["software"] = {**environment["software"], "zobench": package.__version__}
+        software = {**(result.environment.software or {}), "zobench": package.__version__}
         count = len(result.samples["step_seconds"])
         samples = {**result.samples, "step_seconds": [seconds + step / 1000 for step in range(count)]}
-        Store(into).save(replace(result, environment=environment, samples=samples))
+        Store(into).save(replace(result, samples=samples).with_facts(machine="epyc-2c-0a2000", software=software))
 
 
 def test_they_are_compared_with_runs_of_this_version_on_the_same_hardware(zobench: Command, here: Path) -> None:

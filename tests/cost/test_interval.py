@@ -12,7 +12,7 @@ import pytest
 from tests.support.rates import CALIBRATION, RATES
 from zobench import cost
 from zobench.cost import Rates, choices, footprint, gpu, hardware, interval, local
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
 
@@ -111,13 +111,12 @@ def test_a_plan_for_a_gpu_counts_with_the_interval_that_is_chosen_there() -> Non
 def test_the_floor_of_a_result_counts_what_was_written() -> None:
     spec = cell(steps=40)
     plain = Result(
-        spec=spec, outcome=Outcome.OK, samples={"step_seconds": [10.0] * 40}, environment={"calibration": CALIBRATION}
+        spec=spec, outcome=Outcome.OK, samples={"step_seconds": [10.0] * 40}, environment=Facts(calibration=CALIBRATION)
     )
     floors = [cost.floor_share(plain)]
     for steps in (16, 64):  # of 41 steps none is the 64th
         plan = {"steps": steps, "reason": "why"}
-        told = dataclasses.replace(plain, environment={**plain.environment, "writeback_plan": plan})
-        floors.append(cost.floor_share(told))
+        floors.append(cost.floor_share(plain.with_facts(writeback_plan=plan)))
     written = dataclasses.replace(plain, spec=spec.replace(writeback_every=16))
     assert floors == [floors[0], cost.floor_share(written), floors[0]]
 

@@ -28,7 +28,7 @@ from zobench.cost import (
 from zobench.cost.footprint import memory
 from zobench.cost.seconds import attention_operations, operations
 from zobench.models.weights import RandomWeights, materialise
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import WIDTHS
 
@@ -219,19 +219,16 @@ def test_no_prediction_is_below_the_floor(spec: RunSpec) -> None:
 def test_a_result_knows_its_share_of_the_floor_from_the_rates_it_carries() -> None:
     spec = offload()
     floor = floor_seconds(spec, RATES)
-    result = dataclasses.replace(measured(spec, 4 * floor), environment={"calibration": CALIBRATION})
+    result = dataclasses.replace(measured(spec, 4 * floor), environment=Facts(calibration=CALIBRATION))
     assert floor_share(result) == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{}, {"calibration": None}, {"calibration": {}}, {"calibration": CALIBRATION | {"noise_elements_per_second": 3e8}}],
-)
-def test_a_result_without_usable_rates_has_no_share(environment: dict[str, Any]) -> None:
-    assert floor_share(dataclasses.replace(measured(offload(), 1.0), environment=environment)) is None
+@pytest.mark.parametrize("calibration", [None, {}, CALIBRATION | {"noise_elements_per_second": 3e8}])
+def test_a_result_without_usable_rates_has_no_share(calibration: dict[str, Any] | None) -> None:
+    assert floor_share(measured(offload(), 1.0).with_facts(calibration=calibration)) is None
     unknown = measured(offload().replace(model="a model of another version"), 1.0)
-    assert floor_share(dataclasses.replace(unknown, environment={"calibration": CALIBRATION})) is None
-    assert floor_share(dataclasses.replace(measured(offload(), None), environment={"calibration": CALIBRATION})) is None
+    assert floor_share(unknown.with_facts(calibration=CALIBRATION)) is None
+    assert floor_share(measured(offload(), None).with_facts(calibration=CALIBRATION)) is None
 
 
 def test_a_device_memory_is_planned_before_it_is_predicted() -> None:
@@ -333,13 +330,13 @@ def test_every_method_takes_its_own_number_of_forwards(changes: dict[str, Any], 
     adapters = 1.01 if "scheme" in changes or METHODS.get(spec.method).structure else 1.0
     products = forwards * FORWARD / 1e11
     assert products * 0.999999 <= floor_seconds(spec, RATES) <= products * adapters * 1.000001
-    result = dataclasses.replace(measured(spec, 2 * products), environment={"calibration": CALIBRATION})
+    result = dataclasses.replace(measured(spec, 2 * products), environment=Facts(calibration=CALIBRATION))
     assert floor_share(result) == pytest.approx(0.5, rel=0.01)
 
 
 def test_a_task_has_no_floor_because_its_tokens_are_not_counted() -> None:
     spec = RunSpec(model="OPT-1.3B", weights="pretrained", task="sst2").resolve("cpu")
-    assert floor_share(dataclasses.replace(measured(spec, 1.0), environment={"calibration": CALIBRATION})) is None
+    assert floor_share(dataclasses.replace(measured(spec, 1.0), environment=Facts(calibration=CALIBRATION))) is None
 
 
 def test_tuning_an_adapter_draws_and_writes_back_only_the_adapter() -> None:

@@ -86,7 +86,7 @@ def test_mezo_is_slower_in_the_later_results_as_its_machine_is():
     for machine, digest in (("epyc-2c-fcab62", "353dd85201a1"), ("epyc-2c-2ca1ff", "c65395e41597")):
         files = [json.loads(file.read_text()) for file in (root / machine).glob(f"OPT-125M-resident-fp32-{digest}*")]
         steps = statistics.median(statistics.median(one["samples"]["step_seconds"]) for one in files)
-        (result,) = [one for one in published() if (one.environment["machine"], one.spec.hash) == (machine, digest)]
+        (result,) = [one for one in published() if (one.environment.machine, one.spec.hash) == (machine, digest)]
         rates = rates_of(result)
         assert rates is not None
         found[machine] = steps, local.predict(ran(result), rates).step_seconds

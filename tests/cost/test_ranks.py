@@ -23,6 +23,7 @@ from zobench.cost import (
     step_seconds,
     transfer_seconds,
 )
+from zobench.result import Facts
 from zobench.runspec import RunSpec
 
 GPUS = CALIBRATION | {"link_up_bytes_per_second": 2e6, "link_down_bytes_per_second": 1e6}
@@ -151,7 +152,7 @@ def test_a_synchronous_checkpoint_adds_its_write_every_time_and_any_other_the_la
 
 def test_a_result_knows_the_step_that_the_cost_model_predicts_from_the_rates_it_carries() -> None:
     spec = ranks("pertp", 2)
-    result = dataclasses.replace(measured(spec, 1.0), environment={"calibration": GPUS})
+    result = dataclasses.replace(measured(spec, 1.0), environment=Facts(calibration=GPUS))
     assert predicted_step(result) == step_seconds(spec, Rates.of(GPUS))
     assert predicted_step(measured(spec, 1.0)) is None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import ENVIRONMENT, command, run
+from tests.support.stores import command, run
 from zobench.cost import gpu, hardware, registered
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -22,8 +22,8 @@ GPUS = {"B200": "NVIDIA B200", "H200": "NVIDIA H200", "MI300X": "AMD Instinct MI
 def measured(name: str, spec: RunSpec, seconds: float) -> Result:
     """A run on the GPU called ``name``."""
     card = {"name": name, "memory_mib": 1000}
-    environment = {**ENVIRONMENT, "machine": "gpu-1c-0a1b2c", "hardware": {"cores": 16, "cpu": "X", "gpus": [card]}}
-    return run(spec, samples={"step_seconds": [seconds] * 5}, environment=environment)
+    hardware = {"cores": 16, "cpu": "X", "gpus": [card]}
+    return run(spec, samples={"step_seconds": [seconds] * 5}).with_facts(machine="gpu-1c-0a1b2c", hardware=hardware)
 
 
 def test_those_that_come_with_zobench_are_whole_and_of_its_gpus() -> None:

@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     process: each in its own would load torch and transformers again."""
     for place in (process, sweep):
         monkeypatch.setattr(place, "run_in_process", lambda spec, **_: programs.run(spec))
-    calibrate(tmp_path, fingerprint_without_torch()["machine"])
+    calibrate(tmp_path, fingerprint_without_torch().machine)
     (tmp_path / "results" / "published").symlink_to(ROOT / "results" / "published")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")

@@ -11,7 +11,7 @@ from tests.support.rates import RATES
 from zobench.execute import campaign, idle
 from zobench.execute.plan import Limits, Plan, decide
 from zobench.recipes.campaign import Part, PartOn
-from zobench.result import Outcome, Result, Round
+from zobench.result import Facts, Outcome, Result, Round
 from zobench.runspec import RunSpec
 
 ROOM = Limits(device_bytes=None, host_bytes=2**40, disk_bytes=2**40)
@@ -21,7 +21,7 @@ CELLS = [RunSpec(model="opt-tiny", seq_len=32, seed=seed).resolve("cpu") for see
 def run(spec: RunSpec, number: int = 0, began: float = 5.0, outcome: Outcome = Outcome.OK) -> Result:
     place = Round(number=number, began=began, place=0, cells=3, seed=1)
     reason = "" if outcome is Outcome.OK else "a reason"
-    return Result(spec=spec, outcome=outcome, reason=reason, environment={"machine": "box-2c-abcdef"}, round=place)
+    return Result(spec=spec, outcome=outcome, reason=reason, environment=Facts(machine="box-2c-abcdef"), round=place)
 
 
 def left(runs: Sequence[Result], repeats: int = 2, first: int = 0, retry: Sequence[str] = ()) -> list[tuple[int, int]]:

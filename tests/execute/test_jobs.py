@@ -19,7 +19,7 @@ from zobench import cli
 from zobench.cli.jobs import Wanted, submits
 from zobench.execute import jobs, rates, slurm
 from zobench.execute.jobs import JobReport, QueueEntry, submitit_or_remedy
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.session.submitted import refuse_twice
 from zobench.store import BusyError, Store
@@ -75,7 +75,7 @@ def test_how_each_cell_stands(tmp_path: Path) -> None:
 def test_a_cell_is_done_if_a_machine_of_this_kind_has_it_and_retry_does_not_name_it(tmp_path: Path) -> None:
     made, store = submitted(tmp_path), Store(tmp_path)
     for seed, outcome in enumerate((Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)):
-        store.save(Result(spec=cell(seed=seed), outcome=outcome, reason="so", environment={"machine": MACHINE}))
+        store.save(Result(spec=cell(seed=seed), outcome=outcome, reason="so", environment=Facts(machine=MACHINE)))
     assert jobs.machines([made], "slurm", "partition=p") == set()  # none has begun
     jobs.tell(made, 0, JobReport(job="7_0", host="n1", began=1.0, machine=MACHINE))
     assert jobs.machines([made], "slurm", "partition=q") == set()
@@ -83,7 +83,7 @@ def test_a_cell_is_done_if_a_machine_of_this_kind_has_it_and_retry_does_not_name
     assert list(jobs.kept(made.cells, store, {MACHINE}, ["oom"])) == [cell(seed=0), cell(seed=1)]
     assert list(jobs.kept(made.cells, store, {MACHINE}, ["failed"])) == [cell(seed=0)]
     assert jobs.kept(made.cells, store, {"other-1c-000000"}, []) == {}
-    whole = Result(spec=cell(seed=0), outcome=Outcome.OK, environment={"machine": MACHINE})
+    whole = Result(spec=cell(seed=0), outcome=Outcome.OK, environment=Facts(machine=MACHINE))
     store.save(replace(whole, partial=True))  # cut off by a budget: a job has time for all of it
     assert jobs.kept(made.cells, store, {MACHINE}, ["failed"]) == {}
 

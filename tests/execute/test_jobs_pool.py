@@ -187,7 +187,7 @@ class Site:
         self.folder, self.results = folder, folder / "results"
         base = f'[base]\nmodel = "opt-tiny"\nseq_len = 16\nsteps = {steps}\nwarmup = 0\n'
         (folder / "cells.toml").write_text(f"{base}[axes]\nseed = {list(range(count))}\n")
-        calibrate(folder, fingerprint_without_torch()["machine"])
+        calibrate(folder, fingerprint_without_torch().machine)
 
     def zobench(self, *arguments: str, code: int = 0) -> str:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}

@@ -47,11 +47,11 @@ def test_a_cell_is_planned_run_stored_and_told(tmp_path: Path, monkeypatch: pyte
     made, seeds = submitted(tmp_path), runs(monkeypatch, Outcome.FAILED, "it broke")
     assert task.run_cell(made, 1, job="7_1", attempt=2)
     (result,) = Store(tmp_path).load()
-    assert (result.spec, result.reason, result.environment["calibration"]) == (made.cells[1], "it broke", CALIBRATION)
+    assert (result.spec, result.reason, result.environment.calibration) == (made.cells[1], "it broke", CALIBRATION)
     said = jobs.progress(made, 1)
     assert said is not None
     assert (said.job, said.attempt, said.action, said.outcome, said.reason) == ("7_1", 2, "run", "failed", "it broke")
-    assert said.machine == result.environment["machine"]
+    assert said.machine == result.environment.machine
     assert said.ended is not None
     assert task.run_cell(replace(made, retry=()), 1, job="8_1")  # kept: this machine has it
     again = jobs.progress(made, 1)

@@ -58,4 +58,4 @@ def test_of_each_number_the_result_has_what_bounds_all_ranks() -> None:
     assert result.memory == {"device_peak_bytes": 20, "host_rss_peak_bytes": 2}
     power = {"energy_joules": 1.0, "mean_power_watts": None, "own_cpu_cores": 3.0, "other_cpu_cores": 1.0}
     assert result.power == power
-    assert [row["device_peak_bytes"] for row in result.environment["ranks"]] == [10, 20]
+    assert [row["device_peak_bytes"] for row in result.environment.ranks] == [10, 20]

@@ -226,7 +226,7 @@ def test_two_nodes_meet_at_the_given_address_and_give_one_result_of_the_global_b
     sent = result.parts["exchanged_bytes"]
     assert len(sent) == 3
     assert all(0 < count < 1024 for count in sent), sent  # measured, of the rank that sends most, headers included
-    rows = result.environment["ranks"]
+    rows = result.environment.ranks
     assert [(row["rank"], row["node"]) for row in rows] == [(0, 0), (1, 0), (2, 1), (3, 1)]
     assert max(row["device_peak_bytes"] for row in rows) == result.memory["device_peak_bytes"]
     assert all(0 < row["host_unique_bytes"] < row["host_rss_peak_bytes"] for row in rows)
@@ -300,7 +300,7 @@ def test_the_users_own_torchrun_starts_ranks_again_and_only_rank_0_prints(tmp_pa
     assert done.returncode == 0, done.stderr[-3000:]
     result = Result.from_dict(json.loads(done.stdout))  # twice would not be JSON
     assert result.outcome is Outcome.OK
-    assert len(result.environment["ranks"]) == 2
+    assert len(result.environment.ranks) == 2
     assert "Signals.SIGKILL" in done.stderr or "exitcode: -9" in done.stderr
 
 

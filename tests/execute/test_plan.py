@@ -15,7 +15,7 @@ from zobench.cli import plan_view
 from zobench.cost import footprint
 from zobench.execute import plan, sweep
 from zobench.machine import texts
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
 
@@ -32,7 +32,7 @@ def cell(model: str = "opt-tiny", **changes: Any) -> RunSpec:
 def stored(folder: Path, spec: RunSpec, outcome: Outcome, reason: str = "") -> Store:
     store = Store(folder)
     samples: dict[str, list[float | None]] = {"step_seconds": [1.0]} if outcome is Outcome.OK else {}
-    environment = {"machine": MACHINE}
+    environment = Facts(machine=MACHINE)
     store.save(Result(spec=spec, outcome=outcome, reason=reason, environment=environment, samples=samples))
     return store
 

@@ -26,7 +26,7 @@ from zobench.execute import process
 from zobench.execute.process import run_in_process
 from zobench.measure import threads
 from zobench.programs.cell import classify
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.order import Order
 
@@ -36,7 +36,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prct
 
 @pytest.fixture(autouse=True)
 def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "fingerprint_without_torch", lambda: {"machine": "cpu-2c-4f2a91"})
+    monkeypatch.setattr(process, "fingerprint_without_torch", lambda: Facts(machine="cpu-2c-4f2a91"))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
 
 
 def test_the_answer_of_the_process_is_the_result(child: Any, tmp_path: Path) -> None:
-    whole = Result(spec=SPEC, outcome=Outcome.OK, samples={"step_seconds": [0.1]}, environment={"machine": "m"})
+    whole = Result(spec=SPEC, outcome=Outcome.OK, samples={"step_seconds": [0.1]}, environment=Facts(machine="m"))
     (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
     assert child(f'echo noise; cat > {tmp_path}/question; cat {tmp_path}/answer > "$4"') == whole
     assert Order.from_dict(json.loads((tmp_path / "question").read_text())) == Order(spec=SPEC)
@@ -66,7 +66,7 @@ def test_a_cell_is_told_when_to_end_when_to_write_and_with_how_many_threads_to_c
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "other_cores", lambda: 2.9)
     monkeypatch.setattr(threads, "available_cores", lambda: 4)
-    whole = Result(spec=SPEC, outcome=Outcome.OK, warnings=["another"], environment={"machine": "m"})
+    whole = Result(spec=SPEC, outcome=Outcome.OK, warnings=["another"], environment=Facts(machine="m"))
     (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
     script = f"cat > {tmp_path}/order; echo $OMP_NUM_THREADS $OMP_WAIT_POLICY > {tmp_path}/told; "
     script += f'cat {tmp_path}/answer > "$4"'
@@ -77,7 +77,7 @@ def test_a_cell_is_told_when_to_end_when_to_write_and_with_how_many_threads_to_c
     assert order.consolidation == (3, "why")
     assert (tmp_path / "told").read_text().split() == ["1", "passive"]
     reason = "threads: 1 of 4, because other processes keep 2.9 cores busy; OMP_NUM_THREADS sets another number"
-    assert result.environment == {"machine": "m", "threads_reason": reason}
+    assert result.environment == Facts(machine="m", threads_reason=reason)
     assert result.warnings == [reason, "another"]
     child(script)
     assert json.loads((tmp_path / "order").read_text())["end"] is None  # without a budget nobody says when
@@ -91,7 +91,7 @@ def test_a_cell_whose_time_is_up_ends_with_a_step_at_least() -> None:
 
 
 def test_an_answer_counts_however_late_the_process_ends(child: Any, tmp_path: Path) -> None:
-    whole = Result(spec=SPEC, outcome=Outcome.OK, environment={"machine": "m"})
+    whole = Result(spec=SPEC, outcome=Outcome.OK, environment=Facts(machine="m"))
     (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
     assert child(f'cat {tmp_path}/answer > "$4"; sleep 60', timeout=1) == whole
     assert child("sleep 60", timeout=1).outcome is Outcome.TIMEOUT
@@ -125,7 +125,7 @@ def test_a_process_that_ends_badly_says_how(child: Any, script: str, outcome: Ou
     result = child(script)
     assert (result.outcome, result.spec) == (outcome, SPEC)
     assert result.reason.startswith(reason)
-    assert result.environment["machine"] == "cpu-2c-4f2a91"
+    assert result.environment.machine == "cpu-2c-4f2a91"
 
 
 def test_what_a_failed_process_wrote_is_kept(child: Any) -> None:

@@ -19,7 +19,7 @@ from zobench.execute import plan, rounds
 from zobench.execute import sweep as module
 from zobench.execute.plan import Plan, Step
 from zobench.execute.sweep import Summary, sweep
-from zobench.result import Outcome, Result, Round
+from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import folded, number_of, pairs
 from zobench.runspec import RunSpec
 from zobench.store import Store, evidence
@@ -35,7 +35,7 @@ def cell(seed: int = 0) -> RunSpec:
 
 
 def result(spec: RunSpec, outcome: Outcome = Outcome.OK, reason: str = "") -> Result:
-    return Result(spec=spec, outcome=outcome, reason=reason, environment={"machine": MACHINE})
+    return Result(spec=spec, outcome=outcome, reason=reason, environment=Facts(machine=MACHINE))
 
 
 def timed(spec: RunSpec, seconds: float) -> Result:
@@ -48,7 +48,7 @@ class Machine:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, behave: Callable[[RunSpec, int], Result]) -> None:
         self.store, self.ran, self.orders = Store(root), list[int](), list[list[int]]()
         self._behave = behave
-        monkeypatch.setattr("zobench.execute.process.fingerprint_without_torch", lambda: {"machine": MACHINE})
+        monkeypatch.setattr("zobench.execute.process.fingerprint_without_torch", lambda: Facts(machine=MACHINE))
         monkeypatch.setattr(module, "run_in_process", self._run)
 
     def _run(self, spec: RunSpec, **_: object) -> Result:
@@ -230,7 +230,7 @@ def test_files_of_repeats_are_read_back_merged_and_checked(tmp_path: Path, monke
 def test_folding_keeps_machines_apart_and_takes_folded_results() -> None:
     def at(number: int, machine: str = MACHINE) -> Result:
         when = Round(number=number, began=1.0, place=0, cells=1, seed=0)
-        return dataclasses.replace(timed(cell(), 1.0 + number), round=when, environment={"machine": machine})
+        return dataclasses.replace(timed(cell(), 1.0 + number), round=when, environment=Facts(machine=machine))
 
     mine = folded([at(1), at(0)])
     assert [number_of(run) for run in mine[0].runs] == [0, 1]
@@ -242,7 +242,7 @@ def rounds_of(spec: RunSpec, seconds: Sequence[float], threads: Sequence[int | N
     """A cell with a process in each round, of that median step and with so many threads."""
     return folded(
         dataclasses.replace(
-            timed(spec, one), environment={"machine": MACHINE, "threads": count},
+            timed(spec, one), environment=Facts(machine=MACHINE, threads=count),
             round=Round(number=number, began=number, place=0, cells=2, seed=0), **changes,
         )
         for number, (one, count) in enumerate(zip(seconds, threads, strict=True))

@@ -17,7 +17,7 @@ from tests.support.stores import MACHINE, command
 from zobench.execute import process, selfcompare
 from zobench.execute.selfcompare import self_test
 from zobench.measure.timer import StepTimer, planted_slowdown
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.order import Order
 
@@ -37,7 +37,7 @@ def machine(seed: int, offset: float = 0.01, drift: float = 0.002, detects: bool
         own = math.exp(draw.gauss(0, offset)) * (1 + drift * runs[0]) * (1.5 if draw.random() < 1 / 30 else 1)
         seconds = [own * math.exp(draw.gauss(0, 0.01)) * (1 + slowdown * detects) for _ in range(9)]
         samples = {"step_seconds": list[float | None](seconds)}
-        return Result(spec=spec, outcome=Outcome.OK, environment={"machine": MACHINE}, samples=samples)
+        return Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine=MACHINE), samples=samples)
 
     return lambda spec, shares, order: [one(spec, share) for share in shares]
 
@@ -106,8 +106,8 @@ def test_a_round_in_which_others_had_a_core_does_not_count(often: int, told: str
         runs[0] += 1
         few = runs[0] % often == 0
         seconds = [second * (1 + few) for second in one.measured_seconds]
-        facts = {**one.environment, "threads": 1 if few else 2}
-        return replace(one, environment=facts, samples={"step_seconds": list[float | None](seconds)})
+        slow = replace(one, samples={"step_seconds": list[float | None](seconds)})
+        return slow.with_facts(threads=1 if few else 2)
 
     def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
         return list(map(crowded, inner(spec, shares, order)))
@@ -147,7 +147,7 @@ def test_a_slowdown_must_be_a_share(slowdown: Any) -> None:
 @pytest.mark.slow
 def test_a_run_that_was_slowed_on_purpose_says_so() -> None:
     slowed = process.run_in_process(SPEC.replace(steps=2), slowdown=0.25)
-    assert slowed.environment["planted_slowdown"] == 0.25
+    assert slowed.environment.planted_slowdown == 0.25
     assert "each step was made 25 % longer on purpose, to test a comparison" in slowed.warnings
     assert planted_slowdown() == 0
 
@@ -162,7 +162,7 @@ def test_the_command_tells_and_keeps_every_comparison(
     monkeypatch.setattr(selfcompare, "in_turns", lambda *asked: inner(*asked))
     monkeypatch.setattr("secrets.randbits", lambda bits: 5)  # the order of processes, on which an alarm may depend
     monkeypatch.setattr(
-        "zobench.measure.environment.fingerprint_without_torch", lambda: {"machine": MACHINE, "description": "a CPU"}
+        "zobench.measure.environment.fingerprint_without_torch", lambda: Facts(machine=MACHINE, description="a CPU")
     )
     common = ("compare", "--self-test", "model=opt-tiny,seq_len=32,device=cpu", "--results", str(tmp_path))
     code, out, err = command(capsys, *common)

@@ -17,7 +17,7 @@ from zobench.cost.interval import Consolidation
 from zobench.execute import sweep as module
 from zobench.execute.plan import Step
 from zobench.execute.sweep import Summary, SweepHooks, sweep
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, files
 
@@ -41,7 +41,7 @@ def step(
 
 
 def result(spec: RunSpec, outcome: Outcome = Outcome.OK, reason: str = "") -> Result:
-    return Result(spec=spec, outcome=outcome, reason=reason, environment={"machine": MACHINE})
+    return Result(spec=spec, outcome=outcome, reason=reason, environment=Facts(machine=MACHINE))
 
 
 def took(spec: RunSpec, steps: int, partial: bool = True) -> Result:
@@ -78,7 +78,7 @@ def results(tmp_path: Path) -> Store:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, results: Store) -> Callable[..., tuple[Summary, Runner]]:
     """Runs a sweep of fake cells on a clock that stands still unless a cell moves it."""
-    monkeypatch.setattr("zobench.execute.process.fingerprint_without_torch", lambda: {"machine": MACHINE})
+    monkeypatch.setattr("zobench.execute.process.fingerprint_without_torch", lambda: Facts(machine=MACHINE))
 
     def run(steps: list[Step], runner: Runner | None = None, **options: Any) -> tuple[Summary, Runner]:
         runner = runner or Runner()
@@ -123,11 +123,11 @@ def test_the_machines_rates_travel_with_every_result_of_a_cell_that_ran(run: Any
     kept = result(cell(0))
     steps = [step(0, "keep", "done", earlier=kept), step(1, "skip", "needs 9 GB of disk space"), step(2)]
     summary, _ = run(steps, calibration={"copy_bytes_per_second": 1.0})
-    told = [one.environment.get("calibration") for one in summary.results]
+    told = [one.environment.calibration for one in summary.results]
     assert told == [None, None, {"copy_bytes_per_second": 1.0}]
     found = results.find(cell(2), MACHINE)
     assert found is not None
-    assert found.environment == {"machine": MACHINE, "calibration": {"copy_bytes_per_second": 1.0}}
+    assert found.environment == Facts(machine=MACHINE, calibration={"copy_bytes_per_second": 1.0})
 
 
 def test_a_cell_is_told_when_to_write_its_pending_updates(run: Any) -> None:

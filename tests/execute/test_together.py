@@ -25,7 +25,7 @@ from zobench.execute.together import run_together
 from zobench.measure import turns
 from zobench.measure.threads import Neighbours
 from zobench.measure.turns import Seat
-from zobench.result import Outcome, Result, Round
+from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import seconds_of_pair
 from zobench.runspec import RunSpec
 from zobench.store import Store, evidence
@@ -77,7 +77,7 @@ def played(
                     time.sleep(0.01)
             finally:
                 process.kill()
-        return Result(spec=spec, outcome=Outcome.OK, environment={"machine": MACHINE}, power=power or {})
+        return Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine=MACHINE), power=power or {})
 
     monkeypatch.setattr(together, "run_in_process", run)
     results = run_together([SPEC] * len(names), order=random.Random(0), timeout=timeout)
@@ -159,8 +159,8 @@ def test_cells_in_turns_take_the_very_steps_that_they_take_alone() -> None:
     beside = run_together(specs, order=random.Random(1), slowdowns=[0.0, 0.5])
     assert [one.outcome for one in beside] == [Outcome.OK, Outcome.OK]
     assert [one.samples["loss"] for one in beside] == [one.samples["loss"] for one in alone]
-    assert [one.environment.get("planted_slowdown") for one in beside] == [None, 0.5]
-    first, second = (one.environment["turns"] for one in beside)
+    assert [one.environment.planted_slowdown for one in beside] == [None, 0.5]
+    first, second = (one.environment.turns for one in beside)
     assert first == second
     assert time.time() - 600 < first < time.time()
     assert beside[0].power["energy_joules"] is None
@@ -207,7 +207,7 @@ def test_a_cell_that_cannot_wait_is_refused(fields: dict[str, Any], why: str) ->
 def test_what_slowed_both_for_a_while_is_in_no_ratio() -> None:
     def run(steps: Sequence[float], place: int, began: float | None) -> Result:
         samples = {"step_seconds": list[float | None](steps)}
-        facts = {"machine": MACHINE} | ({} if began is None else {"turns": began})
+        facts = Facts(machine=MACHINE, turns=began)
         moment = Round(number=0, began=1.0, place=place, cells=2, seed=0)
         return Result(spec=SPEC, outcome=Outcome.OK, samples=samples, environment=facts, round=moment)
 
@@ -231,7 +231,7 @@ def test_steps_are_of_one_turn_however_many_each_counts_as_warm_up() -> None:
 
     def run(warmup: int, detected: int, factor: float) -> Result:
         seconds = list[float | None](factor * turn for turn in turns[warmup + detected :])
-        facts = {"machine": MACHINE, "turns": 5.0, "warm_up_detected": detected}
+        facts = Facts(machine=MACHINE, turns=5.0, warm_up_detected=detected)
         spec = SPEC.replace(steps=8 - warmup, warmup=warmup)
         return Result(spec=spec, outcome=Outcome.OK, samples={"step_seconds": seconds}, environment=facts)
 
@@ -249,7 +249,7 @@ def test_the_order_of_turns_follows_from_the_round_and_the_group(
 
     def run(specs: Sequence[RunSpec], *, order: random.Random, **_: Any) -> list[Result]:
         drawn.append(order.random())
-        return [Result(spec=spec, outcome=Outcome.OK, environment={"machine": MACHINE}) for spec in specs]
+        return [Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine=MACHINE)) for spec in specs]
 
     def turns(number: int, seed: int) -> list[float]:
         drawn.clear()

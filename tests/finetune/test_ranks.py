@@ -85,10 +85,10 @@ def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that
     wanted = spec(gpus=2, parallel="pertp", exact=True, steps=20, eval_every=5)
     cell = run_in_process(wanted, disk_dir=tmp_path / "disk", journal=tmp_path / "journal")
     assert cell.outcome is Outcome.OK, cell.reason
-    assert sealed(tmp_path / "journal") == cell.environment["journal_sha256"]
+    assert sealed(tmp_path / "journal") == cell.environment.journal_sha256
     alone = run_in_process(wanted.alone())
     assert (cell.evaluation, cell.samples["loss"]) == (alone.evaluation, alone.samples["loss"])
-    assert len(cell.environment["ranks"]) == 2
+    assert len(cell.environment.ranks) == 2
     assert list((tmp_path / "disk").iterdir()) == []
 
     usual = RunSpec(model="opt-tiny").to_dict()
@@ -138,4 +138,4 @@ def test_a_cell_on_ranks_that_torchrun_has_started_keeps_its_journal(
     )  # fmt: skip
     result = Result.from_dict(json.loads(done.stdout))
     assert result.outcome is Outcome.OK, result.reason
-    assert sealed(tmp_path / "journal") == result.environment["journal_sha256"]
+    assert sealed(tmp_path / "journal") == result.environment.journal_sha256

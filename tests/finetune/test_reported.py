@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def stored(weights_path: Path, data_dir: Path, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("stored")
     result = run(spec_of(weights_path), folder=folder / "run", data_dir=data_dir)
     store = Store(folder / "results")
-    store.save(dataclasses.replace(result, environment={**result.environment, "machine": "box"}))
+    store.save(result.with_facts(machine="box"))
     (loaded,) = store.load()
     assert store.problems == []
     return loaded

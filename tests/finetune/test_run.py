@@ -452,7 +452,7 @@ def test_a_sweep_runs_a_cell_with_a_task_here_and_keeps_its_failure(
     failed = measured(wanted)
     assert (failed.outcome, failed.evaluation) == (Outcome.FAILED, {})
     assert str(tmp_path) in failed.reason
-    assert failed.environment["machine"] == result.environment["machine"]
+    assert failed.environment.machine == result.environment.machine
 
 
 def test_learning_lifts_the_accuracy(spec: Any, data_dir: Path, tmp_path: Path) -> None:

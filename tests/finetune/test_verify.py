@@ -56,7 +56,7 @@ def test_the_stored_accuracies_come_from_journal_and_base_weights_alone(
         (copied / name).unlink()
     found = verify(copied, data_dir=data_dir)
     assert [seen.point for seen in found.seen] == [result.evaluation["best"], result.evaluation["test"]]
-    assert sendable(result).environment["journal_sha256"] == result.environment["journal_sha256"]
+    assert sendable(result).environment.journal_sha256 == result.environment.journal_sha256
     assert found.seconds > 0
 
 
@@ -123,7 +123,7 @@ def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(
             cli.main(["verify", str(folder), "--data-dir", str(data_dir), *(["--target", target] if target else [])])
         out = capsys.readouterr().out.splitlines()
         assert ended_with.value.code == code
-        assert out[0] == f"journal: 10 steps, whole, SHA-256 {result.environment['journal_sha256']}"
+        assert out[0] == f"journal: 10 steps, whole, SHA-256 {result.environment.journal_sha256}"
         assert f"accuracy {accuracy!r}, as stored" in out[2]
         assert out[-1] == f"verified: {folder}"
         assert len(out) == 5 + bool(target)

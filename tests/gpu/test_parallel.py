@@ -164,8 +164,8 @@ def test_a_cell_on_two_devices_has_the_losses_of_one(parallel, transfers):
     )
     assert (two.outcome, two.reason) in ((Outcome.OK, ""), (Outcome.CONTAMINATED, two.reason))
     assert two.samples["loss"] == pytest.approx(one.samples["loss"], rel=1e-6)
-    assert [row["device"] for row in two.environment["ranks"]] == ["cuda:0", "cuda:1"]
-    assert all(row["device_peak_bytes"] > 0 for row in two.environment["ranks"])
+    assert [row["device"] for row in two.environment.ranks] == ["cuda:0", "cuda:1"]
+    assert all(row["device_peak_bytes"] > 0 for row in two.environment.ranks)
     assert len(two.parts["upload_seconds"]) == 2
     assert all(0 < count < 1024 for count in two.parts["exchanged_bytes"])
 

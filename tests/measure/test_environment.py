@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 
 
 def test_names_no_host_no_user_no_path():
-    facts = environment.environment("cpu")
+    facts = environment.environment("cpu").to_dict()
     text = json.dumps(facts)
     values = [json.dumps(value) for value in leaves(facts)]
     for secret in (socket.gethostname(), getpass.getuser(), str(Path.home().name)):
@@ -37,18 +37,18 @@ def leaves(value):
 def test_same_id_with_and_without_torch():
     code = (
         "import sys; from zobench.measure.environment import fingerprint_without_torch as f;"
-        "print(f()['machine'], 'torch' in sys.modules)"
+        "print(f().machine, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [environment.environment("cpu")["machine"], "False"]
+    assert done.stdout.split() == [environment.environment("cpu").machine, "False"]
 
 
 def test_gpu_machine_is_named_after_its_gpu(fake_nvml, monkeypatch):
     monkeypatch.setattr(environment, "machine_bytes", lambda: 126 * 2**30)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     facts = environment.fingerprint_without_torch(Nvml(fake_nvml()))
-    assert facts["machine"].startswith("h200-16c-")
-    assert facts["description"] == "NVIDIA H200 150 GB, 16 cores, 128 GiB"
+    assert facts.machine.startswith("h200-16c-")
+    assert facts.description == "NVIDIA H200 150 GB, 16 cores, 128 GiB"
 
 
 @pytest.mark.parametrize("driver", [False, True])
@@ -71,18 +71,18 @@ def test_without_nvml_the_machine_is_named_after_what_torch_sees(driver, fake_nv
     finally:
         environment.torch_gpus.cache_clear()
     assert facts[0] == facts[1]
-    assert facts[0]["machine"].startswith("2x-a100-") == driver
+    assert facts[0].machine.startswith("2x-a100-") == driver
     assert asked == [False] * driver
 
 
 def test_gpu_details(fake_nvml, monkeypatch):
     monkeypatch.setattr(environment, "cuda_uuid", lambda device: "GPU-abc")
-    gpu = environment.environment("cuda:0", fake_nvml())["gpu"]
+    gpu = environment.environment("cuda:0", fake_nvml()).gpu
     link = {"pcie_generation": 4, "pcie_generation_max": 5, "pcie_width": 8, "pcie_width_max": 16}
     assert gpu.items() >= {"uuid": "GPU-abc", "driver": "580.1", **link}.items()
     broken = environment.environment("cuda:0", fake_nvml(fail=["nvmlDeviceGetCurrPcieLinkWidth"]))
-    assert broken["gpu"]["pcie_width"] is None
-    assert broken["notes"] == ["NVML PCIe width: not available (not supported)"]
+    assert broken.gpu["pcie_width"] is None
+    assert broken.notes == ["NVML PCIe width: not available (not supported)"]
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def test_without_nvml_zobench_names_the_machine_after_torchs_gpus():
     program = """
     from zobench.measure import environment
     environment.glob.glob = lambda pattern: ["/dev/nvidia0"]
-    print(environment.fingerprint_without_torch()["hardware"]["gpus"])
+    print(environment.fingerprint_without_torch().hardware["gpus"])
     """
     settings = {"NULLCUDA_MACHINE": "2xh100", "CUDA_VISIBLE_DEVICES": "1", "NULLCUDA_NVML_DENY": "nvmlInit"}
     gpu = {"name": "NULL H100 80GB", "memory_mib": 76293}

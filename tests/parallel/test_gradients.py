@@ -34,6 +34,6 @@ def test_sharded_steps_are_those_of_one_device(method, gpus, lr):
     assert abs(losses[-1] - still.samples["loss"][-1]) > 0.01  # the steps have moved the weights
     assert shared.samples["loss"] == pytest.approx(losses, rel=2e-6)
     assert shared.samples["projected_grad"] == pytest.approx(norms, rel=2e-5)
-    rows = shared.environment["ranks"]
+    rows = shared.environment.ranks
     assert len(rows) == gpus
     assert all(row["device_peak_bytes"] > 0 for row in rows)

@@ -27,7 +27,7 @@ from zobench.execute.process import run_in_process
 from zobench.programs import asking, author_cell, authors, clones
 from zobench.programs.asking import ADAPTER, added
 from zobench.programs.cell import run as measured
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, is_current
 
@@ -140,9 +140,9 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
     assert len(set(own.samples["loss"])) == SPEC.steps
     assert all(seconds and seconds > 0 for seconds in theirs.samples["step_seconds"])
     commit = clones.commit_of(clone)
-    assert theirs.environment["program"].startswith(f"mezo {commit}, torch ")
-    assert theirs.environment["versions"].keys() == VERSIONS.keys()
-    assert theirs.environment["machine"] == own.environment["machine"]
+    assert theirs.environment.program.startswith(f"mezo {commit}, torch ")
+    assert theirs.environment.versions.keys() == VERSIONS.keys()
+    assert theirs.environment.machine == own.environment.machine
     rise = theirs.memory["host_rss_peak_bytes"] - theirs.memory["host_rss_baseline_bytes"]  # type: ignore[operator]
     assert theirs.memory["device_peak_bytes"] == rise > 500_000  # the weights are 0.4 MB
     if sys.platform == "linux":
@@ -174,7 +174,7 @@ def test_what_a_program_does_is_the_cells_outcome(told: Any, script: str, outcom
     assert result.outcome is outcome
     assert reason in result.reason
     assert "\n" not in result.reason
-    assert result.environment["program"] == (
+    assert result.environment.program == (
         f"mezo {clones.load()['mezo'].commit}, torch 2.1.0, transformers 4.28.1, Python 3.9.18"
     )
 
@@ -268,8 +268,8 @@ def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_
     refused("but none was added; zobench program add mezo --path CLONE --python ENV/bin/python")
     python = told("exit 1")
     programs.check(SPEC)
-    first, result = clones.commit_of(clone), Result(spec=SPEC, outcome=Outcome.OK)
-    result.environment["plug_ins"] = {"program": authors.origin("mezo")}
+    facts = Facts(plug_ins={"program": authors.origin("mezo")})
+    first, result = clones.commit_of(clone), Result(spec=SPEC, outcome=Outcome.OK, environment=facts)
     assert is_current(result)
     (added := clone / "large_models/mine.py").write_text("new = True\n")
     refused(f"must be at commit {first}, at which it was added, but")
@@ -371,4 +371,4 @@ def test_the_programs_themselves_have_the_engines_losses(real: str) -> None:
     losses = [float(loss or 0.0) for loss in own.samples["loss"]]
     assert theirs.samples["loss"] == pytest.approx(losses, abs=5e-6)
     assert max(losses) - min(losses) > 1e-3
-    assert theirs.environment["versions"]["transformers"] == HERE[real].versions["transformers"]
+    assert theirs.environment.versions.get("transformers") == HERE[real].versions["transformers"]

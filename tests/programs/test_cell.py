@@ -49,9 +49,9 @@ def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None
     assert (result.outcome, result.reason, result.spec) == (Outcome.OK, "", spec)
     planned, why = footprint.fit(spec)
     plan = {"granularity": "block", "slots": 3, "resident_blocks": 3, "predicted_bytes": footprint.memory(planned)[0]}
-    assert result.environment["memory_plan"] == {**plan, "reason": why}
+    assert result.environment.memory_plan == {**plan, "reason": why}
     assert result.memory["blocks_at_rest_bytes"] == 0  # all three blocks stay
-    assert "memory_plan" not in run(cell(steps=1, warmup=0)).environment
+    assert run(cell(steps=1, warmup=0)).environment.memory_plan is None
 
 
 def test_pending_updates_are_written_when_the_plan_says_and_the_result_tells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +65,8 @@ def test_pending_updates_are_written_when_the_plan_says_and_the_result_tells(mon
     assert planned.samples["loss"] != never.samples["loss"]
     assert planned.spec == spec
     assert planned.spec.hash == never.spec.hash
-    assert planned.environment["writeback_plan"] == {"steps": 3, "reason": "a reason"}
-    assert "writeback_plan" not in never.environment
+    assert planned.environment.writeback_plan == {"steps": 3, "reason": "a reason"}
+    assert never.environment.writeback_plan is None
 
 
 @pytest.mark.parametrize("changes", [{}, {"noise": "counter", "granularity": "linear", "writeback_every": "inf"}])

@@ -244,7 +244,7 @@ class Sweeping(Writing):
         board.watch(plan, "make", "the plan")
 
     def _work(self, folder: Path, board: Board) -> None:
-        store, machine = Store(folder), fingerprint_without_torch()["machine"]
+        store, machine = Store(folder), fingerprint_without_torch().machine
 
         def ended(step: Any, result: Result) -> None:
             board.done += 1
@@ -297,7 +297,7 @@ class Working(Writing):
         return super()._failed(folder / "results")
 
     def _work(self, folder: Path, board: Board) -> None:
-        results, machine = folder / "results", fingerprint_without_torch()["machine"]
+        results, machine = folder / "results", fingerprint_without_torch().machine
         kept = jobs.kept(specs(), Store(results), [machine], {"failed"})
         waiting = tuple(spec for spec in specs() if spec not in kept)
         if not waiting:

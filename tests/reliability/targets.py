@@ -19,6 +19,7 @@ import tarfile
 import tomllib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def samples() -> list[Result]:
     own = [Result(**{**_fields(one), "timeline": one.timeline[:4]}) for one in own]
     trace = {key: series[:5] for key, series in own[0].trace.items()}
     every = [Result(**{**_fields(one), "trace": trace}) for one in (*own, repeated, failed)]
-    trained = Result(**{**_fields(tuned(0.9)), "environment": {**stores.ENVIRONMENT, "price_per_hour": 2.5}})
+    trained = Result(**{**_fields(tuned(0.9)), "environment": replace(stores.ENVIRONMENT, price_per_hour=2.5)})
     return [*every, trained]
 
 
@@ -194,7 +195,8 @@ def stored_pages(folder: Path) -> Feed:
         tree["environment"] |= {"description": random_.choice(EVIL), random_.choice(EVIL): random_.choice(EVIL)}
         tree["spec"]["model"] = random_.choice(("OPT-125M", "x" + random_.choice(EVIL)))
         if random_.random() < 0.3:
-            tree["environment"]["calibration"] = edited(random_, copy.deepcopy(CALIBRATION))
+            rates = edited(random_, copy.deepcopy(CALIBRATION))
+            tree["environment"]["calibration"] = rates if isinstance(rates, dict) else {}
         tree["outcome"] = random_.choice(("ok", "failed", "oom", "contaminated"))
         tree["spec"].pop("seq_len")
         result = Result.from_dict(tree)

@@ -17,7 +17,7 @@ from zobench.recipes.campaign import PartOn
 from zobench.report import artifacts
 from zobench.report.cells import fill
 from zobench.report.compose import measured_sheet
-from zobench.report.facts import Facts
+from zobench.report.facts import FactTable
 from zobench.report.html.page import status
 from zobench.report.plot import Plot
 from zobench.report.render import grids
@@ -38,7 +38,7 @@ TIMES_LATE = 3
 def is_of_costs(name: str) -> bool:
     """Whether a table or figure of a paper shows what a run costs; one of configurations or formulas shows no run."""
     item = LOADED[name]
-    if isinstance(item, Facts):
+    if isinstance(item, FactTable):
         return False
     if isinstance(item, Plot) and item.table is None:
         return item.kind == "timeline"

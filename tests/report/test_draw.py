@@ -23,7 +23,7 @@ from zobench.report.draw import chart
 from zobench.report.plot import Plot, load_plot
 from zobench.report.recorded import timelines
 from zobench.report.render import grids
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.stats.intervals import median_interval
 
@@ -165,7 +165,7 @@ def test_a_step_that_the_cost_model_predicts_stands_beside_the_measured_one_and_
     assert [(mark.value, mark.source) for mark in own.marks] == [(2.0, "measured")]
     assert [(mark.value, mark.source) for mark in model.marks] == [(step_seconds(one.spec, RATES), "predicted")]
     assert found.source == "Measured on box (1x BOX)"
-    bare = dataclasses.replace(one, environment={"machine": "box"})
+    bare = dataclasses.replace(one, environment=Facts(machine="box"))
     assert drawn(plot_from(tmp_path, COST), [bare]).panels[0].series[-1].label == "measured"
 
 

@@ -10,7 +10,7 @@ import pytest
 from zobench.cost.footprint import memory
 from zobench.report import render
 from zobench.report.artifacts import load_file
-from zobench.report.facts import FACTS, Facts
+from zobench.report.facts import FACTS, FactTable
 from zobench.runspec import RunSpec
 
 TEXT = """
@@ -26,11 +26,11 @@ rows = [
 """
 
 
-def load(tmp_path: Path, text: str = TEXT) -> Facts:
+def load(tmp_path: Path, text: str = TEXT) -> FactTable:
     path = tmp_path / "facts.toml"
     path.write_text(text)
     found = load_file(path)
-    assert isinstance(found, Facts)
+    assert isinstance(found, FactTable)
     return found
 
 

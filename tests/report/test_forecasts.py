@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,10 +160,9 @@ def test_rates_are_those_of_quiet_runs_with_all_threads_and_of_these_the_usual_o
     def run(flops: float, *, busy: bool = False, threads: int = 2) -> Result:
         rates = CALIBRATION | {"matmul_flops_per_second": dict.fromkeys(("fp32", "fp16", "bf16"), flops)}
         warnings = ("threads: 1 of 2, because other processes keep 1.0 cores busy",) if busy else ()
-        one = result("OPT-125M", calibration=rates, warnings=warnings)
-        return replace(one, environment={**one.environment, "threads": threads})
+        return result("OPT-125M", calibration=rates, warnings=warnings).with_facts(threads=threads)
 
     runs = [run(2e11), run(1e11), run(9e11), run(5e9, busy=True), run(7e9, threads=1)]
     rates, facts = forecasts._usual(runs)
-    assert (rates.flops["fp32"], facts["threads"]) == (2e11, 2)
+    assert (rates.flops["fp32"], facts.threads) == (2e11, 2)
     assert forecasts._usual(runs[3:4])[0].flops["fp32"] == 5e9  # better than none

@@ -26,7 +26,7 @@ from zobench.report.html import write
 from zobench.report.html.page import _short, status
 from zobench.report.html.runs import embedded, machines, runs
 from zobench.report.sheet import Sheet, without_blanks
-from zobench.result import Outcome
+from zobench.result import Facts, Outcome
 
 """What a result may say anywhere; a reader must see exactly this."""
 FOLDER = Path(package.__file__).parent
@@ -102,9 +102,9 @@ def test_nothing_that_a_book_says_becomes_markup() -> None:
         reason="why" + ATTACK,
         traceback="trace" + ATTACK,
         warnings=["warning" + ATTACK],
-        environment={"machine": "box" + ATTACK, "description": ATTACK, "key" + ATTACK: [{ATTACK: ATTACK}]},
+        environment=Facts(machine="box" + ATTACK, description=ATTACK, other={"key" + ATTACK: [{ATTACK: ATTACK}]}),
     )
-    other = {"machine": "box-2", "key": [{"a.b": "c"}]}
+    other = Facts(machine="box-2", other={"key": [{"a.b": "c"}]})
     harmless = Page(page(book((result(outcome=Outcome.FAILED, reason="why", environment=other), result("b")))))
     parsed = Page(page(book((run, result()), word=ATTACK)))
     assert [tag for tag, _ in parsed.elements if tag == "img"] == ["img"]  # the figure
@@ -284,7 +284,7 @@ def test_the_same_spec_on_two_machines_has_two_places() -> None:
 
 @given(st.text(), st.text())
 def test_embedded_json_is_exact_and_cannot_end_its_element(reason: str, key: str) -> None:
-    run = result(reason=reason, environment={"machine": "box-1", key: reason + ATTACK})
+    run = result(reason=reason, environment=Facts.from_dict({"machine": "box-1", key: reason + ATTACK}))
     text = embedded(run)
     assert not set(text) & set("<>&\u2028\u2029\n")
     assert json.loads(text) == run.to_dict()

@@ -29,7 +29,7 @@ MEZO = RunSpec(model="OPT-125M", engine="resident", seq_len=2048, steps=4).resol
 
 def measured(machine: str, seconds: float, spec: RunSpec = MEZO, **changes: Any) -> Result:
     """Six processes of ``spec`` on a machine, each step within 1 % of ``seconds``, in rounds of 10 November 2026."""
-    about = {**ENVIRONMENT, "machine": machine, "description": f"{machine} with 2 cores", "calibration": FAST}
+    about = dataclasses.replace(ENVIRONMENT, machine=machine, description=f"{machine} with 2 cores", calibration=FAST)
     runs = [
         Result(
             spec=spec, outcome=Outcome.OK, environment=about, memory={"device_peak_bytes": 300 * 2**20},
@@ -43,8 +43,7 @@ def measured(machine: str, seconds: float, spec: RunSpec = MEZO, **changes: Any)
 
 def ranks(*results: Result) -> list[list[tuple[str, int | None]]]:
     return [
-        [(str(entry.result.environment["machine"]), entry.rank) for entry in one.entries]
-        for one in rankings(results, stated())
+        [(entry.result.environment.machine, entry.rank) for entry in one.entries] for one in rankings(results, stated())
     ]
 
 

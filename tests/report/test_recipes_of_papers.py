@@ -20,7 +20,7 @@ from zobench.report import claims, frames
 from zobench.report.artifacts import load, shows
 from zobench.report.cells import conditions, fill, is_meant
 from zobench.report.compose import measured_sheet, paper_sheet
-from zobench.report.facts import Facts
+from zobench.report.facts import FactTable
 from zobench.report.formats import macros
 from zobench.report.plot import Plot
 from zobench.report.table import Table
@@ -77,7 +77,7 @@ def test_a_papers_cell_shows_a_value_of_that_table_and_of_no_other(name: str) ->
 def test_what_can_be_measured_names_its_runner(name: str) -> None:
     item = LOADED[name]
     table = item.table if isinstance(item, Plot) else item
-    if isinstance(table, Facts):
+    if isinstance(table, FactTable):
         return
     assert item.runner in recipes.names("runners")
     if table is None:  # a timeline

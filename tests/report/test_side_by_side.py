@@ -10,7 +10,7 @@ from zobench.recipes import find
 from zobench.recipes.reference import Reference
 from zobench.report import load_table, render
 from zobench.report.cells import TableCell, fill
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
 NONE = Reference(())
@@ -21,7 +21,7 @@ def result(seconds: float, losses: list[float | None], own_order: bool = False, 
     spec = RunSpec(**{"model": "OPT-125M", "seq_len": 2048, "steps": 3, "warmup": 1, **changes}).resolve("cpu")
     return Result(
         spec=spec, outcome=Outcome.OK, memory={"device_peak_bytes": 2**20},
-        environment={"machine": "cpu-2c-4f2a91", "own_order": own_order},
+        environment=Facts(machine="cpu-2c-4f2a91", own_order=own_order),
         warmup={"loss": losses[:1]}, samples={"step_seconds": [seconds] * 3, "loss": losses[1:]},
     )  # fmt: skip
 

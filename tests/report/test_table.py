@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.tables import EVIL, MIB, PAPER, result, rows, table_from
 from zobench.report import FORMATS, Table, render
 from zobench.report.quantity import rounded
-from zobench.result import Outcome
+from zobench.result import Facts, Outcome
 
 RESULTS = [
     result("M1", memory=200 * MIB, seconds=1.0),
@@ -183,7 +182,7 @@ def test_small_numbers_keep_three_digits() -> None:
 
 def test_runs_on_the_cpu_of_a_machine_with_a_gpu_are_not_mixed_with_those_on_the_gpu(tiny: Table) -> None:
     both = [result("M1", device="cpu", memory=9 * MIB), result("M1", "offload", "fp16", memory=8 * MIB)]
-    gpu: dict[str, Any] = {"machine": "box", "description": "1x BOX", "hardware": {"gpus": ["G"]}}
+    gpu = Facts(machine="box", description="1x BOX", hardware={"gpus": ["G"]})
     text = render(tiny, [dataclasses.replace(one, environment=gpu) for one in both], "markdown", reference=PAPER)
     assert "**measured on box (1x BOX)**" in text
     assert "**measured on box-cpu (1x BOX)**" in text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from zobench.recipes import matrix
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import DECLARED, FIELDS, RunSpec, check_value, declared_options, parse_value
 from zobench.runspec import fields as fields_module
 from zobench.runspec.fields import Since
@@ -166,7 +166,7 @@ options.exact = true
     ]  # fmt: skip
     assert {cell.option("mode") for cell in cells} == {"slow"}
     assert {cell.option("exact") for cell in cells} == {True}
-    results = [Result(spec=cell, outcome=Outcome.OK, environment={"machine": "cpu-2c-4f2a91"}) for cell in cells]
+    results = [Result(spec=cell, outcome=Outcome.OK, environment=Facts(machine="cpu-2c-4f2a91")) for cell in cells]
     assert len(select(results, conditions(["options.beta=1"]))) == 2
     assert len(select(results, conditions(["options.rank=8"]))) == 2  # the declared default, which no spec tells
     assert list(frame(results)["options"])[1] == '{"exact": true, "mode": "slow"}'

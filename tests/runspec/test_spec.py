@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zobench.cost import budget
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import CHOICES, DECLARED, FIELDS, METHODS, RunSpec, labels, parse_value, suggestion
 from zobench.runspec.fields import Since
 from zobench.runspec.numeric import NumberField
@@ -483,13 +483,14 @@ def test_a_label_names_method_scheme_and_task_by_their_own_words() -> None:
 def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:
     nan, inf = float("nan"), float("inf")
     result = Result(
-        spec=RunSpec(model="OPT-125M"), outcome=Outcome.OK, environment={"rate": inf, "deep": [{"x": (1.0, nan)}]},
+        spec=RunSpec(model="OPT-125M"), outcome=Outcome.OK,
+        environment=Facts(other={"rate": inf, "deep": [{"x": (1.0, nan)}]}),
         samples={"loss": [0.1, nan, -inf]}, memory={"device_peak_bytes": None},
         timeline=[["compute", "compute", 0, 0.1]],
     )  # fmt: skip
     back = Result.from_dict(json.loads(json.dumps(result.to_dict(), allow_nan=False)))
     assert back.samples == {"loss": [0.1, None, None]}
-    assert back.environment == {"rate": None, "deep": [{"x": [1.0, None]}]}
+    assert back.environment == Facts(other={"rate": None, "deep": [{"x": [1.0, None]}]})
     assert (back.spec, back.outcome, back.memory, back.timeline) == (
         result.spec, result.outcome, result.memory, result.timeline
     )  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from zobench.cli import main
 from zobench.engine.transfers.lanes import ThreadLanes
 from zobench.engine.weights.tiers import HostTier
 from zobench.kernels import cpu
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.selftest import bits, engines, run, speed
 from zobench.selftest.verdict import Check, CheckSettings, Finding, SelftestVerdict, Status
 from zobench.session import matrices
@@ -22,12 +23,11 @@ from zobench.session.selftest_first import selftest_first
 from zobench.store import Store
 
 HERE = CheckSettings(device="cpu", seconds=0.0)
-FACTS = {
-    "description": "a machine",
-    "versions": {"zobench": "0.2.0", "torch": "2.13.0", "python": "3.11.7"},
-    "cuda": None,
-    "gpu": None,
-}
+FACTS = Facts(
+    description="a machine",
+    versions={"zobench": "0.2.0", "torch": "2.13.0", "python": "3.11.7"},
+    other={"cuda": None, "gpu": None},
+)
 
 
 @pytest.fixture
@@ -228,7 +228,8 @@ def test_a_check_whose_process_dies_or_hangs_is_failed_and_the_rest_goes_on(scri
 def test_the_page_and_the_json_say_what_was_found_and_of_the_machine_what_may_be_sent():
     said = "OSError: [Errno 28] No space: 5 GB/s of 1/2"
     findings = [Finding("kernel bits", Status.FAILED, said, {"seeds": 1}), Finding("link", Status.ABSENT, "no GPU")]
-    machine = {**FACTS, "notes": ["read /home/mary/nvml.so"], "gpu": {"name": "NVIDIA H100", "uuid": "GPU-8d3b1f0a"}}
+    gpu = {"name": "NVIDIA H100", "uuid": "GPU-8d3b1f0a"}
+    machine = replace(FACTS, notes=["read /home/mary/nvml.so"], gpu=gpu)
     found = SelftestVerdict(device="cpu", machine=machine, findings=findings, seconds=90.0)
     assert found.page() == (
         "a machine; device cpu\nzobench 0.2.0, torch 2.13.0, Python 3.11.7\n\n"
@@ -238,7 +239,7 @@ def test_the_page_and_the_json_say_what_was_found_and_of_the_machine_what_may_be
     told = found.to_dict()
     assert (told["schema_version"], told["verdict"], told["device"]) == (1, "failed", "cpu")
     assert told["findings"][0] == {"name": "kernel bits", "status": "failed", "told": said, "numbers": {"seeds": 1}}
-    assert told["machine"] == {"versions": FACTS["versions"], "cuda": None, "gpu": {"name": "NVIDIA H100"}}
+    assert told["machine"] == {"versions": FACTS.versions, "cuda": None, "gpu": {"name": "NVIDIA H100"}}
 
 
 def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_failed(tmp_path, monkeypatch, capsys):

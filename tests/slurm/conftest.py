@@ -38,7 +38,7 @@ def site(slurm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         rows = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         text = "\n".join(['title = "Tiny cells"', "[base]", *rows, "[axes]", f"seed = {list(range(count))}"])
         (tmp_path / "cells.toml").write_text(text)
-        calibrate(tmp_path, fingerprint_without_torch()["machine"])
+        calibrate(tmp_path, fingerprint_without_torch().machine)
         return Site(tmp_path, slurm)
 
     return make

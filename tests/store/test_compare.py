@@ -18,7 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.stores import ENVIRONMENT, MACHINE, command, run, specs
-from zobench.result import Outcome, Result, Round
+from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.record import DISTURBED
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
@@ -27,7 +27,8 @@ from zobench.store import Store, evidence
 from zobench.store.compare import Verdict, cautions, compare, judge, regressions, side
 
 SPECS = list(itertools.islice(specs(), 6))
-OTHER = {**ENVIRONMENT, "machine": "h200-16c-0a1b2c", "hardware": {"cpu": "Xeon", "cores": 16, "gpus": ["H200"]}}
+XEON = {"cpu": "Xeon", "cores": 16, "gpus": ["H200"]}
+OTHER = replace(ENVIRONMENT, machine="h200-16c-0a1b2c", hardware=XEON)
 INVERSE = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
 times = st.lists(st.floats(0.5, 2), min_size=1, max_size=12)
 
@@ -204,7 +205,7 @@ def test_sides_without_a_common_cell_are_told_in_what_they_differ() -> None:
 
 
 def test_other_hardware_is_refused_unless_asked_for_and_other_software_is_not() -> None:
-    newer = {**ENVIRONMENT, "machine": "epyc-2c-000000", "software": {"torch": "9"}}
+    newer = replace(ENVIRONMENT, machine="epyc-2c-000000", software={"torch": "9"})
     assert len(compare([cell()], [cell(environment=newer)]).pairs) == 1
     with pytest.raises(ValueError, match=rf"of the same hardware, but got {MACHINE} and h200-16c-0a1b2c; add --across"):
         compare([cell()], [cell(environment=OTHER)])
@@ -224,7 +225,7 @@ def test_two_machines_on_both_sides_are_compared_each_with_itself() -> None:
 
 
 def test_results_without_hardware_are_told_apart_by_their_machine() -> None:
-    one, two = ({"machine": name} for name in ("one", "two"))
+    one, two = (Facts(machine=name) for name in ("one", "two"))
     assert len(compare([cell(environment=one)], [cell(environment=one)]).pairs) == 1
     with pytest.raises(ValueError, match=r"same hardware, but got one and two"):
         compare([cell(environment=one)], [cell(environment=two)])
@@ -266,7 +267,7 @@ def test_memory_that_was_not_measured_has_no_ratio(peaks: tuple[int | None, int 
 
 def test_cells_that_ran_while_others_used_the_machine_are_named() -> None:
     told = f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps"
-    dirty = {**ENVIRONMENT, "source": {"commit": "0123456789", "dirty": True}}
+    dirty = replace(ENVIRONMENT, source={"commit": "0123456789", "dirty": True})
     found = compare([cell(), cell(SPECS[1])], [cell(warnings=[told]), cell(SPECS[1], environment=dirty)])
     assert cautions(found) == [
         f"1 cell of B ran while others used the machine: {SPECS[0].label}",
@@ -276,7 +277,7 @@ def test_cells_that_ran_while_others_used_the_machine_are_named() -> None:
 
 def test_other_intervals_of_write_backs_are_told() -> None:
     """They are no part of the spec: the same cell then draws and moves more or less."""
-    every = [cell(environment={**ENVIRONMENT, "writeback_plan": {"steps": n, "reason": ""}}) for n in (16, 16, 64)]
+    every = [cell(environment=replace(ENVIRONMENT, writeback_plan={"steps": n, "reason": ""})) for n in (16, 16, 64)]
     assert cautions(compare(every[:1], every[1:2])) == cautions(compare(every[:1], [cell()])) == []
     (told,) = cautions(compare(every[:1], every[2:]))
     assert told.startswith(
@@ -285,7 +286,7 @@ def test_other_intervals_of_write_backs_are_told() -> None:
 
 
 def test_another_number_of_threads_is_told() -> None:
-    one, two = (cell(environment={**ENVIRONMENT, "threads": count}) for count in (1, 2))
+    one, two = (cell(environment=replace(ENVIRONMENT, threads=count)) for count in (1, 2))
     assert cautions(compare([two], [two])) == cautions(compare([two], [cell()])) == []
     label = SPECS[0].label
     assert cautions(compare([two], [one])) == [
@@ -303,7 +304,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store = Store(tmp_path / "results")
     store.save(cell())
     commit: dict[str, Any] = {"commit": "ee3ca2f0000000000000000000000000000000000", "dirty": False}
-    store.save(cell(SPECS[1], environment={**OTHER, "source": {**commit, "commit": commit["commit"][:40]}}))
+    store.save(cell(SPECS[1], environment=replace(OTHER, source={**commit, "commit": commit["commit"][:40]})))
     return Path("results")
 
 
@@ -461,10 +462,10 @@ def test_pairs_of_rounds_show_what_processes_alone_do_not() -> None:
 
 def test_a_ratio_of_unequal_threads_has_no_interval() -> None:
     both = [
-        cell(SPECS[0], [speed] * 9, environment={**ENVIRONMENT, "threads": threads})
+        cell(SPECS[0], [speed] * 9, environment=replace(ENVIRONMENT, threads=threads))
         for speed, threads in ((1.0, 2), (1.9, 1))
     ]
-    equal = [replace(one, environment={**ENVIRONMENT, "threads": 2}) for one in both]
+    equal = [one.with_facts(threads=2) for one in both]
     assert evidence.times_ratio(*equal).interval is not None  # type: ignore[union-attr]
     assert evidence.times_ratio(*both).interval is None  # type: ignore[union-attr]
 

@@ -17,7 +17,6 @@ from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
 from zobench.store import Store, evidence, frame
-from zobench.store.measured import PRICE, TARGET
 
 SPEC = RunSpec(model="opt-tiny", seq_len=50, batch_size=2).resolve("cpu")
 OTHER = SPEC.replace(engine="offload", tier="disk")
@@ -27,7 +26,7 @@ def at(number: int, spec: RunSpec = SPEC, seconds: float = 2.0, joules: float | 
     """Three steps of ``seconds``, 100 tokens each, in a round."""
     made = run(spec, samples={"step_seconds": [seconds] * 3}, power={"energy_joules": joules})
     when = Round(number=number, began=float(number), place=0, cells=2, seed=0)
-    return dataclasses.replace(made, round=when, environment={**made.environment, **facts})
+    return dataclasses.replace(made, round=when).with_facts(**facts)
 
 
 def test_memory_of_a_process_is_nvmls_on_a_gpu_and_has_the_ratio_of_its_rounds() -> None:
@@ -52,10 +51,9 @@ def test_energy_is_of_all_tokens_and_cost_is_of_the_price_of_their_time() -> Non
     energy, cost = METRICS.get("energy_per_token"), METRICS.get("cost")
     assert energy.of(at(0)) == pytest.approx(30 / 300)
     assert (energy.of(at(0, joules=None)), cost.of(at(0))) == (None, None)
-    assert cost.of(at(0, **{PRICE: 3.6})) == pytest.approx(1e6 / 50 * 0.001)  # 50 tokens/s, a thousandth a second
+    assert cost.of(at(0, price_per_hour=3.6)) == pytest.approx(1e6 / 50 * 0.001)  # 50 tokens/s, a thousandth a second
     assert frame([at(0)])["energy_per_token_joules"][0] == pytest.approx(0.1)
-    detected = dataclasses.replace(at(0), environment={**at(0).environment, "warm_up_detected": 2})
-    assert energy.of(detected) == pytest.approx(30 / 500)  # the counter ran during those two steps as well
+    assert energy.of(at(0, warm_up_detected=2)) == pytest.approx(30 / 500)  # the counter ran during those steps as well
 
 
 def test_repeats_have_an_interval_and_ratios_from_their_rounds() -> None:
@@ -76,8 +74,7 @@ def test_the_time_to_an_accuracy_is_that_of_the_steps_before_it_was_first_seen()
     made = run(SPEC, samples={"step_seconds": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}, evaluation={"curve": curve})
 
     def reached(target: float | None, **changes: Any) -> float | None:
-        facts = {} if target is None else {TARGET: target}
-        return to.of(dataclasses.replace(made, environment={**made.environment, **facts}, **changes))
+        return to.of(dataclasses.replace(made, **changes).with_facts(target_accuracy=target))
 
     assert [reached(target) for target in (None, 0.4, 0.7, 0.75, 0.9, 0.95)] == [None, 3, 3, 10, 10, None]
     assert reached(0.9, samples={"step_seconds": [1.0, None, 3.0, 4.0]}) is None  # a step that nobody timed
@@ -92,7 +89,7 @@ def test_first_steps_that_are_slow_become_warm_up() -> None:
     found = evidence.settled(made)
     assert (found.samples["loss"], found.warmup["loss"]) == (list(map(float, range(2, 10))), [7.0, 0.0, 1.0])
     assert found.warmup["step_seconds"] == [9.0, 5.0, 3.0]
-    assert found.environment["warm_up_detected"] == 2
+    assert found.environment.warm_up_detected == 2
     assert evidence.settled(dataclasses.replace(made, samples={"step_seconds": [5.0, 1.0]})).warmup == made.warmup
 
 

@@ -22,7 +22,7 @@ from tests.support import stores
 from tests.support.bounded import bounded
 from tests.support.stores import ENVIRONMENT, MACHINE, command
 from zobench import recipes
-from zobench.result import Outcome, Result, Round
+from zobench.result import Facts, Outcome, Result, Round
 from zobench.store import Store, text_of, without_place
 from zobench.store import unpack as module
 from zobench.store.merge import merge
@@ -79,7 +79,7 @@ TEXTS: dict[str, Any] = {
         "the times may not count: annika used the GPU (pid 7)",
     ],
     "power": {"notes": ["/dev/annika is not there"], "samples": 3},
-    "environment": {**ENVIRONMENT, "notes": ["file:///home/annika"]},
+    "environment": dataclasses.replace(ENVIRONMENT, notes=["file:///home/annika"]),
 }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_texts_stay_at_home_but_for_what_says_how_much_times_count(tmp_path: Pat
     assert (back.reason, back.traceback, back.power) == (NOT_SENT, "", {"samples": 3})
     assert back.warnings == [TEXTS["warnings"][1], f"the times may not count: {NOT_SENT}"]
     assert back.disturbances == back.warnings
-    assert (back.spec, back.samples, back.environment["machine"]) == (told.spec, told.samples, MACHINE)
+    assert (back.spec, back.samples, back.environment.machine) == (told.spec, told.samples, MACHINE)
 
 
 def test_texts_are_packed_and_merged_where_they_are_asked_for(
@@ -207,31 +207,36 @@ KEPT: dict[str, tuple[Any, ...]] = {
 
 def test_facts_of_a_machine_are_sent_in_the_forms_that_the_list_has() -> None:
     for key, values in SENT.items():
-        assert [facts_of({key: value}).get(key) for value in values] == list(values)
+        assert [facts_of(Facts.from_dict({key: value})).get(key) for value in values] == list(values)
     for key, values in KEPT.items():
-        assert {str(facts_of({key: value}).get(key)) for value in values} <= {"None", "{}", "{'cpu': ''}"}
+        kept = [facts_of(Facts.from_dict({key: value})).get(key) for value in values]
+        assert set(map(str, kept)) <= {"None", "{}", "{'cpu': ''}"}
     point = {"step": 1, "loss": 1.0, "accuracy": 1.0, "count": 3}
     for right, sent in (("oA==", True), ("annika12", False), ("annika", False)):
         evaluation = {"test": point, "test_examples": {"right": right, "loss": "AAAAAAAA"}}
         assert ("test_examples" in sendable(dataclasses.replace(GOOD, evaluation=evaluation)).evaluation) == sent
-    assert facts_of({"machine": "annika-pc-epyc-2c-fcab62"}) == {"machine": "epyc-2c-fcab62"}
+    assert facts_of(Facts(machine="annika-pc-epyc-2c-fcab62")) == {"machine": "epyc-2c-fcab62"}
 
 
 def test_a_machine_that_zobench_did_not_name_keeps_its_runs_at_home() -> None:
-    named = dataclasses.replace(GOOD, environment={**ENVIRONMENT, "machine": "annika"})
+    named = GOOD.with_facts(machine="annika")
     assert unfit(named) == "its machine must have the name that zobench gives it, but is called 'annika'"
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    return {"environment": dataclasses.replace(ENVIRONMENT, **changes)}
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"environment": {**ENVIRONMENT, "planted_slowdown": 0.05}}, "its steps were made longer on purpose"),
+        (facts(planted_slowdown=0.05), "its steps were made longer on purpose"),
         ({"samples": {"step_seconds": [1.0] * (stores.STEPS + 1)}}, "it has more than the 20 steps that were asked"),
         ({"samples": {"step_seconds": [1e-6] * 9}}, "of the least time that its machine's rates allow"),
-        ({"environment": {**ENVIRONMENT, "memory_limit_bytes": 2**20}}, "its process took more memory than its"),
-        ({"environment": {**ENVIRONMENT, "calibration": None}}, "it lacks its machine's rates or memory"),
-        ({"environment": {**ENVIRONMENT, "calibration": {"rates": "none"}}}, "it lacks its machine's rates or memory"),
-        ({"environment": {**ENVIRONMENT, "memory_limit_bytes": None}}, "it lacks its machine's rates or memory"),
+        (facts(memory_limit_bytes=2**20), "its process took more memory than its"),
+        (facts(calibration=None), "it lacks its machine's rates or memory"),
+        (facts(calibration={"rates": "none"}), "it lacks its machine's rates or memory"),
+        (facts(memory_limit_bytes=None), "it lacks its machine's rates or memory"),
         (
             {"spec": SPECS[0].replace(weights="pretrained", weights_path="/models/opt")},
             "its weights_path must be a plain name, which others can have too, but is '/models/opt'",
@@ -260,17 +265,16 @@ def test_what_is_in_doubt_is_neither_packed_nor_merged(
 
 def test_what_no_rates_could_judge_needs_none() -> None:
     """A task's run, as `zobench finetune` stores it, and one of a model that is not known here."""
-    bare = {name: fact for name, fact in ENVIRONMENT.items() if name != "calibration"}
     for changes in ({"task": "sst2"}, {"model": "mine", "config_hash": "0" * 12}):
-        run = dataclasses.replace(GOOD, spec=GOOD.spec.replace(**changes), environment=bare)
+        run = dataclasses.replace(GOOD, spec=GOOD.spec.replace(**changes)).with_facts(calibration=None)
         assert implausible(run) == ""
-        assert implausible(dataclasses.replace(run, environment={**bare, "memory_limit_bytes": None})) != ""
+        assert implausible(run.with_facts(memory_limit_bytes=None)) != ""
 
 
 def test_a_folder_of_ones_own_is_merged_as_it_is(tmp_path: Path) -> None:
     """Slow on purpose, and with paths in its texts: nobody has sent it."""
-    environment = {**ENVIRONMENT, "planted_slowdown": 0.05, "calibration": None}
-    own = dataclasses.replace(GOOD, warnings=["see /home/annika/log"], environment=environment)
+    own = dataclasses.replace(GOOD, warnings=["see /home/annika/log"])
+    own = own.with_facts(planted_slowdown=0.05, calibration=None)
     store_of(tmp_path / "a", own)
     merged = merge([tmp_path / "a"], tmp_path / "b")
     assert (merged.added, merged.problems) == (1, [])

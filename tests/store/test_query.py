@@ -18,7 +18,7 @@ from zobench.runspec import FIELDS, RunSpec
 from zobench.store import BusyError, Store, frame, query
 from zobench.store.merge import merge
 
-OTHER = {**ENVIRONMENT, "machine": "h200-16c-0a1b2c"}
+OTHER = replace(ENVIRONMENT, machine="h200-16c-0a1b2c")
 SPECS = list(itertools.islice(specs(), 8))
 RUNS = [
     run(SPECS[0]),

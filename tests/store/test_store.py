@@ -21,7 +21,7 @@ from rich.console import Console
 
 from tests.support import stores
 from zobench.cli.listing import show_runs
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.result.examples import KEY, packed, unpacked
 from zobench.runspec import FIELDS, RunSpec
 from zobench.store import Store, StoreError, frame, metrics
@@ -36,7 +36,7 @@ def result(model: str = "OPT-125M", machine: str = MACHINE, **changes: Any) -> R
     values: dict[str, Any] = {
         "spec": RunSpec(model=model, batch_size=2, seq_len=32).resolve("cpu"),
         "outcome": Outcome.OK,
-        "environment": {"machine": machine},
+        "environment": Facts(machine=machine),
         "samples": {"step_seconds": [0.5, 0.25, 1.0], "loss": [2.0, None, 1.5]},
         "memory": {"device_peak_bytes": 1000, "host_rss_peak_bytes": None, "pinned_bytes": 7},
     }
@@ -61,6 +61,18 @@ def test_a_file_is_the_same_for_the_same_result_and_reads_well_in_a_diff(tmp_pat
     assert Store(tmp_path).save(result()).read_text() == text
 
 
+def test_facts_are_written_as_they_were_read() -> None:
+    """Those of other programs, of which the machine has none (null), and those that a reader adds to them."""
+    values = {"machine": MACHINE, "gpu": None, "os": "", "threads": 2, "rack": {"units": [4, None]}}
+    facts = Facts.from_dict(values)
+    assert (facts.threads, facts.gpu, facts.os) == (2, None, None)
+    assert facts.to_dict() == values
+    known = result(environment=facts).with_facts(gpu={"name": "G"}, turns=5.0)
+    assert known.to_dict()["environment"] == {**values, "gpu": {"name": "G"}, "turns": 5.0}
+    with pytest.raises(TypeError, match="`environment` must be Facts, but got a dict"):
+        result(environment=values)
+
+
 def test_saving_again_replaces_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save(result(outcome=Outcome.FAILED, reason="first"))
@@ -76,7 +88,7 @@ def test_a_journal_is_kept_beside_exactly_the_result_that_has_its_hash(tmp_path:
     def save(text: str, *, drafted: str = "", spec: RunSpec = spec, **changes: Any) -> list[tuple[str, str]]:
         if drafted:
             store.draft(spec).write_text(drafted)
-        facts = {"machine": MACHINE, "journal_sha256": hashlib.sha256(text.encode()).hexdigest()}
+        facts = Facts(machine=MACHINE, journal_sha256=hashlib.sha256(text.encode()).hexdigest())
         path = store.save(result(spec=spec, **{"environment": facts, **changes}))
         assert [*tmp_path.glob(".*.journal")] == []
         return [(kept.stem == path.stem, kept.read_text()) for kept in tmp_path.rglob("*.journal")]
@@ -87,7 +99,7 @@ def test_a_journal_is_kept_beside_exactly_the_result_that_has_its_hash(tmp_path:
     assert save("three") == []
     assert save("four", drafted="another") == []
     assert save("five", drafted="five") == [(True, "five")]
-    lost = {"outcome": Outcome.FAILED, "reason": "lost", "environment": {"machine": MACHINE}}
+    lost = {"outcome": Outcome.FAILED, "reason": "lost", "environment": Facts(machine=MACHINE)}
     assert save("", drafted="five", **lost) == []
 
 
@@ -129,7 +141,7 @@ def test_names_that_look_the_same_when_cleaned_stay_apart(tmp_path: Path) -> Non
     assert len(store.load()) == 2
 
 
-@pytest.mark.parametrize("machine", ["../up", "", ".", "a/b", "paper", "Paper", "x" * 101])
+@pytest.mark.parametrize("machine", ["../up", ".", "a/b", "paper", "Paper", "x" * 101])
 def test_a_machine_name_that_is_no_plain_folder_is_refused(tmp_path: Path, machine: str) -> None:
     with pytest.raises(ValueError, match=r"`machine` must be a short name of letters.*but got .*; for example cpu-2c"):
         Store(tmp_path).save(result(machine=machine))
@@ -138,7 +150,7 @@ def test_a_machine_name_that_is_no_plain_folder_is_refused(tmp_path: Path, machi
 
 def test_a_result_without_a_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"`environment\.machine` must be a short name, but got None"):
-        Store(tmp_path).save(result(environment={}))
+        Store(tmp_path).save(result(environment=Facts()))
 
 
 GOOD = result().to_dict()
@@ -493,12 +505,17 @@ def test_a_result_prints_as_one_line_with_its_speed() -> None:
         ({"power": {"energy_joules": "much"}}, "`power.energy_joules` must be as zobench writes it, but is not"),
         ({"power": {"energy_joules": -1.0}}, "`power.energy_joules` must be as zobench writes it, but is not"),
         *(
-            ({"environment": {**stores.ENVIRONMENT, name: value}}, f"`environment.{name}` must be as zobench writes it")
+            ({"environment": {"machine": MACHINE, name: value}}, f"`environment.{name}` must be as zobench writes it")
             for name, value in [
                 ("price_per_hour", "2.49"),
                 ("price_per_hour", -1),
                 ("target_accuracy", 85),
                 ("own_order", 1),
+                ("description", 5),
+                ("hardware", []),
+                ("notes", "none"),
+                ("threads", True),
+                ("memory_limit_bytes", 2**63),
                 ("warm_up_detected", -3),
                 ("warm_up_detected", "2"),
                 ("planted_slowdown", [0.05]),

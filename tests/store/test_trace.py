@@ -116,8 +116,7 @@ def test_a_cell_of_later_rounds_is_found_by_its_hash(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path)
     paths = [store.save(run(spec)) for spec in itertools.islice(specs(), 3)]
-    other = OFFLOADED.environment | {"machine": "other"}
-    copies = [store.save(run(OFFLOADED.spec)), store.save(run(OFFLOADED.spec, environment=other))]
+    copies = [store.save(run(OFFLOADED.spec)), store.save(run(OFFLOADED.spec).with_facts(machine="other"))]
     (tmp_path / "bad.json").write_text("[]")
     torn = paths[0]
     torn.write_text("{")

@@ -6,8 +6,8 @@ import functools
 import json
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tests.support.stores import ENVIRONMENT
 from zobench import recipes
@@ -15,7 +15,7 @@ from zobench.cost import Rates
 from zobench.execute.plan import Limits
 from zobench.recipes import campaign as campaigns
 from zobench.recipes.campaign import Campaign, PartOn
-from zobench.result import Outcome, Result, Round
+from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 
@@ -53,8 +53,8 @@ def rates() -> Rates:
     return Rates.of(json.loads(IDLE.read_text()))
 
 
-def environment(device: str) -> dict[str, Any]:
-    return ENVIRONMENT if device == "cpu" else {**ENVIRONMENT, "machine": "h100-16c-abcdef", "hardware": GPU}
+def environment(device: str) -> Facts:
+    return ENVIRONMENT if device == "cpu" else replace(ENVIRONMENT, machine="h100-16c-abcdef", hardware=GPU)
 
 
 def run(spec: RunSpec, round_: Round, luck: random.Random) -> Result:

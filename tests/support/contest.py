@@ -10,7 +10,7 @@ from typing import Any
 from zobench.cost import budget
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contest
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.result.examples import KEY, packed
 from zobench.runspec import RunSpec
 
@@ -112,7 +112,7 @@ def result(
         tested["test"] = {"step": curve[-1][0], "loss": 1 - test, "accuracy": test, "count": count}
         tested[KEY] = packed([(place < round(test * count), 1 - test) for place in range(count)])
     values: dict[str, Any] = {
-        "spec": spec, "outcome": Outcome.OK, "environment": {"machine": machine, "description": "a box"},
+        "spec": spec, "outcome": Outcome.OK, "environment": Facts(machine=machine, description="a box"),
         "samples": {name: [seconds] * spec.steps for name in ("step_seconds", "loss", "projected_grad")},
         "memory": {"device_peak_bytes": peak}, "power": {"mean_power_watts": watts},
         "evaluation": {

@@ -9,7 +9,7 @@ from zobench.report.book import Artifact, Book
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.html import write
 from zobench.report.sheet import CellText, Group, Sheet, number
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
 ATTACK = "</script></style><img src=x onerror=\"window.hacked='yes'\">'\u2028\u2029&amp;<!--"
@@ -23,7 +23,7 @@ MIB = 2**20
 def result(model: str = "opt-tiny", *, machine: str = "box-1", **changes: Any) -> Result:
     spec = {name: changes.pop(name) for name in ("engine", "dtype", "seq_len", "seed") if name in changes}
     values = {
-        "environment": {"machine": machine, "description": "Box, 2 cores", "memory_limit_bytes": 3 * 2**30},
+        "environment": Facts(machine=machine, description="Box, 2 cores", memory_limit_bytes=3 * 2**30),
         "samples": {"step_seconds": [0.5, 0.25, 0.375], "loss": [4.5, None, 4.25]},
         "warmup": {"step_seconds": [1.0], "loss": [4.75]},
         "memory": {"device_peak_bytes": 200 * MIB, "pinned_bytes": None},

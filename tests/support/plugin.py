@@ -45,7 +45,7 @@ def package(folder: Path, more: str = "", methods: Mapping[str, str] | None = No
 
     ``more`` is added to the module, and ``methods`` (name -> attribute) to the methods that it gives.
     """
-    calibrate(folder, fingerprint_without_torch()["machine"])
+    calibrate(folder, fingerprint_without_torch().machine)
     *module, suite = blocks("python")
     (folder / "my_zo.py").write_text("\n".join([*module, more]))
     (folder / "test_my_zo.py").write_text(suite)

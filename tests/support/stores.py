@@ -10,22 +10,22 @@ import pytest
 
 from tests.support.rates import CALIBRATION
 from zobench import cli
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
 MACHINE = "epyc-2c-fcab62"
-ENVIRONMENT: dict[str, Any] = {
-    "machine": MACHINE,
-    "description": "AMD EPYC, 2 cores, 24 GiB",
-    "hardware": {"cores": 2, "cpu": "AMD EPYC", "gpus": [], "memory_gib": 24},
-    "software": {"python": "3.11", "torch": "2.13.0", "transformers": "5.23.0", "zobench": "0.1.0"},
-    "source": {"commit": "ee3ca2f17f60ae0b2c4b8e4dfce74c7e24d3e945", "dirty": False},
-    "versions": dict.fromkeys(("numpy", "python", "safetensors", "torch", "transformers", "triton"), "1.2.3"),
-    "cpu_flags": ["avx2", "avx512"],
-    "calibration": CALIBRATION,
-    "memory_limit_bytes": 24 << 30,
-    "notes": ["NVML: not available (nvml shared library not found)"],
-}
+ENVIRONMENT = Facts(
+    machine=MACHINE,
+    description="AMD EPYC, 2 cores, 24 GiB",
+    hardware={"cores": 2, "cpu": "AMD EPYC", "gpus": [], "memory_gib": 24},
+    software={"python": "3.11", "torch": "2.13.0", "transformers": "5.23.0", "zobench": "0.1.0"},
+    source={"commit": "ee3ca2f17f60ae0b2c4b8e4dfce74c7e24d3e945", "dirty": False},
+    versions=dict.fromkeys(("numpy", "python", "safetensors", "torch", "transformers", "triton"), "1.2.3"),
+    cpu_flags=["avx2", "avx512"],
+    calibration=CALIBRATION,
+    memory_limit_bytes=24 << 30,
+    notes=["NVML: not available (nvml shared library not found)"],
+)
 """Of a machine without a GPU, as a sweep stores it."""
 BLOCKS = 24
 LANES = ("upload", "compute", "offload")

@@ -10,7 +10,7 @@ from typing import Any
 from zobench.recipes.reference import COLUMNS, Reference
 from zobench.report import load_table
 from zobench.report.table import Table
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
 TINY = """
@@ -115,8 +115,7 @@ def result(
         spec=RunSpec(**{"model": model, "engine": engine, "dtype": dtype, "seq_len": 100, **spec}).resolve(device),
         outcome=outcome,
         reason=reason,
-        environment={"machine": machine, "description": f"1x {machine.upper()}"}
-        | ({"calibration": calibration} if calibration else {}),
+        environment=Facts(machine=machine, description=f"1x {machine.upper()}", calibration=calibration),
         parts={} if survival is None else {"update_survival": [survival]},
         samples={"step_seconds": [seconds] * 3},
         memory={"device_peak_bytes": memory},  # type: ignore[dict-item]
@@ -134,7 +133,7 @@ def tuned(accuracy: float, *, dev_loss: float = 0.5, **changes: Any) -> Result:
     return Result(
         spec=spec,
         outcome=Outcome.OK,
-        environment={"machine": "box", "description": "1x BOX"},
+        environment=Facts(machine="box", description="1x BOX"),
         evaluation={
             "start": {"step": 0, "loss": 0.7, "accuracy": 0.5, "count": 500},
             "best": {"step": 100, "loss": dev_loss, "accuracy": 0.9, "count": 500},

@@ -10,7 +10,7 @@ from tests.support.rates import CALIBRATION, RATES
 from tools import cpu_cells
 from zobench.cost import local
 from zobench.execute.rates import better
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
 
@@ -21,7 +21,7 @@ def slow(spec: RunSpec) -> Result:
     """A machine on which each model takes so many times what the rates say, in the third round ten times that."""
     seconds = FACTOR[spec.model] * local.predict(spec, RATES).step_seconds * (10 if spec.seed == 2 else 1)
     peak = 2 * local.predict(spec, RATES).device_bytes
-    environment = {"machine": "cpu-2c-4f2a91"}
+    environment = Facts(machine="cpu-2c-4f2a91")
     samples, memory = {"step_seconds": [seconds] * spec.steps}, {"device_peak_bytes": peak}
     return Result(spec=spec, outcome=Outcome.OK, environment=environment, samples=samples, memory=memory)
 

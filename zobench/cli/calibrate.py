@@ -42,7 +42,7 @@ def calibrate(
     from zobench.measure import calibrate as measuring
 
     facts = fingerprint_without_torch()
-    console.say(f"{why}; {facts['description']}")
+    console.say(f"{why}; {facts.description}")
     with console.error_console().status("measuring, about 20 s"):
         rates = measuring.calibrate(chosen, SECONDS)
     if (others := rates["other_cpu_cores"] or 0.0) > BUSY_CORES:
@@ -50,7 +50,7 @@ def calibrate(
             f"the machine must be idle to be measured, but other processes kept {others:.1f} cores busy; "
             "run it again when they are done"
         )
-    out.write_text(_described(chosen, gpu, facts["description"], rates), encoding="utf-8")
+    out.write_text(_described(chosen, gpu, facts.description, rates), encoding="utf-8")
     print(f"{out}: `zobench plan --model OPT-13B --gpu {out}`")
 
 

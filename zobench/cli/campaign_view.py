@@ -25,7 +25,7 @@ from zobench.store import Store
 
 def show_campaigns(screen: Console, results: Path) -> None:
     """Every campaign, with how many of its runs the store in ``results`` has of this machine."""
-    machine = str(fingerprint_without_torch()["machine"])
+    machine = fingerprint_without_torch().machine
     runs = Store(results).runs(machine)
     names = recipes.names("campaigns")
     states = [_state(name, runs) for name in names]

@@ -158,8 +158,8 @@ def numbers(result: Result) -> str:
     rate += "" if perplexity is None else f"perplexity {perplexity:.4g} on test, "
     shares = ((told.get("floor_share"), "of the floor"), (told.get("update_survival"), "of the updates kept"))
     more = "".join(f", {_percent(share)} {what}" for share, what in shares if share is not None)
-    if chosen := result.environment.get("attention"):
-        more += f", {printable(str(chosen))}"
+    if result.environment.attention:
+        more += f", {printable(result.environment.attention)}"
     return f"{rate}{step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,7 +96,7 @@ def table_text(
 def _saying(runs: Iterable[Any], said: Mapping[str, Any]) -> list[Any]:
     """``runs``, each with what else is known of it, in place of what its environment says."""
     known = {key: value for key, value in said.items() if value is not None}
-    return [replace(run, environment={**run.environment, **known}) if known else run for run in runs]
+    return [run.with_facts(**known) if known else run for run in runs]
 
 
 def _write_parquet(name: str, results: Path, machine: str | None, said: Mapping[str, Any], output: Path | None) -> None:

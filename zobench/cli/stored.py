@@ -231,7 +231,7 @@ def verify(
 def _told(found: Verified) -> list[str]:
     """What was checked, and what it came to."""
     evaluation = found.result.evaluation
-    kept = found.result.environment.get("journal_sha256")
+    kept = found.result.environment.journal_sha256
     lines = [f"journal: {found.result.spec.steps} steps, whole, {f'SHA-256 {kept}' if kept else 'no SHA-256 was kept'}"]
     for seen in found.seen:
         stored = evaluation["best" if seen.split == "dev" else seen.split]
@@ -240,7 +240,7 @@ def _told(found: Verified) -> list[str]:
             f"{seen.split} after step {seen.step}: {scores}; loss {seen.loss:.6f} (stored {stored['loss']}), "
             f"{seen.count} examples"
         )
-    machine = found.result.environment.get("description", "a machine that is not told")
+    machine = found.result.environment.description or "a machine that is not told"
     return [*lines, f"its steps up to there took {found.seconds:.1f} s on {machine}, by the journal"]
 
 

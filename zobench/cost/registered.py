@@ -105,7 +105,7 @@ def _cell(spec: RunSpec) -> tuple[Any, ...]:
 
 def _is_of(result: Result, gpu: str) -> bool:
     """Whether ``result`` ran on a ``gpu``: every word of its name is in the device's, as in NVIDIA GeForce RTX 5090."""
-    devices = (result.environment.get("hardware") or {}).get("gpus") or [{}]
+    devices = (result.environment.hardware or {}).get("gpus") or [{}]
     name = devices[0].get("name", "") if isinstance(devices[0], Mapping) else str(devices[0])
     return set(gpu.lower().split()) <= set(name.lower().split())
 

@@ -163,14 +163,14 @@ def by_its_rates(result: Result, seconds: Callable[[RunSpec, Rates], float]) -> 
 def rates_of(result: Result) -> Rates | None:
     """The rates that travel with ``result``; None without them, and for those of another version or of none."""
     try:
-        return Rates.of(result.environment["calibration"])
+        return Rates.of(result.environment.calibration or {})
     except (KeyError, TypeError, AttributeError):
         return None
 
 
 def ran(result: Result) -> RunSpec:
     """The spec of ``result``, with the interval of write-backs that was chosen for it."""
-    plan = result.environment.get("writeback_plan")
+    plan = result.environment.writeback_plan
     return interval.as_run(result.spec, interval.Consolidation(**plan) if plan else None)
 
 

@@ -23,16 +23,14 @@ def merged(spec: RunSpec, by_rank: Mapping[int, Result]) -> Result:
 
     ``samples`` are of the slowest rank at each step, ``memory`` of the rank with the highest peak on its device, power
     of all devices together; ``parts["exchanged_bytes"]``: what the rank that sent most sent the others in each step, so
-    that all had the same losses. Traces and all else are rank 0's. ``environment["ranks"]``: a row for each rank.
+    that all had the same losses. Traces and all else are rank 0's. ``environment.ranks``: a row for each rank.
     """
     cause = _cause(spec, by_rank)
     if cause is not None:
         outcome, reason, rank = cause
         first = by_rank.get(0) or by_rank[rank]
         own = by_rank.get(rank, first)
-        return replace(
-            first, outcome=outcome, reason=reason, traceback=own.traceback, environment=_environment(first, by_rank)
-        )
+        return replace(first, outcome=outcome, reason=reason, traceback=own.traceback).with_facts(ranks=_rows(by_rank))
     ranks = [by_rank[rank] for rank in range(spec.gpus)]
     first, fullest = ranks[0], max(ranks, key=lambda one: one.memory.get("device_peak_bytes") or 0)
     power, crowd = _power(spec, ranks)
@@ -40,8 +38,7 @@ def merged(spec: RunSpec, by_rank: Mapping[int, Result]) -> Result:
     return replace(
         first, samples=_slowest(ranks, "samples"), warmup=_slowest(ranks, "warmup"), memory=fullest.memory,
         parts=_parts(ranks), power=power, warnings=[*dict.fromkeys(warnings), *crowd],
-        environment=_environment(first, by_rank),
-    )  # fmt: skip
+    ).with_facts(ranks=_rows(by_rank))  # fmt: skip
 
 
 def _cause(spec: RunSpec, by_rank: Mapping[int, Result]) -> tuple[Outcome, str, int] | None:
@@ -107,16 +104,14 @@ def _power(spec: RunSpec, ranks: Sequence[Result]) -> tuple[dict[str, Any], list
     return power, crowded(power["other_cpu_cores"]) if spec.device == "cpu" else []
 
 
-def _environment(first: Result, by_rank: Mapping[int, Result]) -> dict[str, Any]:
-    """The first rank's, and a row for each rank: where it ran, and its peaks in bytes."""
-    size = first.spec.gpus // first.spec.nodes
-    rows = [
-        {"rank": rank, "node": rank // size, "device": result.environment.get("device"),
-         "threads": result.environment.get("threads"), "machine": result.environment.get("machine"),
+def _rows(by_rank: Mapping[int, Result]) -> list[dict[str, Any]]:
+    """A row for each rank: where it ran, and its peaks in bytes."""
+    return [
+        {"rank": rank, "node": rank // (result.spec.gpus // result.spec.nodes), "device": result.environment.device,
+         "threads": result.environment.threads, "machine": result.environment.machine,
          **{name: result.memory[name] for name in _TOLD_BY_RANK if result.memory.get(name) is not None}}
         for rank, result in sorted(by_rank.items())
     ]  # fmt: skip
-    return {**first.environment, "ranks": rows}
 
 
 def _longest(column: Sequence[float | None]) -> float | None:

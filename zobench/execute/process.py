@@ -134,7 +134,7 @@ def timed_out(spec: RunSpec, timeout: float) -> Result:
 def _with_threads(result: Result, own: threads.Threads) -> Result:
     """The result with why it was computed with so many threads; a warning if others had some of the cores."""
     warnings = [own.reason, *result.warnings] if own.are_fewer else result.warnings
-    return replace(result, environment={**result.environment, "threads_reason": own.reason}, warnings=warnings)
+    return replace(result, warnings=warnings).with_facts(threads_reason=own.reason)
 
 
 def child_environment(disk_dir: Path | None = None) -> dict[str, str]:

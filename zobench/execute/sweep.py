@@ -234,9 +234,7 @@ def perform(
 
 def _with_rates(result: Result, calibration: Mapping[str, Any] | None) -> Result:
     """The result with the machine's rates, where these are known."""
-    if calibration is None:
-        return result
-    return replace(result, environment={**result.environment, "calibration": dict(calibration)})
+    return result if calibration is None else result.with_facts(calibration=dict(calibration))
 
 
 def over_budget(step: Step, left: float) -> str:

@@ -83,7 +83,7 @@ def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int =
         return True
     said = jobs.JobReport(
         job=job, host=socket.gethostname(), began=time.time(), attempt=attempt, worker=worker,
-        machine=fingerprint_without_torch()["machine"],
+        machine=fingerprint_without_torch().machine,
     )  # fmt: skip
     try:
         with told_to_stop():

@@ -185,7 +185,7 @@ def _told_apart(results: Sequence[Result], began: float, others: float | None) -
     apart = {"other_cpu_cores": others, "energy_joules": None, "mean_power_watts": None}
     found: list[Result] = []
     for result in results:
-        facts, power = {**result.environment, "turns": began}, result.power and {**result.power, **apart}
+        power = result.power and {**result.power, **apart}
         warnings = [*result.warnings, *(crowded(others) if power else [])]
-        found.append(replace(result, environment=facts, power=power, warnings=warnings))
+        found.append(replace(result, power=power, warnings=warnings).with_facts(turns=began))
     return found

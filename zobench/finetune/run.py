@@ -12,8 +12,9 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zobench import kernels, methods, models
 from zobench.data.tasks.task_data import TaskData
@@ -34,7 +35,7 @@ from zobench.machine import files
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
 from zobench.models import tokenizers
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.result.record import DOUBTFUL
 from zobench.runspec import METHODS, RunSpec, provenance
 from zobench.runspec.kinds import NOISES
@@ -218,7 +219,7 @@ def _trained(
         kernels.prepare(spec.device)
     for note in () if (nothing := METHODS.get(spec.method).nothing(spec)) is None else (f"warning: {nothing}",):
         progress.say(note)
-    facts = environment(spec.device) | provenance(spec) | plan
+    facts = replace(environment(spec.device), **provenance(spec), **plan)
     header = origin.header_of(spec, model, attention)
     observer, begin = Observer(spec.device, SAMPLE_SECONDS, alone=world is None), time.monotonic()
     try:
@@ -241,7 +242,7 @@ def _trained(
     finally:
         seen = observer.stop((begin, time.monotonic()))
     if world is None or world.leads:
-        facts["journal_sha256"] = sealed(folder / JOURNAL)
+        facts = replace(facts, journal_sha256=sealed(folder / JOURNAL))
     return _result(spec, record, data, where, facts, seen, at_rest, skipped, [another] if another else [])
 
 
@@ -257,7 +258,7 @@ def _without_folders(where: str) -> str:
 
 
 def _result(
-    spec: RunSpec, record: Record, data: TaskData, where: str, facts: dict[str, Any], seen: Observation,
+    spec: RunSpec, record: Record, data: TaskData, where: str, facts: Facts, seen: Observation,
     at_rest: int, skipped: int, origins: list[str],
 ) -> Result:  # fmt: skip
     """The run's result. If others disturbed it that is a warning: times are doubtful, but not an accuracy."""

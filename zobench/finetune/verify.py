@@ -114,7 +114,7 @@ def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[
     for item in items:
         record.add(item)
     for name, said, journal_value in (
-        ("SHA-256", result.environment.get("journal_sha256", sealed(path)), sealed(path)),
+        ("SHA-256", result.environment.journal_sha256 or sealed(path), sealed(path)),
         ("run", result.spec.hash, header["run"]),
         ("steps", result.spec.steps, record.step),
         ("curve on dev", result.evaluation["curve"], record.curve),

@@ -53,7 +53,7 @@ def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
     from zobench.machine import accelerator
 
     facts = environment.environment(device)
-    versions = facts["versions"]
+    versions = facts.versions or {}
     cuda, built, other = accelerator.count() > 0, accelerator.platform(), accelerator.refused()
     remedy = "install an NVIDIA driver" if built else "install a torch built for CUDA, from pytorch.org"
     remedy = f"{other} is not used" if other else remedy
@@ -62,14 +62,14 @@ def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
     ram = "not known on this system" if available is None or total is None else f"{_gb(available)} of {_gb(total)}"
     peak = "yes" if memory.reset_peak() else "no: peaks include start-up; run outside a restricted container"
     return [
-        Line("machine", "id", facts["machine"], "info"),
-        Line("machine", "hardware", facts["description"], "info"),
-        Line("machine", "CPU flags", " ".join(facts["cpu_flags"]) or "none of interest", "info"),
+        Line("machine", "id", facts.machine, "info"),
+        Line("machine", "hardware", facts.description, "info"),
+        Line("machine", "CPU flags", " ".join(facts.cpu_flags or ()) or "none of interest", "info"),
         Line("machine", "memory available", ram, "info" if available is None else "ok"),
         Line("machine", "disk free", _disk(free), "ok" if free >= LOW_DISK else "missing"),
         Line("machine", "peak memory can be reset", peak, "ok" if peak == "yes" else "missing"),
         Line("software", "python", str(versions["python"]), "ok"),
-        Line("software", "torch", f"{versions['torch']}, {facts['threads']} threads", "ok"),
+        Line("software", "torch", f"{versions['torch']}, {facts.threads} threads", "ok"),
         _package("software", "transformers", versions["transformers"], "pip install transformers"),
         Line("software", "CUDA", f"{built}" if cuda else f"no device: {remedy}", "ok" if cuda else "missing"),
     ]

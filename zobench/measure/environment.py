@@ -20,6 +20,7 @@ from zobench.machine.memory import machine_bytes, total_host_bytes
 from zobench.machine.nvml import Nvml, full_uuid
 from zobench.machine.processes import python_path
 from zobench.measure.threads import available_cores
+from zobench.result import Facts
 from zobench.version import __version__
 
 CPU_FLAGS = {
@@ -33,16 +34,15 @@ CPU_FLAGS = {
 PACKAGES = ("torch", "transformers", "numpy", "safetensors", "triton", "nvidia-ml-py")
 
 
-def environment(device: str, module: Any | None = None) -> dict[str, Any]:
+def environment(device: str, module: Any | None = None) -> Facts:
     """Everything about the machine and the software that a number may depend on. ``device``: "cpu" or "cuda:N"."""
     import torch
 
     from zobench.machine import accelerator
 
     nvml = Nvml(module)
-    facts = fingerprint_without_torch(nvml)
-    return {
-        **facts,
+    return Facts.from_dict({
+        **fingerprint_without_torch(nvml).to_dict(),
         "device": device,
         "gpu": _gpu_details(nvml, cuda_uuid(device)),
         "cuda": accelerator.platform() if device.startswith("cuda") else None,
@@ -55,10 +55,10 @@ def environment(device: str, module: Any | None = None) -> dict[str, Any]:
         "versions": versions(),
         "source": source(Path(__file__).resolve().parents[2]),
         "notes": nvml.notes,
-    }
+    })  # fmt: skip
 
 
-def fingerprint_without_torch(nvml: Nvml | None = None) -> dict[str, Any]:
+def fingerprint_without_torch(nvml: Nvml | None = None) -> Facts:
     """``machine`` (a short id), ``description`` (for people), ``hardware`` and ``software`` (what the id is made of).
 
     A result is kept for the machine that it was measured on: another library version is another machine, so that an
@@ -75,12 +75,10 @@ def fingerprint_without_torch(nvml: Nvml | None = None) -> dict[str, Any]:
     software = {"python": ".".join(platform.python_version_tuple()[:2]), "zobench": __version__}
     software |= {name: (_installed(name) or "").partition("+")[0] for name in ("torch", "transformers")}
     digest = hashlib.sha256(json.dumps([hardware, software], sort_keys=True).encode()).hexdigest()[:6]
-    return {
-        "machine": f"{short_name(hardware)}-{hardware['cores']}c-{digest}",
-        "description": describe(hardware),
-        "hardware": hardware,
-        "software": software,
-    }
+    return Facts(
+        machine=f"{short_name(hardware)}-{hardware['cores']}c-{digest}", description=describe(hardware),
+        hardware=hardware, software=software,
+    )  # fmt: skip
 
 
 def describe(hardware: dict[str, Any]) -> str:

@@ -58,7 +58,7 @@ def check(spec: RunSpec) -> None:
 def run(spec: RunSpec, world: World | None = None) -> Result:
     """Measures one cell in this process by ``spec.program``; see :func:`zobench.programs.cell.run` for zobench's own.
 
-    A result of a plug-in's program says so in ``environment["program"]``; where it names no machine it gets this one.
+    A result of a plug-in's program says so in ``environment.program``; where it names no machine it gets this one.
     """
     measure = resolve(REGISTRY.get(spec.program).run)
     provider = REGISTRY.provider(spec.program)
@@ -71,16 +71,17 @@ def _signed(measure: Callable[[RunSpec, World | None], Result], spec: RunSpec, w
     from zobench.machine.device import choose_device
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.programs.cell import classify
-    from zobench.result import Result
+    from zobench.result import Facts, Result
     from zobench.runspec import provenance
 
     spec = models.identified(spec).resolve(choose_device(spec.device)[0])
-    facts = {**fingerprint_without_torch(), **provenance(spec), "program": f"{spec.program} of {by}"}
+    facts = replace(fingerprint_without_torch(), **provenance(spec), program=f"{spec.program} of {by}")
     try:
         result = measure(spec, world)
         if getattr(result, "spec", None) != spec:
             raise ValueError(f"the program {spec.program!r} of {by} must return the Result of its spec, but did not")
+        values = {**facts.to_dict(), **result.environment.to_dict(), "program": facts.program}
+        return replace(result, environment=Facts.from_dict(values))
     except Exception as error:
         outcome, reason = classify(error, spec.device)
         return Result(spec=spec, outcome=outcome, reason=reason, traceback=traceback.format_exc(), environment=facts)
-    return replace(result, environment={**facts, **result.environment, "program": facts["program"]})

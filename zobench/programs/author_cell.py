@@ -7,7 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +78,10 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     spec = models.checked(spec, choose_device(spec.device)[0])
     authors.check(spec)
     clone, output = clones.checked(spec.program), ProgramOutput()
-    identity = {"program": authors.described(clone), "own_order": authors.AUTHORS[spec.program].other_order}
-    facts = environment(spec.device) | provenance(spec) | identity
+    other_order = authors.AUTHORS[spec.program].other_order
+    facts = replace(
+        environment(spec.device), **provenance(spec), program=authors.described(clone), own_order=other_order
+    )
     outcome, reason, trace = Outcome.OK, "", ""
     try:
         with scratch(disk_dir(), "program") as folder:
@@ -92,7 +94,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     if output.seen is not None and outcome is Outcome.OK and output.seen.disturbed:
         outcome, reason = Outcome.CONTAMINATED, output.seen.disturbed
     return Result(
-        spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=facts | output.facts,
+        spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=replace(facts, **output.facts),
         **output.measured(spec, outcome),
     )  # fmt: skip
 

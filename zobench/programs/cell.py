@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,12 +92,14 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     chosen, plan = planned(spec)
     with suppress(ValueError):  # its memory is baseline too; a refusal is this cell's outcome, when the engine is built
         judged(model, engine_config(chosen), methods.directions(chosen))
-    facts = environment(device) | provenance(spec) | plan | {"definition": methods.definition(spec)}
+    facts = replace(environment(device), **provenance(spec), **plan, definition=methods.definition(spec))
     if world is not None:
-        facts |= transfers(spec, world)
+        from zobench.parallel import hosts
+
+        facts = replace(facts, transfers=hosts.transfers(spec, world.local_ranks)[1])
     if slowdown := planted_slowdown():
+        facts = replace(facts, planted_slowdown=slowdown)
         recording.warnings.append(f"each step was made {100 * slowdown:g} % longer on purpose, to test a comparison")
-        facts["planted_slowdown"] = slowdown
     turn = turns.given()
     observer = Observer(device, alone=world is None and turn is None)
     outcome, reason, trace = Outcome.OK, "", ""
@@ -115,14 +117,6 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
         memory={**seen.memory, **recording.memory}, power=seen.power, trace=seen.trace,
         warnings=[*recording.warnings, *seen.warnings], skipped_updates=recording.skipped, partial=recording.partial,
     )  # fmt: skip
-
-
-def transfers(spec: RunSpec, world: World) -> dict[str, str]:
-    """How the ranks of a node share the streamed weights, and why, where there is a choice."""
-    from zobench.parallel import hosts
-
-    reason = hosts.transfers(spec, world.local_ranks)[1]
-    return {"transfers": reason} if reason else {}
 
 
 def _tuned(spec: RunSpec) -> Result:

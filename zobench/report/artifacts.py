@@ -18,7 +18,7 @@ from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
 from zobench.report.contest import ContestTable
 from zobench.report.draw import chart
-from zobench.report.facts import Facts
+from zobench.report.facts import FactTable
 from zobench.report.pareto import pareto
 from zobench.report.plot import Plot, load_plot
 from zobench.report.recorded import curves, timelines
@@ -34,7 +34,7 @@ from zobench.store import machine_of
 if TYPE_CHECKING:
     import pandas as pd
 
-Recipe = Table | Facts | Plot | ContestTable
+Recipe = Table | FactTable | Plot | ContestTable
 """All have a name, a title, a paper and a runner, and tell whether they are figures."""
 
 

@@ -206,7 +206,7 @@ def measured_on(cells: Iterable[TableCell], machine: str | None) -> str:
     """``measured on <machine> (<what it is>)``, from the results themselves."""
     if machine is None:
         return "nothing measured yet"
-    about = joined(cell.result.environment.get("description", "") for cell in cells if cell.result)
+    about = joined(cell.result.environment.description for cell in cells if cell.result)
     return f"measured on {machine}" + (f" ({about})" if about else "")
 
 

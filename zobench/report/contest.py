@@ -284,7 +284,7 @@ def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Ra
         by_method.setdefault(contender.header, []).append(result)
     standings = [_standing(table, item, by_method.get(item.header, [])) for item in table.protocol.contenders]
     return Ranking(
-        machine=machine, spec=results[0].spec, description=str(results[0].environment.get("description", "")),
+        machine=machine, spec=results[0].spec, description=results[0].environment.description,
         standings=tuple(sorted(standings, key=lambda item: math.inf if item.loss is None else item.loss)),
     )  # fmt: skip
 

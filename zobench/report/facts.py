@@ -58,7 +58,7 @@ class FactColumn:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class FactTable:
     """``header``: that of the rows; ``run``: what all runs of the rows have in common."""
 
     name: str
@@ -75,9 +75,9 @@ class Facts:
     is_figure: ClassVar[bool] = False
 
 
-def parse(data: Mapping[str, Any]) -> Facts:
+def parse(data: Mapping[str, Any]) -> FactTable:
     """The facts in ``data``; ``ValueError`` for a key or a name that is not known."""
-    facts = read(Facts, data, "the table", name=name_of("", data), runner="")
+    facts = read(FactTable, data, "the table", name=name_of("", data), runner="")
     for fact in (column.fact for column in facts.columns if column.fact):
         if fact not in FACTS:
             raise ValueError(f"unknown fact {fact!r}; {suggestion(fact, FACTS)}")
@@ -92,7 +92,7 @@ def parse(data: Mapping[str, Any]) -> Facts:
     return facts
 
 
-def sheets(facts: Facts) -> list[Sheet]:
+def sheets(facts: FactTable) -> list[Sheet]:
     """What the paper prints, and what the registry holds of the same models."""
     remarks = [facts.caption] if facts.caption else []
     shown = [_sheet(facts, "paper", f"paper ({facts.paper} {facts.artifact})", lambda row, k: row.paper[k], remarks)]
@@ -120,7 +120,7 @@ def _registered(model: str, fact: str) -> str:
     return str(FACTS[fact](model)) if model and fact else "·"
 
 
-def _sheet(facts: Facts, kind: str, source: str, text: Callable[[Fact, int], str], remarks: list[str]) -> Sheet:
+def _sheet(facts: FactTable, kind: str, source: str, text: Callable[[Fact, int], str], remarks: list[str]) -> Sheet:
     import pandas as pd
 
     body = [[text(row, k) for k in range(len(facts.columns))] for row in facts.rows]

@@ -26,7 +26,7 @@ from zobench.cost.seconds import rates_of
 from zobench.recipes.reference import PAPERS
 from zobench.report.cells import Grid, TableCell, conditions, flat, is_meant, mapped, not_run
 from zobench.report.table import Table
-from zobench.result import Result
+from zobench.result import Facts, Result
 from zobench.runspec import RunSpec
 
 USUAL_GPU = "A100-80GB"
@@ -153,7 +153,7 @@ def on_this_machine(table: Table, grid: Grid, results: Sequence[Result]) -> Grid
     if not runs or not table.paper:
         return grid
     rates, facts = _usual(runs)
-    room = facts.get("memory_limit_bytes") or math.inf
+    room = facts.memory_limit_bytes or math.inf
 
     def foretold(cell: TableCell) -> TableCell:
         prediction = _of_cpu(table, cell, rates, runs) if not_run(cell) else None
@@ -161,18 +161,18 @@ def on_this_machine(table: Table, grid: Grid, results: Sequence[Result]) -> Grid
             return cell
         is_too_large = prediction.device_bytes + prediction.host_bytes > room
         value = None if is_too_large else VALUES[cell.metric.name](prediction)
-        gpu = replace(prediction.gpu, name=facts["machine"])
+        gpu = replace(prediction.gpu, name=facts.machine)
         return replace(cell, here=Forecast(value=value, share=prediction.share, gpu=gpu, of_engine=True))
 
     return mapped(grid, foretold)
 
 
-def _usual(results: Sequence[Result]) -> tuple[Rates, Mapping[str, Any]]:
+def _usual(results: Sequence[Result]) -> tuple[Rates, Facts]:
     """(the rates that the median of ``results`` was measured beside, its environment), by products in float32: of runs
     that nothing disturbed, where there are any, those that computed with the most threads."""
     quiet = [result for result in results if not result.disturbances] or results
-    most = max(result.environment.get("threads") or 0 for result in quiet)
-    whole = [result for result in quiet if (result.environment.get("threads") or 0) == most]
+    most = max(result.environment.threads or 0 for result in quiet)
+    whole = [result for result in quiet if (result.environment.threads or 0) == most]
     measured = [(rates, result.environment) for result in whole if (rates := rates_of(result)) is not None]
     return sorted(measured, key=lambda pair: pair[0].flops["fp32"])[len(measured) // 2]
 

@@ -88,7 +88,7 @@ def _measured(cell: TableCell, machine: str) -> dict[str, Any]:
     available = result.outcome is not Outcome.OK or cell.value is not None
     return {
         "source": cell.quantity.source, "machine": machine, "value": cell.value, "low": low, "high": high,
-        "hardware": plain(str(result.environment.get("description", ""))), "reason": plain(result.reason),
+        "hardware": plain(result.environment.description), "reason": plain(result.reason),
         "status": str(result.outcome) if available else "n/a", "device": plain(spec.device), "dtype": spec.dtype,
         "tier": spec.tier, "spec_hash": " ".join(one.spec.hash for one in cell.results),
         "paper_ratio": cell.ratio, "floor_share": metrics(result).get("floor_share"),

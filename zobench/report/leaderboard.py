@@ -156,7 +156,7 @@ def _sheet(ranking: Ranking, rules: Sequence[str]) -> Sheet:
 
 
 def _line(result: Result) -> list[CellText]:
-    about = str(result.environment.get("description", ""))
+    about = result.environment.description
     return [
         CellText(text=place_of(result), detail=f"({about})" if about else "", tone="label"),
         *(_number(result, name, form, _slowed_by(result) if name == _SPEED else ()) for name, form in _SHOWN.items()),
@@ -194,8 +194,7 @@ def path_of(result: Result) -> str:
 
 def _commit(result: Result) -> str:
     commit = commit_of(result)
-    source = result.environment.get("source")
-    changed = isinstance(source, dict) and bool(source.get("dirty"))
+    changed = (result.environment.source or {}).get("dirty")
     return f"{commit[:10]}{' and changes' if changed else ''}" if commit else ""
 
 

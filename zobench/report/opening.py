@@ -119,7 +119,7 @@ def _evidence(pairs: Sequence[tuple[TableCell, TableCell]]) -> Iterator[str]:
         yield f"throughputs are from {span} rounds in which both ran, in parentheses the 95 % interval"
     loads = [load for run in runs if (load := run.power.get("other_cpu_cores")) is not None]
     if loads:
-        cores = runs[0].environment.get("cores_available")
+        cores = runs[0].environment.cores_available
         yield f"meanwhile other programs used at most {max(loads):.2g}{f' of {cores}' if cores else ''} cores"
 
 

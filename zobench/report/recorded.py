@@ -76,7 +76,7 @@ def _stand_ins(panel: TimelinePanel, result: Result | None) -> int:
 
 
 def _measured_on(machine: str, result: Result) -> str:
-    description = result.environment.get("description", "")
+    description = result.environment.description
     return f"Measured on {machine}" + (f" ({description})" if description else "")
 
 

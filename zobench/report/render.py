@@ -10,7 +10,7 @@ from zobench.report import contest_sheets, facts, forecasts, frames
 from zobench.report.cells import fill, flat
 from zobench.report.compose import Grid, measured, measured_sheet, paper_sheet, predicted_sheet
 from zobench.report.contest import ContestTable
-from zobench.report.facts import Facts
+from zobench.report.facts import FactTable
 from zobench.report.formats import latex, markdown, terminal
 from zobench.report.sheet import Sheet
 from zobench.report.table import Table
@@ -30,7 +30,7 @@ FORMATS = (*WRITERS, "csv")
 
 
 def render(
-    item: Table | Facts | ContestTable,
+    item: Table | FactTable | ContestTable,
     results: Sequence[Result],
     fmt: str,
     *,
@@ -52,10 +52,10 @@ def render(
 
 
 def shown(
-    item: Table | Facts | ContestTable, results: Sequence[Result], machine: str | None, reference: Reference
+    item: Table | FactTable | ContestTable, results: Sequence[Result], machine: str | None, reference: Reference
 ) -> Filling:
     """The sheets of ``item``, and what makes a data frame of the same."""
-    if isinstance(item, Facts):
+    if isinstance(item, FactTable):
         fact_sheets = facts.sheets(item)
         return fact_sheets, lambda: frames.of_sheets(fact_sheets)
     if isinstance(item, ContestTable):

@@ -76,7 +76,7 @@ def _line(cell: TableCell, *, first: bool) -> dict[str, Any]:
         "foretold": forecast.value / cell.paper_value if forecast and forecast.value and cell.paper_value else None,
         "deviates": bool(cell.deviations), "run": result.spec.hash if result else "",
         "floor": metrics(result).get("floor_share") if result else None,
-        "hardware": str(result.environment.get("description", "")) if result else "",
+        "hardware": result.environment.description if result else "",
     }  # fmt: skip
 
 

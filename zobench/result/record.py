@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zobench.result.facts import Facts
 from zobench.result.history import SCHEMA_VERSION, upgraded
 from zobench.runspec import RunSpec
 
@@ -71,7 +72,7 @@ class Result:
     losses), ``projected_grad``; ``warmup`` the same for the steps before. ``memory`` and ``power`` map a name to a
     number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
     alone, with several ranks of uploads and of offloads (:func:`zobench.measure.links.alone`), and ``update_survival``,
-    a share. ``environment["calibration"]``: the machine's rates, if a sweep ran it.
+    a share. ``environment``: the machine, the software and what was chosen for the run.
     ``evaluation``: of a run with a task, what :mod:`zobench.finetune` found: the curve on dev, the accuracy on test,
     or what ``evaluation["scores"]`` names in its place.
     ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of the last two in a run with checkpoints.
@@ -86,7 +87,7 @@ class Result:
     spec: RunSpec
     outcome: Outcome
     reason: str = ""
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: Facts = field(default_factory=Facts)
     samples: dict[str, list[float | None]] = field(default_factory=dict)
     warmup: dict[str, list[float | None]] = field(default_factory=dict)
     memory: dict[str, int | None] = field(default_factory=dict)
@@ -101,6 +102,11 @@ class Result:
     traceback: str = ""
     round: Round | None = None
     repeats: tuple[Result, ...] = ()
+
+    def __post_init__(self) -> None:
+        if type(self.environment) is not Facts:
+            kind = type(self.environment).__name__
+            raise TypeError(f"`environment` must be Facts, but got a {kind}; write Facts(machine=...)")
 
     def __repr__(self) -> str:
         """One line: the cell, how it ended and how fast it was; everything else is in its attributes."""
@@ -165,6 +171,10 @@ class Result:
         is_finite = loss is not None and math.isfinite(loss)
         return (float(loss) if is_finite else math.inf), -(best.get(self.scores[0]) or 0.0)
 
+    def with_facts(self, **facts: Any) -> Result:
+        """The result with these ``facts`` in its environment, in place of those that it had under their names."""
+        return dataclasses.replace(self, environment=dataclasses.replace(self.environment, **facts))
+
     def to_dict(self) -> dict[str, Any]:
         """JSON types only; non-finite floats become None, so that the text is valid JSON and floats round-trip.
 
@@ -178,6 +188,8 @@ class Result:
             "spec": self.spec.to_dict(),
             "spec_hash": self.spec.hash,
             "outcome": str(self.outcome),
+            "reason": self.reason,
+            "environment": _finite(self.environment.to_dict()),
             **body,
             "tokens_per_step": self.tokens_per_step,
             "skipped_updates": self.skipped_updates,
@@ -198,15 +210,14 @@ class Result:
                 raise ValueError(f"`{key}` must be present, but is missing; this file is not a zobench result")
         names = set(cls.__dataclass_fields__) - {"spec", "outcome", "repeats"}
         rest = {key: value for key, value in values.items() if key in names}
+        if "environment" in rest:
+            rest["environment"] = Facts.from_dict(rest["environment"])
         if rest.get("round") is not None:
             rest["round"] = Round.from_dict(rest["round"])
         return cls(spec=RunSpec.from_stored(values["spec"]), outcome=Outcome(values["outcome"]), **rest)
 
 
-_BODY = (
-    "reason", "environment", "samples", "warmup", "memory", "power", "parts", "timeline", "trace", "evaluation",
-    "warnings",
-)  # fmt: skip
+_BODY = ("samples", "warmup", "memory", "power", "parts", "timeline", "trace", "evaluation", "warnings")
 
 
 def _finite(value: Any) -> Any:

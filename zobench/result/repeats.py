@@ -21,7 +21,7 @@ def folded(results: Iterable[Result]) -> list[Result]:
     cells: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         runs = result.repeats or (result,)
-        cells.setdefault((str(runs[0].environment.get("machine")), runs[0].spec.hash), []).extend(runs)
+        cells.setdefault((runs[0].environment.machine, runs[0].spec.hash), []).extend(runs)
     return [_merged(runs) for runs in cells.values()]
 
 
@@ -48,14 +48,14 @@ def differ_in_threads(first: Result, second: Result) -> bool:
     """Whether two runs computed on a CPU with other numbers of threads, as when fewer cores were idle for one of them.
     Never of ranks, which share all cores, and of a GPU's."""
     alike = first.spec.gpus == second.spec.gpus == 1 and first.spec.device == second.spec.device == "cpu"
-    counts = {run.environment.get("threads") for run in (first, second)} - {None}
+    counts = {run.environment.threads for run in (first, second)} - {None}
     return alike and len(counts) > 1
 
 
 def took_turns(first: Result, second: Result) -> bool:
     """Whether two runs stepped side by side, in turns (:mod:`zobench.execute.together`)."""
-    began = first.environment.get("turns")
-    return began is not None and began == second.environment.get("turns")
+    began = first.environment.turns
+    return began is not None and began == second.environment.turns
 
 
 def seconds_of_pair(first_run: Result, second_run: Result) -> tuple[float, float]:
@@ -74,5 +74,5 @@ def seconds_of_pair(first_run: Result, second_run: Result) -> tuple[float, float
 
 def _in_the_same_turns(first: Result, second: Result) -> list[list[float]]:
     """The seconds of the steps that each measured, from the first turn on that is warm-up for neither."""
-    begins = [run.spec.warmup + int(run.environment.get("warm_up_detected", 0)) for run in (first, second)]
+    begins = [run.spec.warmup + (run.environment.warm_up_detected or 0) for run in (first, second)]
     return [run.measured_seconds[max(begins) - begin :] for run, begin in zip((first, second), begins, strict=True)]

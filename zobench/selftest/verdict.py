@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zobench.result import Facts
 from zobench.store.sendable import facts_of
 
 SCHEMA_VERSION = 1
@@ -76,7 +77,7 @@ class SelftestVerdict:
     """All findings on one device. ``machine``: facts of it and of the software that any result carries."""
 
     device: str
-    machine: Mapping[str, Any]
+    machine: Facts
     findings: Sequence[Finding]
     seconds: float
 
@@ -98,14 +99,14 @@ class SelftestVerdict:
 
     def page(self) -> str:
         facts, width = self.machine, max(len(finding.name) for finding in self.findings)
-        versions = facts["versions"]
+        versions = facts.versions or {}
         software = [f"zobench {versions['zobench']}", f"torch {versions['torch']}", f"Python {versions['python']}"]
-        if facts.get("cuda"):
-            software.insert(2, f"CUDA {facts['cuda']}")
+        if facts.cuda:
+            software.insert(2, f"CUDA {facts.cuda}")
         counts = Counter(finding.status for finding in self.findings)
         total = ", ".join(f"{counts[status]} {status}" for status in Status)
         return "\n".join([
-            f"{facts['description']}; device {self.device}",
+            f"{facts.description}; device {self.device}",
             ", ".join(software),
             "",
             *(f"{finding.status:<8}  {finding.name:<{width}}  {finding.told}" for finding in self.findings),

@@ -39,11 +39,11 @@ class LocalMachine:
         check_results(store.root)
         self.device, why = choose_device(device)
         facts = fingerprint_without_torch()
-        self.machine: str = facts["machine"]
+        self.machine = facts.machine
         self.store, self.monitor = store, monitor or Monitor()
         self._unreadable: set[str] = set()
         self._dry = dry
-        self._introduction = f"{why}; machine {self.machine} ({facts['description']})"
+        self._introduction = f"{why}; machine {self.machine} ({facts.description})"
 
     def say(self, text: str, style: str = "dim") -> None:
         self.monitor.say(text, style)

@@ -27,7 +27,6 @@ from zobench.session.selftest_first import selftest_first
 from zobench.session.stages import Stages
 from zobench.stats.intervals import FEW
 from zobench.store.evidence import settled
-from zobench.store.measured import PRICE
 
 if TYPE_CHECKING:
     from zobench.report.table import Table
@@ -194,7 +193,7 @@ class MatrixSweep:
     def _finished(self, result: Result) -> Result:
         price = self._options.price
         if price is not None:
-            result = replace(result, environment={**result.environment, PRICE: price})
+            result = result.with_facts(price_per_hour=price)
         return settled(result) if self._options.detect_warm_up else result
 
 

@@ -36,12 +36,12 @@ def compare_with_itself(
     shipped = results == recipes.folder("published")  # that of an installed package is not written to
     folder = (Path("results") if shipped else results) / ".selftest"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"compare-{facts['machine']}-{spec.hash}-{began:.0f}.json"
+    path = folder / f"compare-{facts.machine}-{spec.hash}-{began:.0f}.json"
     obstacle = together.obstacle(spec)
     how = f"one process after the other, because {obstacle}" if obstacle else "side by side, in turns of a step"
-    monitor.say(f"{spec.label} on {facts['machine']} ({facts['description']}), {how}", "default")
+    monitor.say(f"{spec.label} on {facts.machine} ({facts.description}), {how}", "default")
     record: dict[str, Any] = {
-        "machine": facts["machine"], "description": facts["description"], "spec": spec.to_dict(), "seed": seed,
+        "machine": facts.machine, "description": facts.description, "spec": spec.to_dict(), "seed": seed,
         "began": began, "until": selfcompare.UNTIL, "most_rounds": selfcompare.MOST, "slowdown": slowdown,
         "in_turns": not obstacle, "comparisons": [],
     }  # fmt: skip

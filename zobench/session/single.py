@@ -51,7 +51,7 @@ def _foreseen(spec: RunSpec, disk_dir: Path | None, monitor: Monitor, silent: bo
         return None
     try:
         with monitor.busy("measuring this machine's rates, once"):
-            machine = fingerprint_without_torch()["machine"]
+            machine = fingerprint_without_torch().machine
             rates = calibration(cache.root(), machine, spec.device, disk_dir)
     except OSError as error:
         monitor.say(f"time: not predicted ({error})")

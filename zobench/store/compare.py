@@ -9,7 +9,7 @@ import operator
 import os
 import re
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -144,14 +144,13 @@ def _folder(path: Path) -> tuple[list[Result], list[str]]:
 
 def commit_of(result: Result) -> str | None:
     """The commit of zobench that measured ``result``, if it ran from a checkout."""
-    source = result.environment.get("source")
-    commit = source.get("commit") if isinstance(source, Mapping) else None
+    commit = (result.environment.source or {}).get("commit")
     return commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else None
 
 
 def host_of(result: Result) -> str:
     """What two results of the same hardware share; software may differ, which is often what is compared."""
-    hardware = result.environment.get("hardware")
+    hardware = result.environment.hardware
     return json.dumps(hardware, sort_keys=True) if hardware else machine_of(result)
 
 
@@ -383,9 +382,7 @@ def cautions(comparison: Comparison) -> list[str]:
             lines.append(
                 f"{_count(len(disturbed), 'cell')} of {name} ran while others used the machine: " + "; ".join(disturbed)
             )
-        dirty = sum(
-            bool((result.environment.get("source") or {}).get("dirty")) for result in results if commit_of(result)
-        )
+        dirty = sum(bool((result.environment.source or {}).get("dirty")) for result in results if commit_of(result))
         if dirty:
             lines.append(f"{_count(dirty, 'cell')} of {name} ran with uncommitted changes")
     for differ, what in (
@@ -400,7 +397,7 @@ def cautions(comparison: Comparison) -> list[str]:
 
 def _differ_in_writing(a: Result, b: Result) -> bool:
     """Whether their pending updates were written after other numbers of steps, where rates of a machine chose that."""
-    steps = {plan["steps"] for side in (a, b) if (plan := side.environment.get("writeback_plan")) is not None}
+    steps = {plan["steps"] for side in (a, b) if (plan := side.environment.writeback_plan) is not None}
     return len(steps) > 1
 
 

@@ -61,7 +61,7 @@ def times_ratio(numerator: Result, denominator: Result) -> Ratio | None:
 
 def in_turns(result: Result) -> str:
     """How a cell's steps were in turns with those of others, if they were: what makes them longer than alone; or ""."""
-    if not any("turns" in run.environment for run in result.runs):
+    if not any(run.environment.turns is not None for run in result.runs):
         return ""
     waits = ", each until its transfers were done" if ENGINES[result.spec.engine].is_streamed else ""
     return f"steps in turns with those of other cells{waits}"
@@ -86,7 +86,7 @@ def remarks(result: Result) -> list[str]:
 
 def settled(result: Result) -> Result:
     """``result`` with those of its first steps as warm-up that were, by :func:`zobench.stats.steps.warm_up`;
-    ``environment["warm_up_detected"]`` says how many. Training, and what did not end well, stays as it is."""
+    ``environment.warm_up_detected`` says how many. Training, and what did not end well, stays as it is."""
     if not result.is_ok or result.spec.task != "none" or len(result.measured_seconds) < FEW:
         return result
     count = steps.warm_up(result.measured_seconds)
@@ -94,8 +94,7 @@ def settled(result: Result) -> Result:
         result,
         samples={name: values[count:] for name, values in result.samples.items()},
         warmup={name: [*result.warmup.get(name, []), *values[:count]] for name, values in result.samples.items()},
-        environment={**result.environment, "warm_up_detected": count},
-    )
+    ).with_facts(warm_up_detected=count)
 
 
 def _drift(values: list[float]) -> list[str]:

@@ -121,7 +121,7 @@ class Store:
             for journal in (self.draft(result.spec), before.with_suffix(JOURNAL), kept):
                 if not journal.exists():
                     continue
-                if hashlib.sha256(journal.read_bytes()).hexdigest() == result.environment.get("journal_sha256"):
+                if hashlib.sha256(journal.read_bytes()).hexdigest() == result.environment.journal_sha256:
                     journal.replace(kept)
                 else:  # of an earlier run of this cell, or of one whose result was never stored
                     journal.unlink()
@@ -242,22 +242,20 @@ def text_of(result: Result) -> str:
 
 def is_current(result: Result) -> bool:
     """Whether the plug-ins that ``result`` was made with, if any, are those that are installed now."""
-    return bool(result.environment.get("plug_ins", {}) == provenance(result.spec).get("plug_ins", {}))
+    return bool((result.environment.plug_ins or {}) == provenance(result.spec).get("plug_ins", {}))
 
 
 def machine_of(result: Result) -> str:
     """The short id of the machine that ``result`` was measured on; ``ValueError`` if it carries none."""
-    machine = result.environment.get("machine")
-    if not isinstance(machine, str):
-        raise ValueError(f"`environment.machine` must be a short name, but got {machine!r}; for example cpu-2c-4f2a91")
-    return machine
+    if not result.environment.machine:
+        raise ValueError("`environment.machine` must be a short name, but got None; for example cpu-2c-4f2a91")
+    return result.environment.machine
 
 
 def place_of(result: Result) -> str:
     """The place at which ``result`` was measured, for tables that must not mix places: the machine, and ``-cpu`` after
     it for runs on the CPU of a machine that has a GPU."""
-    hardware = result.environment.get("hardware")
-    gpus = hardware.get("gpus") if isinstance(hardware, dict) else None
+    gpus = (result.environment.hardware or {}).get("gpus")
     return machine_of(result) + ("-cpu" if gpus and result.spec.device.startswith("cpu") else "")
 
 

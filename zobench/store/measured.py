@@ -86,7 +86,7 @@ def _loss_difference(result: Result, other: Result) -> float | None:
     them, and how many there were, may differ, and not the order in which z is drawn for the parameters."""
     if not result.outcome is other.outcome is Outcome.OK or _steps_of(result) != _steps_of(other) or result is other:
         return None
-    if result.environment.get("own_order", False) or other.environment.get("own_order", False):
+    if result.environment.own_order or other.environment.own_order:
         return None
     pairs = zip(_losses(result), _losses(other), strict=False)
     differences = [abs(loss - other_loss) for loss, other_loss in pairs if loss is not None and other_loss is not None]
@@ -159,20 +159,20 @@ LOSS_DIFFERENCE = Quantity(
 def _joules_per_token(run: Result) -> float | None:
     """Of all measured steps together, what the device or the CPU packages used meanwhile."""
     joules = run.power.get("energy_joules")
-    steps = len(run.measured_seconds) + run.environment.get("warm_up_detected", 0)
+    steps = len(run.measured_seconds) + (run.environment.warm_up_detected or 0)
     return joules / (steps * run.tokens_per_step) if joules and steps and run.spec.task == "none" else None
 
 
 def _cost(run: Result) -> float | None:
     """Of a million tokens at the run's median step, in the currency of the price of an hour."""
-    price, speed = run.environment.get(PRICE), run.tokens_per_second
+    price, speed = run.environment.price_per_hour, run.tokens_per_second
     return price / 3600 * 1e6 / speed if price is not None and speed else None
 
 
 def _seconds_to_target(run: Result) -> float | None:
     """Of steps, evaluations apart, until the first evaluation on dev that was as good as the target; None of a task
     that is scored by something else than an accuracy."""
-    target, curve, scores = run.environment.get(TARGET), run.evaluation.get("curve", []), run.scores
+    target, curve, scores = run.environment.target_accuracy, run.evaluation.get("curve", []), run.scores
     if target is None or "accuracy" not in scores:
         return None
     column = 2 + scores.index("accuracy")
@@ -183,9 +183,6 @@ def _seconds_to_target(run: Result) -> float | None:
     return math.fsum(filter(None, seconds))
 
 
-PRICE, TARGET = "price_per_hour", "target_accuracy"
-"""In a result's environment, as whoever looks at it has said: the price of an hour of its machine, and the share on dev
-that is to be reached."""
 COSTS = (
     Quantity(
         name="energy_per_token",

@@ -69,7 +69,7 @@ def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
 
 def _worth(result: Result) -> tuple[bool, int, float]:
     """Steps that were found to be warm-up count: else the cells of one round could come from two stores."""
-    steps = len(result.measured_seconds) + result.environment.get("warm_up_detected", 0)
+    steps = len(result.measured_seconds) + (result.environment.warm_up_detected or 0)
     return result.is_ok, steps, result.round.began if result.round else 0.0
 
 

@@ -80,16 +80,16 @@ def implausible(result: Result) -> str:
     not counted and which `zobench finetune` stores without rates, and a model that is not known here.
     """
     share = METRICS.get("floor").of(result)
-    limit, peak = result.environment.get("memory_limit_bytes"), result.memory.get("host_rss_peak_bytes") or 0
+    limit, peak = result.environment.memory_limit_bytes, result.memory.get("host_rss_peak_bytes") or 0
     unjudged = share is None and result.step_seconds and result.spec.task == "none" and models.is_known(result.spec)
-    if result.is_ok and (unjudged or not isinstance(limit, int | float)):
+    if result.is_ok and (unjudged or limit is None):
         return "it lacks its machine's rates or memory, without which it cannot be judged; a sweep stores both"
-    if result.environment.get("planted_slowdown"):
+    if result.environment.planted_slowdown:
         return "its steps were made longer on purpose, to test a comparison"
     if len(result.samples.get("step_seconds", [])) > result.spec.steps:
         return f"it has more than the {result.spec.steps} steps that were asked for"
     if share is not None and share > _FASTEST:
         return f"its step takes 1/{share:.1f} of the least time that its machine's rates allow"
-    if isinstance(limit, int | float) and peak > limit:
+    if limit is not None and peak > limit:
         return "its process took more memory than its machine has"
     return ""

@@ -14,7 +14,7 @@ from zobench.result import Result
 from zobench.result.examples import checked
 
 _KINDS: dict[str, type] = {
-    "reason": str, "environment": dict, "samples": dict, "warmup": dict, "memory": dict, "power": dict, "parts": dict,
+    "reason": str, "samples": dict, "warmup": dict, "memory": dict, "power": dict, "parts": dict,
     "timeline": list, "trace": dict, "evaluation": dict, "warnings": list, "skipped_updates": int, "traceback": str,
 }  # fmt: skip
 _REAL = {int, float}
@@ -98,15 +98,16 @@ def _checked(values: Any) -> Result:
         _check_series(name, getattr(result, name))
     for name in ("samples", "warmup"):
         _check_seconds(name, getattr(result, name).get("step_seconds", []))
-    if type(result.environment.get("description", "")) is not str:
-        raise ValueError("`environment.description` must be text, but is not; this file is not a zobench result")
     counts = [value for value in [*result.memory.values(), result.skipped_updates] if value is not None]
     if not all(_bounded(value) and value >= 0 for value in counts):
         raise ValueError("`memory` must hold numbers of 64 bits, 0 or more, or null, but does not")
-    _check_plain(result.environment, 0)
+    _check_plain(result.environment.to_dict(), 0)
     _check_plain(result.power, 0)
-    for name, checks in (("environment", _FACTS), ("power", _POWERS)):
-        _check_known(name, getattr(result, name), checks)
+    for name in ("energy_joules", "mean_power_watts"):
+        if not _is_amount(result.power.get(name)):
+            raise ValueError(
+                f"`power.{name}` must be as zobench writes it, but is not; this file is not a zobench result"
+            )
     if result.timeline and not _is_timeline(result.timeline):
         raise ValueError("`timeline` must hold rows of [lane, kind, block, start, end], but does not")
     _check_trace(result.trace)
@@ -144,15 +145,6 @@ def _check_plain(value: Any, depth: int) -> None:
             _check_plain(item, depth + 1)
     elif type(value) in _REAL and not _bounded(value):
         raise OverflowError
-
-
-def _check_known(name: str, facts: Mapping[str, Any], checks: Mapping[str, Callable[[Any], bool]]) -> None:
-    """Raises ``ValueError`` for a fact that readers compute with and that is not what they take it for."""
-    for key in checks.keys() & facts.keys():
-        if not checks[key](facts[key]):
-            raise ValueError(
-                f"`{name}.{key}` must be as zobench writes it, but is not; this file is not a zobench result"
-            )
 
 
 def _is_timeline(rows: list[Any]) -> bool:
@@ -228,19 +220,7 @@ def _is_amount(value: Any) -> bool:
     return value is None or (_bounded(value) and value >= 0)
 
 
-def _is_consolidation(value: Any) -> bool:
-    whole = type(value) is dict and value.keys() == {"steps", "reason"}
-    return whole and type(value["steps"]) is int and value["steps"] >= 1 and type(value["reason"]) is str
-
-
 SCORES: Mapping[str, Callable[[Any], bool]] = {
     "accuracy": _is_share, "f1": _is_share, "exact_match": _is_share,
     "perplexity": lambda value: value is None or (_bounded(value) and value >= 1),
 }  # fmt: skip
-_FACTS: Mapping[str, Callable[[Any], bool]] = {
-    "price_per_hour": _is_amount, "target_accuracy": _is_share, "planted_slowdown": _is_share, "turns": _is_amount,
-    "writeback_plan": _is_consolidation, "threads": _is_amount, "own_order": lambda value: type(value) is bool,
-    "warm_up_detected": lambda value: type(value) is int and value >= 0,
-}  # fmt: skip
-"""Checks of the environment, beside what :func:`zobench.store.machine_of` asks for."""
-_POWERS: Mapping[str, Callable[[Any], bool]] = {"energy_joules": _is_amount, "mean_power_watts": _is_amount}

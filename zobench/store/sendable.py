@@ -16,7 +16,7 @@ from typing import Any
 from zobench.measure.environment import CPU_FLAGS, PACKAGES, describe
 from zobench.measure.samples import THROTTLE
 from zobench.models import packaged, published
-from zobench.result import Result
+from zobench.result import Facts, Result
 from zobench.result.examples import KEY as EXAMPLES
 from zobench.result.examples import unpacked
 from zobench.result.record import DISTURBED, DOUBTFUL, FEWER
@@ -106,9 +106,10 @@ def sendable(result: Result, keep_text: bool = False) -> Result:
     return replace(result, spec=spec, partial=result.partial is True, **kept)
 
 
-def facts_of(environment: Mapping[str, Any]) -> dict[str, Any]:
+def facts_of(environment: Facts) -> dict[str, Any]:
     """What of a machine's facts (:func:`zobench.measure.environment.environment`) may be sent."""
-    return dict(_parts(False)["environment"](environment))
+    sent: Facts = _parts(False)["environment"](environment)
+    return sent.to_dict()
 
 
 def unsendable(spec: RunSpec, keep_text: bool = False) -> str:
@@ -182,14 +183,14 @@ def _environment(text: Form) -> Form:
         "journal_sha256": _form("[0-9a-f]{64}"),
     })  # fmt: skip
 
-    def form(environment: Mapping[str, Any]) -> dict[str, Any]:
-        kept: dict[str, Any] = shown(environment)
+    def form(environment: Facts) -> Facts:
+        kept: dict[str, Any] = shown(environment.to_dict())
         machine = {"gpus": [], **(kept.get("hardware") or {})}
         if machine.keys() >= {"cpu", "cores", "memory_gib"} and all(
             {"name", "memory_mib"} <= gpu_facts.keys() for gpu_facts in machine["gpus"]
         ):
             kept["description"] = describe(machine)
-        return kept
+        return Facts.from_dict(kept)
 
     return form
 

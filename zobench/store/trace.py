@@ -64,7 +64,7 @@ def _about(result: Result) -> dict[str, Any]:
     step = result.samples.get("step_seconds", [])[-1:]
     return {
         "run": result.spec.hash, "cell": result.spec.label, "machine": machine_of(result),
-        "description": result.environment.get("description"), "outcome": str(result.outcome),
+        "description": result.environment.description, "outcome": str(result.outcome),
         "step_seconds": step[0] if step else None, "spec": result.spec.to_dict(),
-        "versions": result.environment.get("versions"), "source": result.environment.get("source"),
+        "versions": result.environment.versions, "source": result.environment.source,
     }  # fmt: skip

@@ -40,7 +40,7 @@ def machines(results: Sequence[Result]) -> list[Machine]:
     return [
         Machine(
             name=name,
-            about=" / ".join(sorted({str(run.environment.get("description") or "") for run in groups[name]} - {""})),
+            about=" / ".join(sorted({run.environment.description for run in groups[name]} - {""})),
             outcomes=tuple(sorted(Counter(str(run.outcome) for run in groups[name]).items())),
         )
         for name in sorted(groups)
