@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 KILLS = int(os.environ.get("ZOBENCH_TEST_KILLS", "8"))
 SEED = int(os.environ.get("ZOBENCH_TEST_SEED", "0"))
 EACH = 4 if KILLS > 8 else 1
-STEPS = 200 if KILLS > 8 else 60
+STEPS = 200 if KILLS > 8 else 40
 LAST = STEPS - STEPS // 8
 """Steps after which nobody is killed: little would come any more at which to die."""
 PLACES = (
