@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import mmap
 import threading
-import time
 import weakref
 
 import pytest
@@ -127,28 +126,6 @@ def test_a_bug_planted_in_the_engine_changes_the_numbers(bug, monkeypatch):
     owner, name, plant = ENGINE_BUGS[bug]
     monkeypatch.setattr(owner, name, plant(getattr(owner, name)))
     assert found(5, 0, "random")
-
-
-class DelayedLanes(ThreadLanes):
-    """Real threads with a slow lane."""
-
-    def __init__(self, slow, seconds=0.002):
-        super().__init__()
-        self._slow, self._seconds = slow, seconds
-
-    def submit(self, op, action, after):
-        def delayed():
-            if op.lane == self._slow:
-                time.sleep(self._seconds)
-            action()
-
-        return super().submit(op, delayed, after)
-
-
-@pytest.mark.parametrize("slow", ["upload", "compute", "offload"])
-@pytest.mark.parametrize("slots", [1, 2, 3])
-def test_real_threads_with_a_slow_lane_give_the_bits_of_the_resident_run(slow, slots):
-    assert trace(5, lanes=DelayedLanes(slow), slots=slots) == resident(5)
 
 
 def failing_offload(blocks):

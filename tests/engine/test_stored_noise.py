@@ -11,7 +11,7 @@ from tests.support.first_order import batches
 from zobench import RunSpec
 from zobench.cost.footprint import memory
 from zobench.cost.sizes import trained_count, trained_width
-from zobench.engine.directions.noise import StoredNoise, TorchNoise
+from zobench.engine.directions.noise import TorchNoise
 from zobench.finetune.assemble import tuner
 from zobench.runspec import METHODS
 
@@ -76,23 +76,6 @@ def test_it_takes_as_much_as_the_weights_by_prediction_and_by_count() -> None:
     for method in ("zo-sgd", "forward-grad"):
         assert 1.0 < (peak[method, "stored"] - peak[method, "torch"]) / blocks < 1.03
     assert peak["forward-grad", "torch"] < peak["zo-sgd-mmt", "torch"] < peak["forward-grad", "stored"]
-
-
-def test_only_seeds_that_are_wanted_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is repeated from its journal goes over many seeds, and wants none of them stored."""
-    tensors, drawn = [torch.zeros(3, 5), torch.zeros(7)], []
-    inner = TorchNoise([[(tensor.shape, tensor.dtype) for tensor in tensors]])
-    plain = inner.draw
-    monkeypatch.setattr(inner, "draw", lambda seed, *given: drawn.append(seed) or plain(seed, *given))
-    noise = StoredNoise(inner)
-    noise.keep({1})
-    values = [torch.cat([z.mul_(1.0) for *_, z in noise.draw(seed, 0, tensors)]) for seed in (1, 1, 2, 2)]
-    assert drawn == [1, 2, 2]
-    assert torch.equal(values[0], values[1])
-    assert torch.equal(values[2], values[3])
-    noise.keep(())
-    assert torch.equal(torch.cat([z.clone() for *_, z in noise.draw(1, 0, tensors)]), values[0])
-    assert drawn == [1, 2, 2, 1]
 
 
 def test_it_is_for_a_resident_model() -> None:

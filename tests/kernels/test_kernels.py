@@ -67,12 +67,6 @@ def test_philox_gives_the_published_answers(counter, key, output):
     assert philox_words(counter, key) == output
 
 
-@pytest.mark.parametrize(("name", "value"), [("MULTIPLIERS", (0xD2511F53, 0xCD9E8D59)), ("ROUNDS", 9)])
-def test_a_wrong_philox_constant_is_found(monkeypatch, name, value):
-    monkeypatch.setattr(philox, name, value)
-    assert philox_words(*ANSWERS[2][:2]) != ANSWERS[2][2]
-
-
 @pytest.mark.parametrize("start", STARTS)
 def test_normals_are_what_the_definition_says(start):
     got = drawn(philox, 2**63 + 11, Span(77, start), 64)

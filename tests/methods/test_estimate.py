@@ -12,12 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.formulas import beta, cos2
 from tests.support.three import Three, quadratic, quadratic_gradient, z_of
 from zobench import ZOSGD
 from zobench.methods import ZOSGDBlock
 
 COS_MEANS = {q: q / (q + 2) for q in (1, 4, 32)}
+
+
+def beta(q, d):
+    """(mean, standard deviation) of cos^2."""
+    a, b = q / 2, (d - 1) / 2
+    return a / (a + b), math.sqrt(a * b / (a + b + 1)) / (a + b)
+
+
+def cos2(ghat, gradient):
+    return float((ghat @ gradient) ** 2 / ((ghat @ ghat) * (gradient @ gradient)))
 
 
 @pytest.mark.parametrize("queries", COS_MEANS)

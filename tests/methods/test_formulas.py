@@ -9,7 +9,7 @@ import torch
 
 from tests.support.formulas import DEFINITIONS, ZEROTH_ORDER, Formula
 from tests.support.reference import g_of
-from tests.support.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
+from tests.support.three import Three, quadratic, rosenbrock, z_of
 from zobench import RunSpec
 from zobench.methods import definition, learning_rate, make, rule
 from zobench.methods.base import StepResult
@@ -110,17 +110,6 @@ def test_a_candidate_without_a_finite_loss_is_not_taken(bad):
         engine = Three(lambda x, calls=calls: next(calls))
         (g,) = make(spec_of("zo-sgd-cons")).step(engine, None).gradients
         assert [entry.g for entry in engine.committed] == ([chosen * g] if chosen else [])
-
-
-def test_block_moves_one_part_per_point_and_estimates_all_before_it_updates():
-    engine, _, (result,) = run(spec_of("zo-sgd-block", queries=2), quadratic, steps=1)
-    assert [point.part for point in engine.probed[0]] == [k for k in range(3) for _ in range(4)]
-    assert [entry.part for entry in engine.committed] == [0, 0, 1, 1, 2, 2]
-    assert tuple(entry.seed for entry in engine.committed) == result.seeds
-    assert len(set(result.seeds)) == 6
-    slopes = quadratic_gradient(Three().x)  # at the start: no part's estimate saw another's update
-    along = [slopes[k // 2] * z_of(seed)[k // 2] for k, seed in enumerate(result.seeds)]
-    assert result.gradients == pytest.approx(along, rel=2e-5)  # g is a quotient of float32 losses
 
 
 @pytest.mark.parametrize(("name", "definition"), DEFINITIONS)

@@ -12,13 +12,11 @@ from tests.support.reference import draw_seeds, g_of, plain_loss, z_of
 from tests.support.streams import batches_of
 from zobench import RunSpec, models
 from zobench.cost.footprint import memory
-from zobench.engine.updates.steps import AtLeast, WholeSteps, edges
+from zobench.engine.updates.steps import WholeSteps, edges
 from zobench.engine.weights.tiers import DiskTier
 from zobench.finetune.assemble import tuner
-from zobench.methods import rule
 from zobench.methods.qes import standardised
 from zobench.models import weights
-from zobench.runspec import scheme_of
 from zobench.schemes.integers import Form, _OnTheGrid
 
 STEPS, SEED, GROUP = 4, 11, 64
@@ -295,9 +293,3 @@ def test_constants_out_of_range_are_one_line(own, options, message):
     with pytest.raises(ValueError, match="options") as error, tuner(spec):
         pass
     assert str(error.value) == message
-
-
-def test_the_rules_are_what_their_kinds_say():
-    assert rule(spec_of(**QZO)) == AtLeast(0.0)
-    assert rule(spec_of(**QES)) == WholeSteps(0.3, 4, 0.9)
-    assert not scheme_of(spec_of(**QES)).tunes_all

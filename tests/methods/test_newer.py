@@ -286,19 +286,3 @@ def test_beta_warms_up_as_the_program_has_it():
     assert beta(2000) == pytest.approx(0.99 - 0.89 / 9**3)  # the program jumps to the value itself a step later
     assert beta(2001) == beta(20_000) == 0.99
     assert all(beta(step) <= beta(step + 1) for step in range(2100))
-
-
-def test_a_method_says_what_must_change_for_it():
-    plain = RunSpec(model="opt-tiny")
-    found = {name: METHODS.get(name).changes(plain) for name in NEWER}
-    assert found == {
-        "fzoo": {"queries": 8},
-        "hizoo": {},
-        "sparse-mezo": {"noise": "counter"},
-        "conmezo": {},
-        "meazo": {},
-        "es": {"queries": 30},
-        "r-adazo": {},
-        "adamezo": {},
-    }
-    assert METHODS.get("fzoo").changes(plain.replace(queries=3)) == {}

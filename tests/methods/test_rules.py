@@ -147,13 +147,6 @@ def test_bits_do_not_depend_on_how_the_weights_are_cut(rule, dtype):
     assert all(torch.equal(a, b) for a, b in zip(states, whole_states, strict=True))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_weight_decay_stays_out_of_the_state(rule):
-    _, plain = run(rule)
-    _, decayed = run(rule, decay=0.3)
-    assert all(torch.equal(a, b) for a, b in zip(plain, decayed, strict=True))
-
-
 def test_state_is_float32_as_written():
     for dtype in (torch.float32, *HALVES):
         assert {rule.state_dtype(dtype) for rule in (Momentum(), Adam())} == {torch.float32}

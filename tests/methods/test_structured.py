@@ -17,11 +17,9 @@ from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, mode
 from zobench.cost import footprint, seconds, sizes
 from zobench.durable.journal import JournalFile, read
 from zobench.engine import Entry, Point
-from zobench.engine.directions.factor_rules import orthogonalised, orthonormal
-from zobench.engine.directions.factors import Core, Factors, LowRank, Projected
+from zobench.engine.directions.factors import Core, LowRank, Projected
 from zobench.engine.passes import products
 from zobench.engine.twin import own_loss
-from zobench.engine.updates.pending import Pending
 from zobench.engine.weights import blocks
 from zobench.measure.ledger import Ledger
 from zobench.methods.base import Taken
@@ -342,28 +340,6 @@ def test_a_run_is_made_again_from_its_journal_whatever_the_moment(name, config, 
             assert_same(dict(again.state_tensors()), states)
 
 
-def test_a_momentum_follows_from_the_journal_however_far_the_weights_have_come():
-    """From the middle, and from a journal that was begun anew."""
-    spec = spec_of("lozo-m", queries=2)
-    directions = methods.directions(spec)
-    assert directions is not None
-    with engine_of(spec, **MODES["resident"]) as engine:
-        method = methods.make(spec)
-        for number in range(5):
-            method.step(engine, batch_of(number))
-        journal, unit = list(engine.journal), next(unit for unit in engine.units if unit.trained)
-        unit.applied = 0
-        whole, again, middle = (Pending(unit, Factors(unit, directions)) for _ in range(3))
-        after = [whole.state(journal[:count], "cpu").clone() for count in (4, 10)]
-        again.follow(journal, "cpu")
-        unit.applied = 2
-        assert torch.equal(again.state(journal[:4], "cpu"), after[0])
-        unit.applied = 6
-        assert torch.equal(middle.state(journal, "cpu"), after[1])
-        assert not torch.equal(*after)
-        unit.applied = len(journal)
-
-
 def test_a_step_without_a_finite_g_leaves_the_momentum():
     spec = spec_of("lozo-m")
     with engine_of(spec) as engine:
@@ -411,30 +387,6 @@ def test_other_families_are_right_too(name, directions):
     assert abs(wanted[1] - wanted[2]) > 1e-4
 
 
-def test_columns_are_orthonormal_and_the_only_ones():
-    torch.manual_seed(0)
-    matrix = torch.randn(40, 7)
-    q = orthonormal(matrix)
-    torch.testing.assert_close(q.T @ q, torch.eye(7), rtol=0, atol=1e-5)
-    r = q.T @ matrix
-    assert (torch.diagonal(r) > 0).all()
-    torch.testing.assert_close(r, r.triu(), rtol=0, atol=1e-4)
-    assert orthonormal(torch.randn(3, 7)).shape == (3, 3)
-
-
-@pytest.mark.parametrize("shape", [(6, 40), (40, 6), (8, 8)])
-def test_what_is_orthogonalised_keeps_its_singular_vectors(shape):
-    """And has singular values of 0.68 to 1.14, as Muon's constants give; what is zero stays zero."""
-    torch.manual_seed(1)
-    matrix = torch.randn(shape)
-    u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
-    inside = u.T @ orthogonalised(matrix) @ vt.T
-    values = torch.diagonal(inside)
-    assert 0.6 < float(values.min()) <= float(values.max()) < 1.25
-    torch.testing.assert_close(inside, torch.diag(values), rtol=0, atol=1e-4)
-    assert not orthogonalised(torch.zeros(shape)).any()
-
-
 @pytest.mark.parametrize(("name", "above"), [("lozo-m", 1.05), ("subzero", 1.05), ("zo-muon", 1.12)])
 def test_memory_is_predicted(name, above):
     """The peak of an offloaded OPT-125M, counted on the meta device with what is pending and a momentum: the planner
@@ -476,14 +428,3 @@ def test_what_a_step_draws_and_computes_is_predicted():
     update = 20 * 64**2 * (layers * 9 * width + tables * width) + 10 * 64**3 * (6 * layers + tables)
     assert seconds.low_rank_operations(many) == pytest.approx(thin + update, rel=1e-3)
     assert seconds.low_rank_operations(plain) == 0
-
-
-def test_a_direction_shares_nothing_without_a_subspace():
-    """What a rank of 2 is to LOZO: the bits of U V^T do not depend on the rule that is beside it."""
-    spec = spec_of("lozo-m")
-    rules = (methods.directions(spec), LowRank(2))
-    losses = []
-    for directions in rules:
-        with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=directions) as engine:
-            losses.append(engine.probe(full(), [Point(3, EPS), Point(3, -EPS, None, 8)]))
-    assert losses[0] == losses[1]

@@ -1,21 +1,8 @@
-"""The methods by their formulas, and how well an estimate of random directions can know the gradient."""
-
-import math
+"""The methods by their formulas."""
 
 import numpy as np
 
 from zobench.runspec import METHODS
-
-
-def beta(q, d):
-    """(mean, standard deviation) of cos^2."""
-    a, b = q / 2, (d - 1) / 2
-    return a / (a + b), math.sqrt(a * b / (a + b + 1)) / (a + b)
-
-
-def cos2(ghat, gradient):
-    return float((ghat @ gradient) ** 2 / ((ghat @ ghat) * (gradient @ gradient)))
-
 
 ZEROTH_ORDER = (
     "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
