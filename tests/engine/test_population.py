@@ -404,18 +404,6 @@ def short(batch: Batch) -> Batch:
     return Batch(batch.input_ids[:, 1:], batch.labels[:, 1:])
 
 
-def test_a_reward_that_is_no_number_moves_nothing():
-    spec, batch = spec_of(), full()
-    with engine_of(spec) as engine:
-        method = methods.make(spec)
-        method.reward = lambda members, batches: [float("nan"), *[0.5] * (len(members) - 1)]  # type: ignore[attr-defined]
-        before = dict(engine.named_tensors())
-        result = method.step(engine, batch)
-        assert not result.applied
-        assert method.skipped == 1
-        assert_same(dict(engine.named_tensors()), before)
-
-
 def _refused(call: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told) as error:
         call()
