@@ -28,9 +28,9 @@ GB = 10**9
 OPTIONS = {
     "calibrate": 3,
     "sweep": 28, "ablate": 28, "run": 16, "table": 6, "list": 0, "doctor": 3, "reproduce": 11, "report": 3, "status": 1,
-    "cancel": 1, "selftest": 7, "results": 7, "plan": 14, "predict": 12, "compare": 9, "trace": 2, "figure": 2,
+    "cancel": 1, "selftest": 7, "results": 7, "plan": 14, "predict": 12, "compare": 9, "trace": 2, "figure": 4,
     "program": 0, "finetune": 21, "evaluate": 13, "campaign": 9,
-    "search": 18, "model": 0, "verify": 5, "verdict": 3,
+    "search": 18, "model": 0, "task": 0, "verify": 5, "verdict": 3,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
 

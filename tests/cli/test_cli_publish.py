@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.support.tables import result
+from tests.support.tables import result, tuned
 from zobench import recipes
 from zobench.programs.cell import run as measured
 from zobench.report import artifacts, frames
@@ -119,6 +119,17 @@ def test_a_figure_is_drawn_from_what_is_stored_and_measures_nothing(tiny: Path, 
     assert len(Store(tiny / "results").load()) == 1
 
 
+def test_the_curves_of_runs_in_folders_are_drawn_where_one_says(here: Path, zobench: Any) -> None:
+    for lr in (1e-6, 1e-7):
+        Store(here / "mine").save(tuned(0.8, lr=lr))
+    code, out, err = zobench("figure", "mine", "--where", "lr=1e-7", "--out", "drawn")
+    assert (code, err) == (0, "")
+    assert out.split() == [f"drawn/figures/curves.{form}" for form in ("csv", "png", "svg", "pdf")]
+    assert {line.split(",")[2] for line in (here / "drawn/figures/curves.csv").read_text().splitlines()[1:]} == {
+        "zo-sgd"
+    }
+
+
 @pytest.mark.slow
 def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any) -> None:
     Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
@@ -148,6 +159,10 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
         ("table zo2/figure3", "`zobench table` shows tables, but 'zo2/figure3' is a figure; use zobench figure"),
         ("figure zo2/table5", "`zobench figure` draws figures, but 'zo2/table5' is a table; use zobench table"),
         ("figure zo2/figure3 --out file", "`--out` must be a folder, but got "),
+        ("figure zo2/figure3 --forwards", "`--where`, `--forwards` and several names are for folders of runs, but got"),
+        ("figure . --where method=zo", "`method` must be one of zo-sgd, "),
+        ("figure . file", "`FOLDER` must be a folder, but got 'file'; it is a file; name a folder"),
+        ("figure .", "a figure of curves must have 1 to 8 fine-tuning runs, but got 0; "),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(here: Path, zobench: Any, arguments: str, message: str) -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
-from tests.support.tables import tuned
+import pytest
+
+from tests.support.charts import lines as drawn_lines
+from tests.support.charts import points
+from tests.support.tables import rows, tuned
+from zobench.durable.journal import JournalFile
 from zobench.recipes.reference import Reference
-from zobench.report import artifacts, frames
+from zobench.report import artifacts, figures, frames, tuning
 from zobench.report.chart import Chart
 from zobench.report.plot import Plot
 from zobench.report.recorded import curves
 from zobench.result import Outcome, Result
+from zobench.store import Store, text_of
 
 
 def figure() -> Plot:
@@ -77,3 +85,69 @@ def test_the_numbers_of_the_figure_are_written_beside_it() -> None:
         "finetune_curves,Loss on dev,ZO-SGD,0.0,0.7",
         "finetune_curves,Loss on dev,ZO-SGD,100.0,0.6",
     ]
+
+
+# ---- of a user's runs
+
+
+def folders(tmp_path: Path) -> list[Path]:
+    """A results folder with a zeroth-order and a first-order run; and one of runs: that, and one that goes on."""
+    zo = run((100, 0.6, 0.7), (200, None, 0.8))
+    Store(tmp_path / "results").save(zo)
+    Store(tmp_path / "results").save(run((50, 0.4, 0.9), method="fo-sgd", steps=625))
+    for name in ("ended", "going"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    (tmp_path / "runs/ended/result.json").write_text(text_of(zo))
+    spec = tuned(0.8, lr=1e-7).spec
+    with JournalFile(tmp_path / "runs/going/journal.bin", {"run": spec.hash, "base": "0", "spec": spec.to_dict()}):
+        pass
+    row = {"dev_loss": 0.7, "dev_accuracy": 0.5, "dev_count": 500, "train_loss": None, "best": False, "skipped": 0}
+    lines = [json.dumps({"step": step, **row}) for step in (0, 100)]
+    (tmp_path / "runs/going/progress.jsonl").write_text("\n".join([*lines, '{"step": 2']))
+    return [tmp_path / "results", tmp_path / "runs"]
+
+
+def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_says(tmp_path: Path) -> None:
+    runs, problems = tuning.load(folders(tmp_path))
+    assert problems == []
+    artifact = tuning.figure(runs, forwards=True)
+    told = rows(frames.csv(artifact.frame))
+    read: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in told:
+        read.setdefault((row["quantity"], row["series"]), []).append((float(row["x"]), float(row["value"])))
+    loss, score = "Loss on dev", "Accuracy on dev (%)"
+    zo, fo, going = "zo-sgd lr=1e-06", "fo-sgd lr=1e-06", "zo-sgd lr=1e-07 (so far)"
+    assert read == {  # a step of zo-sgd is two forwards, of fo-sgd three
+        (loss, zo): [(0, 0.7), (200, 0.6)], (score, zo): [(0, 50), (200, 70), (400, 80)],
+        (loss, fo): [(0, 0.7), (150, 0.4)], (score, fo): [(0, 50), (150, 90)],
+        (loss, going): [(0, 0.7), (200, 0.7)], (score, going): [(0, 50), (200, 50)],
+    }  # fmt: skip
+    (chart,) = artifact.charts
+    for panel, axes in zip(chart.panels, figures.draw(chart).axes, strict=False):
+        own = [(float(row["x"]), float(row["value"])) for row in told if row["quantity"] == panel.y_label]
+        shown = [point for line in drawn_lines(axes, linestyle="None") for point in points(line)]
+        assert sorted(shown) == [pytest.approx(point) for point in sorted(own)]
+        ticks = [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
+        assert ticks == [0, 100, 200, 300, 400]
+    assert chart.source == "Measured on box (1x BOX)"
+
+
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        ([], "must have 1 to 8 fine-tuning runs, but got 0; choose runs with --where KEY=VALUE"),
+        ([tuned(0.8, lr=n * 1e-6) for n in range(1, 10)], "must have 1 to 8 fine-tuning runs, but got 9; "),
+        ([tuned(0.8), dataclasses.replace(tuned(0.8), evaluation={"curve": [[0, 0.7, 0.1]], "scores": ["f1"]})],
+         "must have one score, but got accuracy and f1; choose a task with --where task=NAME"),
+    ],
+)  # fmt: skip
+def test_runs_that_make_no_figure_are_one_line(runs: list[Result], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        tuning.figure(runs, forwards=False)
+
+
+def test_a_run_that_is_damaged_is_one_line_with_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/result.json").write_text("{")
+    with pytest.raises(ValueError, match=r"mine must hold a fine-tuning run, but is damaged \(.*\); leave it out$"):
+        tuning.load([tmp_path])

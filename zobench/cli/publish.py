@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zobench import recipes
 from zobench.cli import common, completion, console
 from zobench.cli.checks import check_out, check_there, tell_empty
 from zobench.cli.common import app
@@ -16,7 +17,11 @@ from zobench.cli.matrices import run_matrix
 from zobench.cli.show import table_text
 from zobench.cli.usage import LOOK, MEASURE
 from zobench.recipes.reference import Reference
+from zobench.session.inputs import check_folder
 from zobench.store import Store
+
+if TYPE_CHECKING:
+    from zobench.report.book import Artifact
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -61,30 +66,56 @@ def reproduce(
 
 @app.command(rich_help_panel=LOOK)
 def figure(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE", help="A figure of `zobench list`, or a .toml file.", autocompletion=completion.figures
-        ),
-    ],
+    names: Annotated[list[str], typer.Argument(
+        metavar="NAME|FILE|FOLDER...", help="A figure of `zobench list`, a .toml file, or folders of runs or results.",
+        autocompletion=completion.figures,
+    )],
     results: common.Stored = Path("results"),
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where its files go.")] = Path("."),
-) -> None:
-    """Draw a figure from stored results, as PNG, SVG, PDF and CSV; nothing is measured."""
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of folders only these runs; repeatable.")
+    ] = None,
+    forwards: Annotated[bool, typer.Option("--forwards", help="Of folders: by forwards, not by step.")] = False,
+) -> None:  # fmt: skip
+    """Draw a figure from stored results, as PNG, SVG, PDF and CSV; nothing is measured.
+
+    Of folders: loss and accuracy on dev of the fine-tuning runs in them, a line for each.
+    """
     from zobench.report import artifacts, publish
 
-    item = artifacts.load(name)
+    if names[0] not in recipes.names("plots") and any(recipes.results(Path(name)).is_dir() for name in names):
+        publish.check_extras("a figure", publish.FIGURE)
+        check_out("--out", out)
+        return _curves([recipes.results(Path(name)) for name in names], where or [], forwards, out)
+    if where or forwards or len(names) > 1:
+        raise ValueError(
+            f"`--where`, `--forwards` and several names are for folders of runs, but got {names[0]!r}; leave them out"
+        )
+    item = artifacts.load(names[0])
     if not item.is_figure:
-        raise ValueError(f"`zobench figure` draws figures, but {name!r} is a table; use zobench table {name}")
+        raise ValueError(f"`zobench figure` draws figures, but {names[0]!r} is a table; use zobench table {names[0]}")
     check_there(results)
     publish.check_extras("a figure", publish.FIGURE)
     check_out("--out", out)
     _figure(item, results, out)
 
 
+def _curves(folders: list[Path], where: list[str], forwards: bool, out: Path) -> None:
+    """Writes the figure of the fine-tuning runs in ``folders``, and prints where its files are."""
+    from zobench.report import tuning
+    from zobench.store import query
+
+    wanted = query.conditions(where)
+    for folder in folders:
+        check_folder("FOLDER", folder)
+    runs, problems = tuning.load(folders)
+    console.tell_problems(problems)
+    _write(tuning.figure(query.select(runs, wanted), forwards=forwards), out)
+
+
 def _figure(plot: Any, results: Path, out: Path) -> None:
     """Writes the figure's files, and prints where they are and what they lack."""
-    from zobench.report import artifacts, publish
+    from zobench.report import artifacts
 
     store = Store(results)
     stored = store.load()
@@ -92,6 +123,12 @@ def _figure(plot: Any, results: Path, out: Path) -> None:
     if not stored:
         tell_empty([results], "the figure has none of its own")
     console.tell_problems(store.problems)
+    _write(artifact, out)
+
+
+def _write(artifact: Artifact, out: Path) -> None:
+    from zobench.report import publish
+
     for chart in artifact.charts:
         for text in chart.lacking:
             print(text)

@@ -145,7 +145,7 @@ class Standing:
     @cached_property
     def forwards(self) -> float | None:
         """Forward passes of one step, by :func:`zobench.cost.budget.forwards`; None before any run."""
-        return budget.forwards(_sized(self.runs[0].spec)) if self.runs else None
+        return budget.forwards(sized(self.runs[0].spec)) if self.runs else None
 
     @cached_property
     def moved(self) -> float | None:
@@ -173,7 +173,7 @@ class Standing:
     @property
     def forwards_to_target(self) -> list[float]:
         """Forward passes up to the first evaluation at the target, of each seed that reached it."""
-        return [step * budget.forwards(_sized(run.spec)) for run, step in self.reached]
+        return [step * budget.forwards(sized(run.spec)) for run, step in self.reached]
 
     @property
     def forwards_before_target(self) -> list[float]:
@@ -181,7 +181,7 @@ class Standing:
         reached at some step between the two evaluations."""
         return [
             max((row[0] for row in run.evaluation["curve"] if row[0] < step), default=0)
-            * budget.forwards(_sized(run.spec))
+            * budget.forwards(sized(run.spec))
             for run, step in self.reached
         ]
 
@@ -237,10 +237,10 @@ def is_of(protocol: Protocol, spec: RunSpec) -> bool:
         return False
     if protocol.contender(spec) is None or (protocol.unit != "forwards" and not models.is_known(spec)):
         return False
-    return protocol.unit not in budget.PRICES or spec.steps == protocol.steps(_sized(spec), budget.price)
+    return protocol.unit not in budget.PRICES or spec.steps == protocol.steps(sized(spec), budget.price)
 
 
-def _sized(spec: RunSpec) -> RunSpec:
+def sized(spec: RunSpec) -> RunSpec:
     """``spec``, or where the sizes of its model are not known (its package is not installed) the same run of OPT-125M:
     forward passes do not depend on a model's size, but for methods that take layers apart."""
     if models.is_known(spec):

@@ -19,8 +19,8 @@ from zobench.store import place_of
 
 Charts = list[tuple[str | None, Chart]]
 """The figure for each machine; for none where nothing was recorded."""
-Curve = Mapping[int, tuple[float | None, float | None]]
-"""Step -> (loss, accuracy as a share) on dev."""
+Curve = Mapping[float, tuple[float | None, float | None]]
+"""Step, or forwards up to it -> (loss, accuracy as a share) on dev."""
 _ALIKE = ("model", "task", "shots", "train_size", "dev_size")
 """Fields in which the runs of one chart of curves agree; in all others they may differ, and the titles say in which."""
 
@@ -47,12 +47,12 @@ def curves(plot: Plot, results: Sequence[Result]) -> Charts:
 
 def _by_machine(
     plot: Plot, results: Sequence[Result], alike: Sequence[str],
-    made: Callable[[Plot, Mapping[str, Result], str], Chart],
+    made: Callable[[Plot, Mapping[str, Result]], Chart],
 ) -> Charts:  # fmt: skip
     machines = sorted({place_of(result) for result in results})
     chosen = [(name, _fullest(plot.panels, [run for run in results if place_of(run) == name], alike))
               for name in machines]  # fmt: skip
-    return [(name, made(plot, runs, name)) for name, runs in chosen if runs]
+    return [(name, made(plot, runs)) for name, runs in chosen if runs]
 
 
 def _fullest(panels: Sequence[TimelinePanel], results: Sequence[Result], alike: Sequence[str]) -> dict[str, Result]:
@@ -75,12 +75,14 @@ def _stand_ins(panel: TimelinePanel, result: Result | None) -> int:
     return 0 if result is None else sum(getattr(result.spec, name) != values[0] for name, values in panel.where.items())
 
 
-def _measured_on(machine: str, result: Result) -> str:
-    description = result.environment.description
-    return f"Measured on {machine}" + (f" ({description})" if description else "")
+def measured_on(results: Iterable[Result]) -> str:
+    """Where the ``results`` were measured, each machine once; "" where none of them says."""
+    described = {place_of(run): run.environment.description for run in results if run.environment.machine}
+    places = [place + (f" ({text})" if text else "") for place, text in described.items()]
+    return f"Measured on {'; '.join(places)}" if places else ""
 
 
-def _shared(runs: Iterable[Result | Timeline]) -> str:
+def shared(runs: Iterable[Result | Timeline]) -> str:
     """The words that the labels of all ``runs`` have in common."""
     labels = [run.spec.label.split() for run in runs]
     return " ".join(word for word in labels[0] if all(word in label for label in labels))
@@ -95,14 +97,14 @@ def _is_whole(result: Result) -> bool:
     return result.outcome is Outcome.OK and shown
 
 
-def _timeline(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
+def _timeline(plot: Plot, chosen: Mapping[str, Result]) -> Chart:
     saves = any(result.spec.checkpoint != "none" for result in chosen.values())
     steps = "two measured steps" if saves else "measured step"
     return Chart(
         name=plot.name, kind="timeline", title=plot.title,
-        source=_measured_on(machine, next(iter(chosen.values()))),
+        source=measured_on([next(iter(chosen.values()))]),
         panels=tuple(_recorded(panel.title, chosen.get(panel.title)) for panel in plot.panels),
-        remarks=(f"{_shared(chosen.values())}: the last {steps} of each run.", *filter(None, [plot.caption])),
+        remarks=(f"{shared(chosen.values())}: the last {steps} of each run.", *filter(None, [plot.caption])),
     )  # fmt: skip
 
 
@@ -136,7 +138,7 @@ def _predicted_timeline(plot: Plot) -> Chart:
     return Chart(
         name=plot.name, kind="timeline", title=plot.title, panels=panels,
         source=f"Predicted for one {hardware_of(stored.GPU).name}, not measured: zobench's own engine on a virtual "
-        f"clock, {_shared(cases.values())}{saves}",
+        f"clock, {shared(cases.values())}{saves}",
         remarks=(message, *filter(None, [plot.caption])),
     )  # fmt: skip
 
@@ -150,34 +152,36 @@ def curve(result: Result) -> Curve:
     return {step: (loss, first) for step, loss, first, *_ in result.evaluation.get("curve", [])}
 
 
-def _curves(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
-    titles = [panel.title for panel in plot.panels if panel.title in chosen]
-    lines = [curve(chosen[title]) for title in titles]
+def _curves(plot: Plot, chosen: Mapping[str, Result]) -> Chart:
     first = next(iter(chosen.values()))
-    score = METRICS.get(first.scores[0])
+    remark = f"{first.spec.model} on {first.spec.task_name}: of each kind of run the one with the least loss on dev."
+    lines = {panel.title: curve(chosen[panel.title]) for panel in plot.panels if panel.title in chosen}
+    return chart_of_curves(plot, lines, first.scores[0], (remark,), measured_on([first]))
+
+
+def chart_of_curves(plot: Plot, lines: Mapping[str, Curve], name: str, remarks: Sequence[str], source: str) -> Chart:
+    """A panel of the score called ``name`` and one of the loss; ``lines``: the curves by their labels."""
+    score = METRICS.get(name)
     unit, size = next(iter(score.units.items()))
     label = f"{score.name.replace('_', ' ').capitalize()} on dev" + (f" ({unit})" if unit else "")
-    remark = f"{first.spec.model} on {first.spec.task_name}: of each kind of run the one with the least loss on dev."
     return Chart(
-        name=plot.name, kind="lines", title=plot.title, source=_measured_on(machine, first),
-        panels=(_lines(plot, label, titles, lines, 1, 1 / size), _lines(plot, "Loss on dev", titles, lines, 0, 1.0)),
-        remarks=(remark, *filter(None, [plot.caption])),
+        name=plot.name, kind="lines", title=plot.title, source=source,
+        panels=(_lines(plot, label, lines, 1, 1 / size), _lines(plot, "Loss on dev", lines, 0, 1.0)),
+        remarks=(*remarks, *filter(None, [plot.caption])),
     )  # fmt: skip
 
 
-def _lines(
-    plot: Plot, label: str, titles: Sequence[str], lines: Sequence[Curve], column: int, scale: float
-) -> Panel:  # fmt: skip
-    """A line for each of ``titles``: of its curve in ``lines`` the loss (0) or the score (1), times ``scale``."""
-    steps = sorted({step for line in lines for step in line})
+def _lines(plot: Plot, label: str, lines: Mapping[str, Curve], column: int, scale: float) -> Panel:
+    """Each of the ``lines``: of its evaluations the loss (0) or the score (1), times ``scale``."""
+    steps = sorted({step for line in lines.values() for step in line})
 
-    def mark(line: Curve, step: int) -> Mark:
+    def mark(line: Curve, step: float) -> Mark:
         value = line[step][column] if step in line else None
         return Mark(value=None if value is None else value * scale)
 
     series = tuple(
         Series(label=title, marks=tuple(mark(line, step) for step in steps), paper=(None,) * len(steps))
-        for title, line in zip(titles, lines, strict=True)
+        for title, line in lines.items()
     )
     return Panel(
         x_label=plot.axes.x or "Step", y_label=label, positions=tuple(map(str, steps)), xs=tuple(map(float, steps)),

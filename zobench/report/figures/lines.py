@@ -20,12 +20,15 @@ DASHES, DOTS = (0, (2.6, 1.4)), (0, (1, 1.2))
 _STRIP = 9.0
 """Points below the axis for the marks of failures, where they cover no line."""
 
+_CROWDED = 20
+"""Values of a line from twice as many of which on not all have a marker."""
+
 _Point = tuple[float, Mark]
 
 
 def need(panel: Panel) -> float:
     """Points of width below which the ticks would crowd."""
-    return max(105.0, len(panel.xs) * 20.0)
+    return max(105.0, len(panel.positions) * 20.0)
 
 
 def height(panel: Panel, length: float) -> float:
@@ -48,8 +51,9 @@ def paint(frame: Frame) -> Fit:
             _dots(axes, points, look, legend)
         _reported(axes, panel.xs, series.paper, look, legend)
     _failures(frame)
-    labels = panel.positions or tuple(scales.NUMBER.format(x=x) for x in panel.xs)
-    return lambda: scales.label_x(axes, panel.xs, labels)
+    if panel.positions:
+        return lambda: scales.label_x(axes, panel.xs, panel.positions)
+    return lambda: None
 
 
 def _shape(look: style.Swatch) -> dict[str, Any]:
@@ -66,6 +70,7 @@ def _scale_x(axes: Axes, panel: Panel) -> None:
     else:
         space = 0.05 * (high - low) or 1.0
         axes.set_xlim(low - space, high + space)
+        scales.linear_ticks(axes.xaxis, 5)
     axes.xaxis.grid(True)
 
 
@@ -111,7 +116,7 @@ def _dots(axes: Axes, points: list[_Point], look: style.Swatch, legend: Legend) 
         chosen = [point for point in points if (point[1].source == "predicted") == (source == "predicted")]
         if chosen:
             dots = Line2D(*_coordinates(chosen), linestyle="none", markerfacecolor=fill, clip_on=False, **_shape(look))
-            dots.set_zorder(4)
+            dots.set(zorder=4, markevery=max(1, len(chosen) // _CROWDED))
             axes.add_line(dots)
         if chosen and source == "predicted":
             legend.add(1, "predicted", _grey(linestyle=DOTS, markerfacecolor=style.FAINT))
