@@ -323,12 +323,28 @@ PUBLISHED = {
     "Qwen2.5-7B": 7.62, "Qwen3-0.6B": 0.596, "Qwen3-30B-A3B": 30.5,
 }  # fmt: skip
 """Parameters, in 1e9, as the hub's pages of these models have them."""
+ATTENTION = {
+    "Gemma-3-1B": (32768, 1e6, 4, 1), "Llama-3-70B": (8192, 5e5, 64, 8), "Llama-3-8B": (8192, 5e5, 32, 8),
+    "Llama-3.1-70B": (131072, 5e5, 64, 8), "Llama-3.1-8B": (131072, 5e5, 32, 8),
+    "Llama-3.2-1B": (131072, 5e5, 32, 8), "Llama-3.2-3B": (131072, 5e5, 24, 8),
+    "Mistral-7B-v0.3": (32768, 1e6, 32, 8), "Mistral-Small-24B": (32768, 1e8, 32, 8),
+    "Mixtral-8x22B": (65536, 1e6, 48, 8), "Mixtral-8x7B": (32768, 1e6, 32, 8), "Phi-2": (2048, 1e4, 32, 32),
+    "Phi-3-mini": (4096, 1e4, 32, 32), "Phi-4": (16384, 2.5e5, 40, 10), "Qwen2.5-0.5B": (32768, 1e6, 14, 2),
+    "Qwen2.5-1.5B": (131072, 1e6, 12, 2), "Qwen2.5-14B": (131072, 1e6, 40, 8), "Qwen2.5-32B": (131072, 1e6, 40, 8),
+    "Qwen2.5-3B": (32768, 1e6, 16, 2), "Qwen2.5-72B": (131072, 1e6, 64, 8), "Qwen2.5-7B": (131072, 1e6, 28, 4),
+    "Qwen3-0.6B": (40960, 1e6, 16, 8), "Qwen3-30B-A3B": (40960, 1e6, 32, 4),
+}  # fmt: skip
+"""Most positions, rope's base, heads, heads of keys: but for Mistral-Small-24B and Gemma's positions, which it has not
+or differently, those of litgpt 0.5.13 (litgpt/config.py)."""
 
 
 def test_the_configurations_by_name_have_the_published_numbers_of_parameters() -> None:
     assert set(published.names()) == set(PUBLISHED)
     for name, billions in PUBLISHED.items():
         spec = given(name.lower())
+        config = identity.read_config(published.folder_of(name, weights=False))
+        keys = ("max_position_embeddings", "rope_theta", "num_attention_heads", "num_key_value_heads")
+        assert tuple(config[key] for key in keys) == ATTENTION[name], name
         assert (spec.model, spec.model_path) == (name, name)
         assert models.parameter_count(models.of(spec)) / 1e9 == pytest.approx(billions, rel=4e-3), name
         assert Result.from_dict(json.loads(json.dumps(result_of(spec).to_dict()))).spec == spec
