@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from zobench.data.tasks import draft
 from zobench.data.tasks.file import load
 from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import LabelledSet, read
@@ -279,3 +281,44 @@ def test_a_file_of_another_form_is_one_line(tmp_path: Path) -> None:
             (tmp_path / file).write_text(json.dumps(body))
         with pytest.raises(ValueError, match=rf"train-v1.1.json:1: {told}.*; give squad's files as they are published"):
             read(TASKS.get("squad"), TASKS.get("squad").form, tmp_path)
+
+
+# ---- a first task file
+
+
+def test_a_first_task_file_guesses_columns_and_lists_labels(folder: Path) -> None:
+    rows = [f'{n},"a ""fine"" film, {n}",a dull plot,box,{"yes" if n % 2 else "not so"}' for n in range(12)]
+    (folder / "my pairs.csv").write_text("\n".join(["id,first,second,from,Label", *rows]) + "\n")
+    path, guessed = draft.write(folder / "my pairs.csv")
+    assert guessed == "12 rows; labels in Label (not so, yes), text in first and second"
+    written = load(path).task
+    (train, dev, test) = read(written, form_of(written, aligned=True, masked=False), None)
+    assert written.name == "my-pairs"
+    assert [len(part.examples) for part in (train, dev, test)] == [10, 1, 1]
+    (example,) = test.examples
+    n = np.random.RandomState(0).permutation(12)[0]
+    assert example.prompt == f'First: a "fine" film, {n}\nSecond: a dull plot\nLabel:'
+    assert (example.candidates, example.answer) == ((" not so", " yes"), n % 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("rows.dat", "", "`FILE` must be rows in a file .jsonl, .ndjson, .json, .csv, "),
+        ("none.csv", None, "`FILE` must be rows in a file "),
+        ("empty.jsonl", "", "empty.jsonl must hold rows, but is empty"),
+        (
+            "ids.csv",
+            "id,text\n1,one\n2,two\n3,three\n",
+            "must have a column of text and one of 2 to 20 labels, but has id",
+        ),
+        ("two.csv", "label,text\n0,one\n1,two\n", "`data.split` must leave rows to train on, but takes 2 of 2 rows"),
+    ],
+)
+def test_rows_of_which_no_task_file_is_made_are_one_line(folder: Path, name: str, text: str | None, told: str) -> None:
+    if text is not None:
+        (folder / name).write_text(text)
+    with pytest.raises(ValueError, match=re.escape(told)) as raised:
+        draft.write(folder / name)
+    assert "\n" not in str(raised.value)
+    assert not (folder / name).with_suffix(".toml").exists()

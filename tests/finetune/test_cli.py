@@ -153,7 +153,7 @@ HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
         ("finetune --model opt-tiny --task no.toml", "`task` must be a TOML file, but no.toml cannot be read (No such"),
         ("finetune --model opt-tiny --task reviews.csv", "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, "
                                                          "multirc, copa, winogrande, squad, drop, record, but got "
-                                                         "'reviews.csv'; that is data: name a task.toml with [data] "),
+                                                         "'reviews.csv'; that is data: `zobench task new revi"),
         (f"{RUN} --log tensorbord", "`--log` must be one of tensorboard, wandb, mlflow, but got 'tensorbord'; did "),
         (f"{RUN} --method zo-sdg", "`method` must be one of zo-sgd, zo-sgd-sign, "),
         (f"{RUN} --steps 0", "`steps >= 1` must hold, but got steps=0; "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_run_on_a_task_of_the_page(name: str, folder: Path) -> None:
 
 
 def test_the_command_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (command,) = re.findall(r"^\$ zobench (.*)$", PAGE, re.MULTILINE)
+    (command,) = re.findall(r"^\$ zobench (finetune .*)$", PAGE, re.MULTILINE)
     with pytest.raises(SystemExit) as ended:
         cli.main([*command.split(), "--device", "cpu", "--set", "batch_size=2"])
     assert ended.value.code == 0, capsys.readouterr().err
@@ -66,6 +67,30 @@ def test_the_command_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str
         cli.main(["results"])
     assert "reviews" in (shown := capsys.readouterr().out)
     assert "@" not in shown
+
+
+def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (told,) = re.findall(r"^\$ zobench task new reviews.jsonl\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    for name in ("reviews.toml", "poems.toml"):
+        (folder / name).unlink()
+    for data in ("reviews.jsonl", "poems.txt"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["task", "new", data])
+        assert ended.value.code == 0
+        shown = capsys.readouterr().out
+        assert data != "reviews.jsonl" or shown == told
+        values = {"weights_path": "my-model", "task": shlex.split(shown)[-1], "steps": 1, "batch_size": 2}
+        run(
+            RunSpec(model="opt-tiny", weights="pretrained", seq_len=64, **values).resolve("cpu"),
+            folder=folder / data[:5],
+        )
+    with pytest.raises(SystemExit):
+        cli.main(["task", "new", "reviews.jsonl"])
+    assert capsys.readouterr().err == (
+        "zobench: the task file must be new, but there is a reviews.toml; use --task reviews.toml, or remove it\n"
+    )
 
 
 def test_the_mistake_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

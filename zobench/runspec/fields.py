@@ -238,13 +238,10 @@ class FileField(RegistryField):
         return "@" not in value and super().names(value)
 
     def hint(self, value: str) -> str:
-        """See :meth:`WordField.hint`. A file of data is no task yet, which a line says how to make of it."""
+        """See :meth:`WordField.hint`. A file of data is no task yet."""
         if not value.lower().endswith(_DATA):
             return super().hint(value)
-        return (
-            f'that is data: name a task.toml with [data] path = "{value}", [prompt] template = "{{COLUMN}}" and '
-            "[labels] column, words (docs/data.md)"
-        )
+        return f"that is data: `zobench task new {value}` makes a task of it (docs/data.md)"
 
     def shown(self, value: str) -> str:
         """See :meth:`SpecField.shown`: without the fingerprint."""

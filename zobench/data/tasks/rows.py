@@ -88,6 +88,14 @@ def read(folder: Path, data: Mapping[str, Any]) -> Sets:
     return Sets({PARTS[role]: rows for role, rows in whole.items()}, digest.hexdigest(), {})
 
 
+def read_file(path: Path) -> RowSet:
+    """The rows of one file, in the format of its ending. Raises ``ValueError`` where there are none."""
+    rows = RowSet(path.name, list(_from_file(path, "path", "")))
+    if not rows.rows:
+        raise ValueError(f"{path} must hold rows, but is empty; give a whole set")
+    return rows
+
+
 def _check(data: Mapping[str, Any]) -> None:
     checked(data, _KEYS, "[data]")
     if "hub" in data and "path" in data:

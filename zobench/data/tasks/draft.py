@@ -1,0 +1,91 @@
+"""A first task file for rows of the user's own: columns are guessed and the prompt is plain."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zobench.data.tasks.file import load
+from zobench.data.tasks.rows import FORMATS, read_file
+
+LABELS = ("label", "labels", "class", "target", "sentiment", "category", "stars", "rating", "y")
+"""Columns of these names are taken for the labels, the first of them that is there."""
+MOST = 20
+"""Different values that a column of labels has at most."""
+
+
+def write(data: Path) -> tuple[Path, str]:
+    """Writes the task file beside the rows in ``data``; returns where, and a line that says what was guessed.
+
+    Raises ``ValueError``, one line, for what no rows are read from, rows without labels, and a task file that is there.
+    """
+    if data.suffix.lower() not in FORMATS or not data.is_file():
+        raise ValueError(
+            f"`FILE` must be rows in a file {', '.join(FORMATS)}, but got {str(data)!r}; name one, or see docs/data.md"
+        )
+    rows, path = read_file(data), data.with_suffix(".toml")
+    columns = {name: [row.get(name) for _, row in rows.rows] for name in rows.columns if not set(name) & set("{}!:")}
+    share = 0.1 if len(rows.rows) >= 10 else 1
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", data.stem).lstrip("._-") or "task"
+    data_section = f"[data]\npath = {_quoted(data.name)}\nsplit = {{ seed = 0, dev = {share}, test = {share} }}\n"
+    said, asked = "plain text", "[text]\n"
+    if FORMATS[data.suffix.lower()] != "text":
+        said, asked = _choice(data, columns)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(f"name = {_quoted(name)}\n\n{data_section}\n{asked}")
+    except FileExistsError:
+        raise ValueError(f"the task file must be new, but there is a {path}; use --task {path}, or remove it") from None
+    try:
+        load(path)
+    except ValueError:
+        path.unlink()
+        raise
+    return path, f"{len(rows.rows)} rows; {said}"
+
+
+def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]:
+    """What was guessed, and the sections of a choice between the labels: each label is its own word."""
+    distinct = {name: _labels(values) for name, values in columns.items()}
+    few = {name: labels for name, labels in distinct.items() if 2 <= len(labels) <= MOST}
+    named = [name for word in LABELS for name in few if name.lower() == word]
+    repeated = sorted(
+        (name for name in few if 2 * len(few[name]) <= len(columns[name])), key=lambda name: len(few[name])
+    )
+    texts = {name: values for name, values in columns.items() if all(isinstance(value, str) for value in values)}
+    label = next(iter([*named, *repeated]), None)
+    texts.pop(label or "", None)
+    if label is None or not texts:
+        raise ValueError(
+            f"{data} must have a column of text and one of 2 to {MOST} labels, but has {', '.join(columns)}; write its "
+            "task file by hand (docs/data.md)"
+        )
+    prompts = [
+        name for name, values in texts.items() if 2 * sum(" " in value.strip() for value in values) > len(values)
+    ]
+    prompts = prompts or [max(texts, key=lambda name: sum(map(len, texts[name])))]
+    lines = [f"{{{name}}}" if len(prompts) == 1 else f"{name.capitalize()}: {{{name}}}" for name in prompts]
+    words = ", ".join(f"{_quoted(word)} = {_quoted(word)}" for word in few[label])
+    return f"labels in {label} ({', '.join(few[label])}), text in {' and '.join(prompts)}", (
+        f"[prompt]\ntemplate = {_quoted(chr(10).join([*lines, f'{label.capitalize()}:']))}\n\n"
+        "# A word for each label, which the model chooses by: best one that a text would go on with, such as great.\n"
+        f"[labels]\ncolumn = {_quoted(label)}\nwords = {{ {words} }}\n"
+    )
+
+
+def _labels(values: Sequence[Any]) -> list[str]:
+    """The different values of a column, as a task file writes labels; none where a value is of another type."""
+    if not all(isinstance(value, str | int) and value != "" for value in values):
+        return []
+    return sorted({value if isinstance(value, str) else json.dumps(value) for value in values}, key=_order)
+
+
+def _order(label: str) -> tuple[float, str]:
+    return (float(label) if re.fullmatch(r"-?\d+", label) else 0.0), label
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
