@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,16 @@ def test_the_page_counts_what_was_published() -> None:
     assert "{include} generated/coverage.inc" in (DOCS / "coverage.md").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[campaign.PartOn]]:
+    """Of the campaign real-accuracy, with small models in the place of its packages'."""
+    with pytest.MonkeyPatch.context() as patch:
+        packages(tmp_path_factory.mktemp("packages"), patch)
+        yield campaign.load(recipes.find("campaigns", "real-accuracy")).on("cpu", price)
+
+
 def test_each_reported_accuracy_has_a_counterpart_on_a_real_model_or_a_sentence_why_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: list[campaign.PartOn],
 ) -> None:
     reported = sum(row["metric"] == "accuracy" for row in REFERENCE.rows)
     none = elements.counterparts(REFERENCE, [])
@@ -112,8 +121,6 @@ def test_each_reported_accuracy_has_a_counterpart_on_a_real_model_or_a_sentence_
     text = elements.text([], [], REFERENCE)
     assert f"Of the {reported} that the papers report, " in text
     assert all(row.lacks in text for row in ROWS)
-    packages(tmp_path, monkeypatch)
-    parts = campaign.load(recipes.find("campaigns", "real-accuracy")).on("cpu", price)
     real = [cell for on in parts for cell in on.cells if "SmolLM2" in cell.model_path]
     made = elements.counterparts(REFERENCE, real)  # once the campaign has run
     assert {place for counts in made.values() for place in counts} == {"another pretrained model"}
@@ -132,10 +139,8 @@ def test_each_reported_accuracy_has_a_counterpart_on_a_real_model_or_a_sentence_
 
 
 def test_runs_of_a_papers_table_take_as_many_steps_and_with_several_directions_as_many_forwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: list[campaign.PartOn],
 ) -> None:
-    packages(tmp_path, monkeypatch)
-    parts = campaign.load(recipes.find("campaigns", "real-accuracy")).on("cpu", price)
     papers = {on.part.name: on.cells for on in parts if on.part.name.startswith("papers-")}
     several = defaultdict[tuple[str, str], set[float]](set)
     for name, cells in papers.items():

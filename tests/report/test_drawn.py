@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import statistics
 from collections.abc import Iterator, Sequence
@@ -22,19 +23,20 @@ from zobench.report.chart import Chart
 from zobench.report.formats import latex, markdown
 from zobench.report.plot import Plot
 from zobench.report.quantity import rounded
-from zobench.result import Result
 
 PLOTS = {item.name: item for item in artifacts.load_all()[0] if isinstance(item, Plot)}
 OF_CELLS = [name for name, plot in PLOTS.items() if plot.table is not None]
 
 
 @pytest.fixture(scope="module", params=["published", "empty"])
-def stored(request: pytest.FixtureRequest) -> Sequence[Result]:
-    return published() if request.param == "published" else []
+def stored(request: pytest.FixtureRequest) -> str:
+    """Which results are drawn."""
+    return str(request.param)
 
 
-def made(plot: Plot, stored: Sequence[Result]) -> Artifact:
-    return artifacts.make(plot, stored, Reference.load())[0]
+@functools.cache
+def made(name: str, stored: str) -> Artifact:
+    return artifacts.make(PLOTS[name], published() if stored == "published" else [], Reference.load())[0]
 
 
 def drawn(chart: Chart) -> list[Axes]:
@@ -46,9 +48,9 @@ def near(value: float) -> str:
 
 
 @pytest.mark.parametrize("name", OF_CELLS)
-def test_bars_lines_and_maps_show_the_numbers_that_are_written(name: str, stored: Sequence[Result]) -> None:
+def test_bars_lines_and_maps_show_the_numbers_that_are_written(name: str, stored: str) -> None:
     plot = PLOTS[name]
-    artifact = made(plot, stored)
+    artifact = made(name, stored)
     written = rows(frames.csv(artifact.frame))
     machines = sorted({row["machine"] for row in written if row["machine"]}) or [""]
     assert len(artifact.charts) == len(machines)
@@ -115,10 +117,10 @@ def check_map(plot: Plot, artifact: Artifact, chart: Chart, machine: str) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in OF_CELLS if PLOTS[name].kind != "heatmap"])
-def test_the_tables_print_the_numbers_of_the_csv(name: str, stored: Sequence[Result]) -> None:
+def test_the_tables_print_the_numbers_of_the_csv(name: str, stored: str) -> None:
     table = PLOTS[name].table
     assert table is not None
-    artifact = made(PLOTS[name], stored)
+    artifact = made(name, stored)
     printed: dict[frozenset[str], set[str]] = {}
     for sheet in artifact.sheets:
         for group in sheet.groups:
@@ -138,10 +140,10 @@ def test_the_tables_print_the_numbers_of_the_csv(name: str, stored: Sequence[Res
             assert latex.escape(told) in texts["tex"]
 
 
-def test_timelines_curves_and_points_are_those_of_their_csv(stored: Sequence[Result]) -> None:
+def test_timelines_curves_and_points_are_those_of_their_csv(stored: str) -> None:
     for plot in PLOTS.values():
         if plot.table is None:
-            artifact = made(plot, stored)
+            artifact = made(plot.name, stored)
             for chart in artifact.charts:
                 told = [row for row in rows(frames.csv(artifact.frame)) if row.get("figure", chart.name) == chart.name]
                 _check_recorded(plot, chart, told)

@@ -211,7 +211,6 @@ def test_conditions_that_nothing_fulfils_say_so(root: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--where", "seed"], "`--where` needs KEY=VALUE, but got 'seed'; "),
         (["--sort", "sped"], "unknown key 'sped'; did you mean "),
         (["results", "--results", "b"], "`--results` names the folder, but got 'results' too; leave one of them out"),
         (["nowhere"], "`DIR` must be a folder, but got 'nowhere'; create it first"),
