@@ -13,6 +13,7 @@ from zobench.execute.selfcompare import ALARMS, COMPARISONS, MISSES, SLOWDOWN, C
 from zobench.machine.device import choose_device
 from zobench.recipes import matrix
 from zobench.runspec import RunSpec
+from zobench.session.inputs import check_results, parse_percent, parse_seconds
 from zobench.session.self_comparison import compare_with_itself
 from zobench.store import query
 
@@ -21,10 +22,18 @@ USUAL = "model=opt-mini,seq_len=512,batch_size=2,steps=30,warmup=3"
 
 
 def self_compare(
-    cell: str | None, results: Path, count: int | None, slowdown: float | None, budget: float | None
+    cell: str | None, other: str | None, results: Path, count: int | None, slowdown: str | None, budget: str | None
 ) -> NoReturn:
     """Runs the comparisons, prints each and what they come to. Ends in ``typer.Exit``: 1 if there were too many false
     alarms, or the slowdown was missed too often."""
+    if other is not None:
+        raise ValueError(f"`--self-test` compares one cell with itself, but got a second, {other!r}; leave it out")
+    if count is not None and count < 1:
+        raise ValueError(f"`--comparisons >= 1` must hold, but got {count}; leave it out for 20")
+    share = SLOWDOWN if slowdown is None else parse_percent("--slowdown", slowdown)
+    if share == 0:
+        raise ValueError("`--slowdown` must be above 0%, but got 0%; leave it out for 5%")
+    check_results(results)
 
     def show(number: int, comparison: Comparison) -> None:
         screen.say(f"{number:>2}  {_line(comparison)}", "default")
@@ -32,7 +41,7 @@ def self_compare(
     screen = Terminal()
     done = compare_with_itself(
         _cell(cell or USUAL, results), results, screen, count=COMPARISONS if count is None else count,
-        slowdown=SLOWDOWN if slowdown is None else slowdown, budget=budget, show=show,
+        slowdown=share, budget=parse_seconds("--budget", budget), show=show,
     )  # fmt: skip
     print(page(done))
     raise typer.Exit(int(not done.is_passed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from zobench.cli.checks import check_file, check_there, tell_empty
 from zobench.cli.common import DataDir, Device, Quiet, Stored, app
 from zobench.cli.usage import LOOK, TUNE
 from zobench.runspec import suggestion
-from zobench.session.inputs import check_folder, check_results, parse_percent, parse_seconds
+from zobench.session.inputs import check_folder, check_results, parse_percent
 from zobench.stats.significance import exceeds
 from zobench.store import Store, printable
 
@@ -132,7 +132,9 @@ def compare(
                 "`--tolerance`, `--fail-on-regression`, `--across-machines` and `--format` are not for --self-test; "
                 "leave them out"
             )
-        _self_test(before, after, results, count, slowdown, budget)
+        from zobench.cli.self_compare import self_compare
+
+        self_compare(before, after, results, count, slowdown, budget)
     if before is None or after is None:
         raise ValueError("`compare` needs A and B, but got one of them at most; name both, or add --self-test")
     if (count, slowdown, budget) != (None, None, None):
@@ -177,22 +179,6 @@ def _regressed(comparison: Comparison, bound: float) -> bool:
     for line in worse:
         errors.print(printable(f"regression: {line}"), style="red", markup=False, soft_wrap=True)
     return bool(worse)
-
-
-def _self_test(
-    cell: str | None, other: str | None, results: Path, count: int | None, slowdown: str | None, budget: str | None
-) -> NoReturn:
-    from zobench.cli.self_compare import self_compare
-
-    if other is not None:
-        raise ValueError(f"`--self-test` compares one cell with itself, but got a second, {other!r}; leave it out")
-    if count is not None and count < 1:
-        raise ValueError(f"`--comparisons >= 1` must hold, but got {count}; leave it out for 20")
-    share = None if slowdown is None else parse_percent("--slowdown", slowdown)
-    if share == 0:
-        raise ValueError("`--slowdown` must be above 0%, but got 0%; leave it out for 5%")
-    check_results(results)
-    self_compare(cell, results, count, share, parse_seconds("--budget", budget))
 
 
 Base = Annotated[str, typer.Option("--model", metavar="PLACE", help="Its base weights, if they lie elsewhere now.")]

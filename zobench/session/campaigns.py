@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zobench.cost.budget import price
-from zobench.execute import campaign as progress
+from zobench.execute import campaign as campaigns
 from zobench.execute import idle, plan, together
 from zobench.execute.campaign import Outlook
 from zobench.execute.sweep import Summary
@@ -82,7 +82,7 @@ class CampaignRun:
         _check_turns(parts)
         room, rates = plan.limits(session.device, session.disk_dir), session.rates_now
         runs = self.runs()
-        return [progress.outlook(on, runs, rates, room, self._retry) for on in parts], runs
+        return [campaigns.outlook(on, runs, rates, room, self._retry) for on in parts], runs
 
     def go(self, outlooks: Sequence[Outlook], budget: float | None = None) -> Summary:
         """Runs the parts that are left, in order, as long as ``budget`` seconds hold the next one. Returns what all of
