@@ -134,7 +134,7 @@ class Shown:
 def shown(results: Sequence[Result], filled: Sequence[Filled], reference: Reference) -> dict[str, Shown]:
     """Name -> what it shows, of the papers' tables and figures. ``filled``: the cells of these tables."""
     from zobench.report.artifacts import load_all, shows
-    from zobench.report.facts import Facts
+    from zobench.report.facts import FactTable
     from zobench.report.plot import Plot
     from zobench.report.render import grids
     from zobench.report.summary import frame
@@ -155,7 +155,7 @@ def shown(results: Sequence[Result], filled: Sequence[Filled], reference: Refere
             ]
             more = {"predicted": sum(cell.forecast is not None and cell.value is None for cell in found)}
         title = item.title.rpartition(" (")[0]
-        made[item.name] = Shown(title=title, cells=cells, is_facts=isinstance(item, Facts), **more)
+        made[item.name] = Shown(title=title, cells=cells, is_facts=isinstance(item, FactTable), **more)
     return made
 
 
