@@ -1,4 +1,4 @@
-"""A real model that does not fit the device: OPT-1.3B in fp32 (5.3 GB of weights) streamed from disk."""
+"""Real models that do not fit the device, in fp32, streamed from disk."""
 
 import pytest
 
@@ -11,15 +11,14 @@ GB = 10**9
 
 
 @pytest.mark.slow
-def test_opt_1_3b_streams_from_disk_in_1_6_gb_with_transfers_under_the_computation(tmp_path):
-    if free_disk_bytes(tmp_path) < 6 * GB or (available_host_bytes() or 4 * GB) < 3 * GB:
-        pytest.skip("needs 6 GB of disk and 3 GB of memory")
-    spec = RunSpec(
-        model="OPT-1.3B", engine="offload", tier="disk", seq_len=64, steps=1, warmup=0, device="cpu"
-    )  # fmt: skip
+def test_opt_350m_streams_from_disk_in_a_third_of_its_bytes_with_transfers_under_the_computation(tmp_path):
+    """1.3 GB of weights; its table and three slots are 0.26 GB."""
+    if free_disk_bytes(tmp_path) < 2 * GB:
+        pytest.skip("needs 2 GB of disk")
+    spec = RunSpec(model="OPT-350M", engine="offload", tier="disk", seq_len=256, steps=1, warmup=0, device="cpu")
     result = run_in_process(spec, disk_dir=tmp_path)
     assert result.outcome is Outcome.OK, result.traceback
-    assert result.memory["device_peak_bytes"] <= 1.6 * GB
+    assert result.memory["device_peak_bytes"] <= 0.44 * GB
     busy = {
         kind: [(a, b) for _, k, _, a, b in result.timeline if k == kind] for kind in ("upload", "compute", "offload")
     }
