@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zobench.machine.files import replace
 from zobench.machine.texts import duration
-from zobench.selftest.run import CHECKS, selftest
+from zobench.selftest import run
 from zobench.session.machine import LocalMachine
 
 
@@ -18,7 +18,7 @@ def selftest_first(session: LocalMachine, seconds: float) -> None:
     if _passed(path, session):
         return
     with session.monitor.busy("selftest, about " + duration(seconds)):
-        verdict = selftest(session.device, seconds, CHECKS, disk_dir=session.disk_dir)
+        verdict = run.selftest(session.device, seconds, run.CHECKS, disk_dir=session.disk_dir)
     session.say(verdict.page(), "yellow" if verdict.failed else "dim")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
