@@ -214,7 +214,9 @@ def predict(
     check_results(results)
     check_folder("--register", register)
     speed = 0 if disk is None else _positive("--disk", disk)
-    (card,) = _gpus(gpu, link, anchor) if gpu != "all" else _refuse_all()
+    if gpu == "all":
+        raise ValueError("`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them")
+    (card,) = _gpus(gpu, link, anchor)
     values = changed(named(changes, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
     matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", values)
     cells = tuple(
@@ -233,7 +235,3 @@ def predict(
     rows = [{**forecast_view.prediction_dict(each), "fits": each.fits} for each in predictions]
     if not console.write_json(output, rows):
         print(forecast_view.tables(matrix.tables, predictions, card, results, form), end="")
-
-
-def _refuse_all() -> list[Gpu]:
-    raise ValueError("`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them")

@@ -117,7 +117,9 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
     }
     common = {name: cells[0] for name, cells in about.items() if len(results) > 1 and len(set(cells)) == 1}
     count = f"{len(results)} run{'' if len(results) == 1 else 's'}"
-    console.print(Text(count, style="bold").append(_all(common), style="default"), soft_wrap=True)
+    shared = printable(", ".join(f"{name} {value}" if name in _COUNTS else value for name, value in common.items()))
+    text = Text(count, style="bold").append(f", all: {shared}" if shared else "", style="default")
+    console.print(text, soft_wrap=True)
     measured = [metrics(result) for result in results]
     show(
         console,
@@ -166,11 +168,6 @@ def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[ListColu
         cells = ["" if (value := one.get(name)) is None else f"{scale * value:.1f}" for one in measured]
         columns += [ListColumn(title, cells, right=True, kept=True)] if any(cells) else []
     return columns
-
-
-def _all(common: dict[str, str]) -> str:
-    told = [f"{name} {value}" if name in _COUNTS else value for name, value in common.items()]
-    return f", all: {printable(', '.join(told))}" if told else ""
 
 
 def _other(result: Result, label: str, width: int) -> str:

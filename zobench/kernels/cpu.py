@@ -294,15 +294,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_helpers.cache_clear)
 
 
-def _piece_size(numel: int, threads: int) -> int:
-    """A multiple of TILE: several per thread, so that a busy core takes fewer, yet few calls from Python."""
-    return min(max(-(-numel // (8 * threads * TILE)), SMALLEST), LARGEST) * TILE
-
-
 def _spread(kernel: Callable[..., None], numel: int, *arguments: Any) -> None:
     """``kernel(begin, end, *arguments)`` over [0, numel), in pieces taken by torch's number of threads."""
     threads = torch.get_num_threads()
-    size = _piece_size(numel, threads)
+    # a multiple of TILE: several per thread, so that a busy core takes fewer, yet few calls from Python
+    size = min(max(-(-numel // (8 * threads * TILE)), SMALLEST), LARGEST) * TILE
     begins = iter(range(0, numel, size))
 
     def work() -> None:

@@ -76,7 +76,8 @@ def _multiply(a: Tensor, constant: int) -> tuple[Tensor, Tensor]:
 def box_muller(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Two float32 normals from two int64 words: x gives the radius, y the angle (its low 2 bits the quadrant)."""
     uniform = ((x >> 1).to(torch.float32) + 0.5) * 2.0**-31
-    radius = _sqrt(_log(uniform) * -2.0)
+    # through float64: torch's own float32 root on the CPU is a last place off now and then
+    radius = (_log(uniform) * -2.0).to(torch.float64).sqrt().to(torch.float32)
     y = y.to(torch.int32)
     angle = (y >> 2).to(torch.float32) * ANGLE
     square = angle * angle
@@ -85,11 +86,6 @@ def box_muller(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     radius = torch.where((y & 2) != 0, -radius, radius)
     swap = (y & 1) != 0
     return radius * torch.where(swap, sine, cosine), radius * torch.where(swap, cosine, sine)
-
-
-def _sqrt(x: Tensor) -> Tensor:
-    """Rounded correctly, through float64: torch's own float32 root on the CPU is a last place off now and then."""
-    return x.to(torch.float64).sqrt().to(torch.float32)
 
 
 def _log(u: Tensor) -> Tensor:

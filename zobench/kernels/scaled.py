@@ -33,7 +33,8 @@ def pack(packing: Packing, weights: Tensor, slot: Tensor) -> None:
             values.copy_(source)
             continue
         torch.linalg.vector_norm(source, float("inf"), dim=1, keepdim=True, dtype=torch.float32, out=scale)
-        scale.div_(_largest(scale)).clamp_(min=torch.finfo(torch.float32).tiny)
+        # divided by a tensor: CUDA multiplies by the reciprocal of a number, which is rounded
+        scale.div_(torch.full((), E4M3_MAX, device=scale.device)).clamp_(min=torch.finfo(torch.float32).tiny)
         rows = max(1, (CUDA_CHUNK_ELEMENTS if source.is_cuda else CHUNK_ELEMENTS) // piece.width)
         for first in range(0, piece.rows, rows):
             chunk = slice(first, first + rows)
@@ -77,11 +78,6 @@ def _views(packing: Packing, piece: Rows, weights: Tensor, slot: Tensor) -> tupl
         return source, values, None
     scales = slot[piece.scales : piece.scales + 4 * piece.rows]
     return source, values, scales.view(torch.float32).unsqueeze(1)
-
-
-def _largest(like: Tensor) -> Tensor:
-    """448 as a tensor: CUDA multiplies by the reciprocal of a number, which is rounded."""
-    return torch.full((), E4M3_MAX, device=like.device)
 
 
 @functools.cache

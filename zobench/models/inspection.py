@@ -19,7 +19,6 @@ from zobench.models.kinds import all_linear, kinds_of, overcounted, uncounted
 from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel
 
 _LONGEST = 400
@@ -117,11 +116,15 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
         )  # fmt: skip
         model = build(blank, "bf16")
     layers = blocks(model)
-    hidden = _most(text, "hidden_size", _first_table(model).shape[1])
+    table: Any = model.get_input_embeddings().weight
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    hidden = _most(text, "hidden_size", table.shape[1])
+    inside = set(layers.parameters())
+    resident_sizes = tuple(parameter.numel() for parameter in model.parameters() if parameter not in inside)
     return dataclasses.replace(
-        blank, hidden=hidden, tied=_is_tied(model), embedding_width=_first_table(model).shape[1],
+        blank, hidden=hidden, tied=getattr(head, "weight", None) is table, embedding_width=table.shape[1],
         attention_widths=_attention_widths(text, heads, hidden), kinds=kinds_of(layers, text, heads, hidden),
-        resident_sizes=_outside(model, layers), all_linear=all_linear(layers), uncounted=uncounted(layers),
+        resident_sizes=resident_sizes, all_linear=all_linear(layers), uncounted=uncounted(layers),
         overcounted=overcounted(layers, text), max_positions=positions - _unused(model),
         whole_attention=model.config._attn_implementation == "eager",
     )  # fmt: skip
@@ -153,20 +156,6 @@ def _most(text: Any, key: str, default: int) -> int:
     """A number of a text configuration, of its layers the largest; ``default`` where it has none."""
     layers = list(text.per_layer_config) if getattr(text, "is_heterogeneous", False) else [text]
     return max(int(getattr(layer, key, None) or default) for layer in layers)
-
-
-def _first_table(model: PreTrainedModel) -> Any:
-    return model.get_input_embeddings().weight
-
-
-def _is_tied(model: PreTrainedModel) -> bool:
-    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return head is not None and getattr(head, "weight", None) is _first_table(model)
-
-
-def _outside(model: PreTrainedModel, layers: nn.ModuleList) -> tuple[int, ...]:
-    inside = set(layers.parameters())
-    return tuple(parameter.numel() for parameter in model.parameters() if parameter not in inside)
 
 
 def _unused(model: PreTrainedModel) -> int:

@@ -21,7 +21,8 @@ def identified(spec: RunSpec) -> RunSpec:
     there, has no config.json or no weights, or is not what it was.
     """
     if not spec.config_hash:
-        spec = _named_by_the_hub(spec)
+        if (listed_name := _LISTED.get(spec.model.lower())) is not None and not spec.name:
+            spec = spec.replace(model=listed_name)
         if is_registered(spec.model):
             if spec.name:
                 raise ValueError(
@@ -64,12 +65,6 @@ def shown_name(given: str) -> str:
 
 _LISTED = {model.hub_id.lower(): model.name for model in ARCHITECTURES if model.hub_id}
 """Id on the hub, in small letters, to the name of a model of the list."""
-
-
-def _named_by_the_hub(spec: RunSpec) -> RunSpec:
-    """A hub id of the list is the model of the list."""
-    name = _LISTED.get(spec.model.lower())
-    return spec if name is None or spec.name else spec.replace(model=name)
 
 
 def _check_unchanged(spec: RunSpec, path: str, config: str, weights: str) -> None:

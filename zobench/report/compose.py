@@ -152,7 +152,9 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = F
     if machine is not None and measured(grid):
         remarks = [f"(x) is measured / paper; {measured_on(cells, machine)}."]
     else:
-        remarks = [*([table.caption] if table.caption else []), _unmeasured(table)]
+        reproduce = f"`zobench reproduce {table.name}` measures here what this machine can"
+        how = reproduce if table.runner else "no runner does it"
+        remarks = [*([table.caption] if table.caption else []), f"Nothing measured yet: {how}."]
     if fill and any(_foretold(cell) for cell in cells):
         remarks.append(f"~(x) is predicted / paper, for the {places(cells)}.")
     if any(cell.paper and cell.paper["status"] == "oom" for cell in cells):
@@ -169,14 +171,6 @@ def _artifact_name(paper: Mapping[str, str]) -> str:
 def hardware(paper: Mapping[str, str]) -> str:
     """``2x H20-96GB``, or nothing where the paper does not say."""
     return f"{paper['gpus'] or '1'}x {paper['gpu']}" if paper["gpu"] else ""
-
-
-def _unmeasured(table: Table) -> str:
-    """Why there is no measured value, and how to get one."""
-    how = (
-        f"`zobench reproduce {table.name}` measures here what this machine can" if table.runner else "no runner does it"
-    )
-    return f"Nothing measured yet: {how}."
 
 
 def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:

@@ -94,7 +94,8 @@ def of(table: Table, cell: TableCell, card: Gpu) -> Forecast | None:
         return None
     row = cell.paper
     if row is not None and cell.metric.name == "link_rate":
-        return _transfer(row, card)
+        rate, notes = transfers.rate(row, card), (FITTED,) if transfers.is_anchor(row) else ()
+        return Forecast(value=rate, share=transfers.share(card), gpu=card, of_engine=False, notes=notes)
     if row is not None and cell.metric.name in _PROGRAMS and (row["paper"], _family(row)) in PROGRAMS:
         return _program(row, cell.metric.name, card)
     if cell.metric.name not in VALUES:
@@ -117,13 +118,6 @@ def _program(row: Mapping[str, str], metric: str, card: Gpu) -> Forecast:
         notes.append(f"What the paper reports is contradicted: {reason}.")
     value = None if full else _PROGRAMS[metric](cell, card)
     return Forecast(value=value, share=share, gpu=card, of_engine=False, notes=tuple(notes))
-
-
-def _transfer(row: Mapping[str, str], card: Gpu) -> Forecast:
-    notes = (FITTED,) if transfers.is_anchor(row) else ()
-    return Forecast(
-        value=transfers.rate(row, card), share=transfers.share(card), gpu=card, of_engine=False, notes=notes
-    )  # fmt: skip
 
 
 def _engine(fields: Mapping[str, Any], cell: TableCell, card: Gpu) -> Forecast:

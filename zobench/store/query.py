@@ -55,8 +55,9 @@ def ordered(results: Sequence[Result], field: str) -> list[Result]:
     columns = dict.fromkeys([*COLUMNS, *(name for values in rows for name in values)])
     if field not in columns:
         raise ValueError(f"unknown key {field!r}; {suggestion(field, columns)}")
-    order = sorted(range(len(rows)), key=lambda index: _sort_key(rows[index].get(field)))
-    return [results[index] for index in order]
+    values = [columns.get(field) for columns in rows]
+    keys = [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]
+    return [results[index] for index in sorted(range(len(rows)), key=keys.__getitem__)]
 
 
 def usual_order(results: Iterable[Result]) -> list[Result]:
@@ -152,7 +153,3 @@ def _has(result: Result, key: str) -> tuple[Any, ...]:
     if key == "model":
         return (result.spec.model.casefold(),)
     return (str(result.outcome),) if key == "outcome" else (result.spec.value(key),)
-
-
-def _sort_key(value: Any) -> tuple[bool, bool, Any]:
-    return (value is None, isinstance(value, str), 0 if value is None else value)

@@ -150,7 +150,9 @@ def _parts(keep_text: bool) -> Mapping[str, Form]:
         "power": _fields(_of(_POWER) | {"throttle_reasons": _items(_form("|".join(map(re.escape, THROTTLE.values())))),
                                         "notes": text}),
         "parts": _numbers(*_PARTS),
-        "timeline": _timeline,
+        "timeline": lambda rows: [
+            [*(word if word in _EVENTS else "other" for word in row[:2]), *row[2:]] for row in rows
+        ],
         "trace": _numbers("seconds", "rss_bytes", "device_bytes"),
         "evaluation": _evaluation(text),
         "warnings": _as_it_is if keep_text else _disturbances,
@@ -170,7 +172,11 @@ def _environment(text: Form) -> Form:
     programs = "|".join(map(re.escape, _builtin_names()["program"]))
     program = _form(rf"({programs}) [0-9a-f]{{7}}(\+[0-9a-f]{{7}})?(, (torch|transformers|Python) {_VERSION})*")
     texts = text if text is _as_it_is else None
-    options = {name: _option for method in METHODS.builtin() for name in method.options}
+    options = {
+        name: lambda value: value if value in _OPTION_WORDS else _number(value)
+        for method in METHODS.builtin()
+        for name in method.options
+    }
     shown = _fields({
         **_of(_FACTS), "machine": _machine, "hardware": hardware, "software": versions, "versions": versions,
         "device": device, "gpu": _fields(gpu), "cuda": _form(rf"(ROCm )?{_VERSION}"), "os": _form(_OS),
@@ -229,10 +235,6 @@ def _disturbances(warnings: list[str]) -> list[str]:
     ]
 
 
-def _timeline(rows: list[list[Any]]) -> list[list[Any]]:
-    return [[*(word if word in _EVENTS else "other" for word in row[:2]), *row[2:]] for row in rows]
-
-
 def _machine(value: Any) -> Any:
     """The id of a machine without those of its words that are no part of a maker's name for a processor."""
     if not isinstance(value, str) or not re.fullmatch(MACHINE, value):
@@ -256,10 +258,6 @@ def _or(value: Any, other: str) -> Any:
 
 def _number(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | None) else _OUT
-
-
-def _option(value: Any) -> Any:
-    return value if value in _OPTION_WORDS else _number(value)
 
 
 def _numbers_alone(value: Any) -> Any:

@@ -34,8 +34,15 @@ def events(name: str, timeline: Sequence[Sequence[Any]], about: Mapping[str, Any
     lanes = list(dict.fromkeys([lane for lane, *_ in timeline]))
     lanes.sort(key=lambda lane: _ORDER.index(lane) if lane in _ORDER else len(_ORDER))
     threads = {lane: number for number, lane in enumerate(lanes, 1)}
+    operations = [
+        {
+            "ph": "X", "name": f"{kind} {block}", "cat": kind, "pid": _PROCESS, "tid": threads[lane],
+            "ts": start * 1e6, "dur": (end - start) * 1e6, "args": {"block": block, "kind": kind},
+        }
+        for lane, kind, block, start, end in timeline
+    ]  # fmt: skip
     return {
-        "traceEvents": [*_names(name, threads), *(_operation(threads, *event) for event in timeline)],
+        "traceEvents": [*_names(name, threads), *operations],
         "displayTimeUnit": "ms",
         "otherData": dict(about),
     }
@@ -51,13 +58,6 @@ def _names(name: str, threads: dict[str, int]) -> list[dict[str, Any]]:
 
 def _metadata_event(name: str, thread: int, values: dict[str, Any]) -> dict[str, Any]:
     return {"ph": "M", "name": name, "pid": _PROCESS, "tid": thread, "args": values}
-
-
-def _operation(threads: dict[str, int], lane: str, kind: str, block: int, start: float, end: float) -> dict[str, Any]:
-    return {
-        "ph": "X", "name": f"{kind} {block}", "cat": kind, "pid": _PROCESS, "tid": threads[lane],
-        "ts": start * 1e6, "dur": (end - start) * 1e6, "args": {"block": block, "kind": kind},
-    }  # fmt: skip
 
 
 def _about(result: Result) -> dict[str, Any]:

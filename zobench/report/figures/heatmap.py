@@ -99,7 +99,9 @@ def _cell(frame: Frame, x: int, y: int, mark: Mark, reported: float | None, mapp
         legend.predicted()
     axes.add_patch(_square(x, y, facecolor="none", edgecolor="white", linewidth=1.2))
     if mark.value is None and mark.failure:
-        _failed(axes, x, y - (0.2 if reported is not None else 0), legend.failure(mark.failure))
+        height = y - (0.2 if reported is not None else 0)
+        axes.add_line(Line2D([x], [height], marker="s", markersize=8, color="white", zorder=5))
+        axes.add_line(cross([x], [height], legend.failure(mark.failure), style.INK))
     elif mark.value is None:
         legend.add(3, "not run", Patch(facecolor=fill, **_EMPTY))
     lines = [rounded(mark.value, ",.0f")] if mark.value is not None else [""] if mark.failure else []
@@ -108,11 +110,6 @@ def _cell(frame: Frame, x: int, y: int, mark: Mark, reported: float | None, mapp
         legend.paper()
     for text, height_of in zip(lines, ([y - 0.2, y + 0.2] if len(lines) == 2 else [y]), strict=False):
         _write(axes, x, height_of, text, fill, hidden)
-
-
-def _failed(axes: Axes, x: float, y: float, marker: str) -> None:
-    axes.add_line(Line2D([x], [y], marker="s", markersize=8, color="white", zorder=5))
-    axes.add_line(cross([x], [y], marker, style.INK))
 
 
 def _write(axes: Axes, x: float, y: float, text: str, fill: str, hidden: bool) -> None:

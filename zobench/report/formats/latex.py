@@ -60,19 +60,13 @@ def _lines(sheet: Sheet) -> Iterator[str]:
     )
     yield rf"\caption{{{escape(sheet.title)}: {escape(sheet.source)}.}}"
     yield rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', sheet.label)}}}"
-    for groups in _side_by_side(sheet):
+    is_narrow = sum(len(group.columns) for group in sheet.groups) <= WIDEST  # then all stand in one row
+    for groups in [list(sheet.groups)] if is_narrow else [[group] for group in sheet.groups]:
         yield from _tabular(sheet, groups)
     yield r"\begin{minipage}{\linewidth}\footnotesize\medskip"
     yield from (escape(remark) + r"\par" for remark in sheet.remarks)
     yield from (rf"\textsuperscript{{{i}}} {escape(note)}\par" for i, note in enumerate(sheet.notes, 1))
     yield from (r"\end{minipage}", r"\end{table*}", "")
-
-
-def _side_by_side(sheet: Sheet) -> list[list[Group]]:
-    """All groups beside each other where the page is wide enough, else each on its own."""
-    if sum(len(group.columns) for group in sheet.groups) <= WIDEST:
-        return [list(sheet.groups)]
-    return [[group] for group in sheet.groups]
 
 
 def _tabular(sheet: Sheet, groups: Sequence[Group]) -> Iterator[str]:
