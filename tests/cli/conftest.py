@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.rates import calibrate
-from zobench import cli
+from tests.support.stores import command
 from zobench.execute import plan, process
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Facts, Outcome, Result
@@ -37,15 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str) -> Path:
 @pytest.fixture
 def zobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Runs the command in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            cli.main(arguments)
-        out, err = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-    return run
+    return partial(command, capsys)
 
 
 @pytest.fixture

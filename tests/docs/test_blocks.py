@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.blocks import PAGES, ROOT, RUNNABLE, blocks, commands, faults, missing, runner
 from tests.support.rates import calibrate
-from zobench import cli, programs
+from tests.support.stores import command
+from zobench import programs
 from zobench.execute import process, sweep
 from zobench.measure.environment import fingerprint_without_torch
 
@@ -52,10 +53,8 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
             continue
         for (program, *words), shown in commands(block):
             assert program == "zobench", f"{block.place}: {program} is not run by tests; say why"
-            with pytest.raises(SystemExit) as ended:
-                cli.main(words)
-            out, err = capsys.readouterr()
-            assert not ended.value.code, f"{block.place}: {err}"
+            code, out, err = command(capsys, *words)
+            assert code == 0, f"{block.place}: {err}"
             lacking = missing(shown, out + "\n" + err, exact=block.mark == "exact")
             assert not lacking, f"{block.place} shows {lacking!r}, but it printed:\n{out}{err}"
 

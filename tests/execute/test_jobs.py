@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.rates import CALIBRATION
+from tests.support.stores import command
 from tests.support.submissions import cell, submitted
-from zobench import cli
 from zobench.cli.jobs import Wanted, submits
 from zobench.execute import jobs, rates, slurm
 from zobench.execute.jobs import JobReport, QueueEntry, submitit_or_remedy
@@ -216,10 +216,8 @@ def test_mistakes_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit) as ended:
-        cli.main(line.split())
-    assert ended.value.code == code
-    assert capsys.readouterr().err.splitlines()[-1] == f"zobench: {told}"
+    ended, _, err = command(capsys, *line.split())
+    assert (ended, err.splitlines()[-1]) == (code, f"zobench: {told}")
 
 
 def test_without_submitit_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,19 +304,13 @@ def test_a_sweep_that_cannot_be_reached_is_not_said_to_be_over(
 ) -> None:  # fmt: skip
     made = submitted(tmp_path, executor=executor, place=place)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["cancel", "--results", str(tmp_path)])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(f"zobench: {told}")
+    code, _, err = command(capsys, "cancel", "--results", str(tmp_path))
+    assert code == 2
+    assert err.startswith(f"zobench: {told}")
     assert not jobs.is_cancelled(made)
-    cli_main("status", "--results", str(tmp_path))
-    assert "3 unknown" in capsys.readouterr().out
-
-
-def cli_main(*arguments: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    assert ended.value.code == 0
+    code, out, _ = command(capsys, "status", "--results", str(tmp_path))
+    assert code == 0
+    assert "3 unknown" in out
 
 
 def test_status_and_other_sweeps_need_no_submitit(tmp_path: Path) -> None:
@@ -359,10 +351,11 @@ def test_arrays_that_slurm_had_taken_are_cancelled_when_it_refuses_the_next(
 def test_nothing_is_submitted_into_a_store_that_a_sweep_writes(
     executor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Store(tmp_path).lock(), pytest.raises(SystemExit) as ended:
-        cli.main(["sweep", "smoke", "--executor", executor, "--device", "cpu", "--results", str(tmp_path)])
-    assert ended.value.code == 1
-    assert capsys.readouterr().err.splitlines()[-1] == (
+    words = ("sweep", "smoke", "--executor", executor, "--device", "cpu", "--results", str(tmp_path))
+    with Store(tmp_path).lock():
+        code, _, err = command(capsys, *words)
+    assert code == 1
+    assert err.splitlines()[-1] == (
         f"zobench: {tmp_path} must have one writer, but another sweep uses it; name another --results"
     )
     assert jobs.submissions(tmp_path) == []
@@ -386,8 +379,6 @@ def test_a_sweep_here_looks_for_submitted_cells_before_it_plans_and_once_it_has_
     monkeypatch.setattr("zobench.session.submitted.refuse_twice", refuse)
     monkeypatch.setattr("zobench.session.machine.calibration", lambda *_: CALIBRATION)
     monkeypatch.setattr("zobench.execute.sweep.run_in_process", lambda *_, **__: pytest.fail("it ran"))
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["sweep", "smoke", "--device", "cpu", "--results", str(tmp_path)])
-    assert ended.value.code == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "zobench: queued elsewhere"
+    code, _, err = command(capsys, "sweep", "smoke", "--device", "cpu", "--results", str(tmp_path))
+    assert (code, err.splitlines()[-1]) == (1, "zobench: queued elsewhere")
     assert locked == [False, True][:refused]

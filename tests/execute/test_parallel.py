@@ -21,7 +21,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from tests.support.processes import children, gone
 from tests.support.rank_results import one
-from zobench.cli import main
+from tests.support.stores import command
 from zobench.execute import rank
 from zobench.execute.process import check_start, run_in_process
 from zobench.machine.network import endpoint_of
@@ -336,10 +336,8 @@ def test_what_cannot_start_is_told_before_it_does(
 ) -> None:
     before = _meeting()
     model = ("--model=opt-tiny", "--engine=offload") if words[0] == "run" else ()
-    with pytest.raises(SystemExit) as ended:
-        main([*words, *model, "--device=cpu"])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == f"zobench: {said}\n"
+    code, _, err = command(capsys, *words, *model, "--device=cpu")
+    assert (code, err) == (2, f"zobench: {said}\n")
     assert _meeting() == before
 
 
@@ -360,9 +358,8 @@ def test_the_rendezvous_option_says_where_the_ranks_meet(
         return one(0, spec=spec)
 
     monkeypatch.setattr("zobench.execute.process.run_in_process", run)
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--model=opt-tiny", "--engine=offload", "--device=cpu", *PAIRS, f"--rendezvous={endpoint}"])
-    assert (ended.value.code, asked) == (0, [endpoint])
+    words = ("run", "--model=opt-tiny", "--engine=offload", "--device=cpu", *PAIRS, f"--rendezvous={endpoint}")
+    assert (command(capsys, *words)[0], asked) == (0, [endpoint])
 
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.stores import command
 from zobench import cli
 from zobench.durable import journal
 from zobench.execute import process
@@ -34,15 +36,7 @@ def zobench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr(process, "run_in_process", lambda spec, **_: measured(spec))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            cli.main(arguments)
-        out, err = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-    return run
+    return partial(command, capsys)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zobench import cli
+from tests.support.stores import command
 from zobench.finetune import run
 from zobench.recipes import matrix
 from zobench.runspec import RunSpec
@@ -52,10 +52,9 @@ def test_a_run_on_a_task_of_the_page(name: str, folder: Path) -> None:
 
 
 def test_the_command_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (command,) = re.findall(r"^\$ zobench (finetune .*)$", PAGE, re.MULTILINE)
-    with pytest.raises(SystemExit) as ended:
-        cli.main([*command.split(), "--device", "cpu", "--set", "batch_size=2"])
-    assert ended.value.code == 0, capsys.readouterr().err
+    (line,) = re.findall(r"^\$ zobench (finetune .*)$", PAGE, re.MULTILINE)
+    code, _, err = command(capsys, *line.split(), "--device", "cpu", "--set", "batch_size=2")
+    assert code == 0, err
     (result,) = Store(folder / "results").load()
     own = folder / "runs" / f"opt-tiny-reviews-zo-sgd-full-{result.spec.hash}"
     lines = (own / "curve.jsonl").read_text().splitlines()
@@ -63,9 +62,8 @@ def test_the_command_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str
         assert len(list(csv.DictReader(file))) == len(lines)
     assert [json.loads(line)["step"] for line in lines if '"loss"' in line] == [1, 2, 3, 4]
     assert list((own / "tensorboard").iterdir())
-    with pytest.raises(SystemExit):
-        cli.main(["results"])
-    assert "reviews" in (shown := capsys.readouterr().out)
+    shown = command(capsys, "results")[1]
+    assert "reviews" in shown
     assert "@" not in shown
 
 
@@ -76,19 +74,15 @@ def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(
     for name in ("reviews.toml", "poems.toml"):
         (folder / name).unlink()
     for data in ("reviews.jsonl", "poems.txt"):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["task", "new", data])
-        assert ended.value.code == 0
-        shown = capsys.readouterr().out
+        code, shown, _ = command(capsys, "task", "new", data)
+        assert code == 0
         assert data != "reviews.jsonl" or shown == told
         values = {"weights_path": "my-model", "task": shlex.split(shown)[-1], "steps": 1, "batch_size": 2}
         run(
             RunSpec(model="opt-tiny", weights="pretrained", seq_len=64, **values).resolve("cpu"),
             folder=folder / data[:5],
         )
-    with pytest.raises(SystemExit):
-        cli.main(["task", "new", "reviews.jsonl"])
-    assert capsys.readouterr().err == (
+    assert command(capsys, "task", "new", "reviews.jsonl")[2] == (
         "zobench: the task file must be new, but there is a reviews.toml; use --task reviews.toml, or remove it\n"
     )
 
@@ -97,10 +91,8 @@ def test_the_mistake_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str
     (told,) = re.findall(r"^zobench: reviews.toml: .*$", PAGE, re.MULTILINE)
     (folder / "reviews.toml").write_text(FILES["reviews.toml"].replace("{text}", "{txt}"))
     for words in (["finetune"], ["run", "--set", "weights_path=my-model", "--set", "weights=pretrained"]):
-        with pytest.raises(SystemExit) as ended:
-            cli.main([*words, "--model", "opt-tiny", "--task", "reviews.toml", "--device", "cpu"])
-        assert ended.value.code == 2
-        assert capsys.readouterr().err.splitlines()[-1] == told
+        code, _, err = command(capsys, *words, "--model", "opt-tiny", "--task", "reviews.toml", "--device", "cpu")
+        assert (code, err.splitlines()[-1]) == (2, told)
 
 
 def test_the_program_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,11 +115,7 @@ def test_a_matrix_takes_the_file_and_a_fresh_process_measures_it(
         ("reviews", "reviews.toml"), ("my-choices", "choices.toml"),
     ]  # fmt: skip
     words = ["weights=pretrained", "weights_path=my-model", "steps=2", "batch_size=2", "seq_len=32"]
-    with pytest.raises(SystemExit):
-        cli.main(
-            ["run", "--model", "opt-tiny", "--task", "choices.toml", "--device", "cpu", "--json", "-"]
-            + [f"--set={word}" for word in words]
-        )
-    result = json.loads(capsys.readouterr().out)
+    asked = ("run", "--model", "opt-tiny", "--task", "choices.toml", "--device", "cpu", "--json", "-")
+    result = json.loads(command(capsys, *asked, *(f"--set={word}" for word in words))[1])
     assert (result["outcome"], result["spec_hash"]) == ("ok", cells[1].hash)
     assert result["evaluation"]["task"]["counts"] == TASKS["choices.toml"]

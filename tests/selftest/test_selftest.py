@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.support.stores import command
 from zobench import RunSpec, cost
-from zobench.cli import main
 from zobench.engine.transfers.lanes import ThreadLanes
 from zobench.engine.weights.tiers import HostTier
 from zobench.kernels import cpu
@@ -246,19 +246,15 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
     """One check in its own process, as a user runs it; those that need a GPU say so."""
     file = tmp_path / "selftest.json"
     arguments = ["selftest", "--device=cpu", "--minutes=0.001", "--only=kernels", "--only=memory", f"--json={file}"]
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 0
-    page = capsys.readouterr().out
+    code, page, _ = command(capsys, *arguments)
+    assert code == 0
     assert "\nok        kernel bits    1.0 M elements of noise" in page
     assert "\nnot run   peak = ledger  needs a CUDA device\n" in page
     told = json.loads(file.read_text())
     assert [one["status"] for one in told["findings"]] == ["ok", "not run"]
     assert os.uname().nodename not in file.read_text() or len(os.uname().nodename) < 3
     monkeypatch.setattr(run, "isolated", lambda check, place: [Finding(check.name, Status.FAILED, "wrong")])
-    with pytest.raises(SystemExit) as ended:
-        main(arguments[:-1])
-    assert ended.value.code == 1
+    assert command(capsys, *arguments[:-1])[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -278,9 +274,8 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(arguments, told, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["selftest", *arguments])
-    assert (ended.value.code, capsys.readouterr().err) == (2, f"zobench: {told}\n")
+    code, _, err = command(capsys, "selftest", *arguments)
+    assert (code, err) == (2, f"zobench: {told}\n")
 
 
 # --- a sweep that begins with it --------------------------------------------------------------------------------------
@@ -305,26 +300,22 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
     monkeypatch.setattr(LocalMachine, "plan", lambda *_: SimpleNamespace(steps=[], rates=calibration))
     file = tmp_path / "mine.toml"
     file.write_text('selftest = "90s"\n[base]\nmodel = "opt-tiny"\n')
-    command = ["sweep", str(file), "--device=cpu", f"--results={tmp_path / 'results'}"]
+    words = ["sweep", str(file), "--device=cpu", f"--results={tmp_path / 'results'}"]
     for times in range(3):
-        with pytest.raises(SystemExit):
-            main(command)
-        said = capsys.readouterr().err
+        said = command(capsys, *words)[2]
         assert ("what was found" in said) == (times < 2)
     assert "selftest: ok before, see " in said
     assert happened == [("cpu", 90.0), "cells", ("cpu", 90.0), "cells", "cells"]
     (kept,) = (tmp_path / "results" / ".selftest").iterdir()
     assert json.loads(kept.read_text())["verdict"] == "ok"
     kept.write_text("{")  # torn
-    with pytest.raises(SystemExit):
-        main(command)
+    said = command(capsys, *words)[2]
     assert happened[-2:] == [("cpu", 90.0), "cells"]
-    assert f"not read: {kept} (JSONDecodeError); the selftest runs again" in capsys.readouterr().err
+    assert f"not read: {kept} (JSONDecodeError); the selftest runs again" in said
     file.write_text('selftest = "soon"\n[base]\nmodel = "opt-tiny"\n')
-    with pytest.raises(SystemExit) as ended:
-        main(command)
+    code, _, err = command(capsys, *words)
     told = "zobench: `mine.toml: selftest` must be a time, but got 'soon'; write 90s, 10m or 2h30m\n"
-    assert (ended.value.code, capsys.readouterr().err.splitlines(True)[-1]) == (2, told)
+    assert (code, err.splitlines(True)[-1]) == (2, told)
 
 
 def test_a_device_that_passed_speaks_for_itself_alone(monkeypatch, tmp_path):
