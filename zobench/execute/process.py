@@ -17,11 +17,11 @@ from pathlib import Path
 from zobench import programs
 from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear, scratch
+from zobench.execute.outcome import failed
 from zobench.machine.memory import oom_kills
 from zobench.machine.network import endpoint_of
 from zobench.machine.processes import ended_by, python_path, torchrun_ranks
 from zobench.measure import threads
-from zobench.measure.environment import fingerprint_without_torch
 from zobench.measure.turns import Seat
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -118,13 +118,6 @@ def _run(
             return result if own is None else _with_threads(result, own)
         except (OSError, ValueError) as error:
             return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
-
-
-def failed(spec: RunSpec, outcome: Outcome, reason: str, traceback: str = "") -> Result:
-    """The result of a cell that was not measured: its outcome, the reason, and the machine."""
-    return Result(
-        spec=spec, outcome=outcome, reason=reason, environment=fingerprint_without_torch(), traceback=traceback
-    )
 
 
 def timed_out(spec: RunSpec, timeout: float) -> Result:

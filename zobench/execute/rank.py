@@ -19,7 +19,7 @@ from pathlib import Path
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from zobench.execute.merge import merged
-from zobench.execute.process import failed
+from zobench.execute.outcome import failed
 from zobench.machine import files
 from zobench.machine.device import check_devices
 from zobench.machine.memory import oom_kills

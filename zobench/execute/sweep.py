@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zobench.execute.outcome import failed
 from zobench.execute.plan import HOST_RESERVE, Step
-from zobench.execute.process import failed, run_in_process
+from zobench.execute.process import run_in_process
 from zobench.execute.together import run_together
 from zobench.machine.texts import duration
 from zobench.result import Outcome, Result

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.execute import jobs, plan
 from zobench.execute.jobs import submitit_or_remedy
-from zobench.execute.process import failed, run_in_process
+from zobench.execute.outcome import failed
+from zobench.execute.process import run_in_process
 from zobench.execute.rates import calibration
 from zobench.execute.sweep import perform, save
 from zobench.measure.environment import fingerprint_without_torch

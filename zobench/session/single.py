@@ -8,7 +8,7 @@ from pathlib import Path
 from zobench import cost
 from zobench.cost import Estimate, interval
 from zobench.execute import plan, process
-from zobench.execute.process import failed
+from zobench.execute.outcome import failed
 from zobench.execute.rates import calibration
 from zobench.machine.processes import torchrun_ranks
 from zobench.machine.texts import duration
