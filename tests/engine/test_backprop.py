@@ -276,3 +276,7 @@ def test_what_cannot_be_asked():
             engine.backward(padded().input_ids)
         with pytest.raises(ValueError, match=r"`batch\.choices` must be given to score candidates, but got none"):
             engine.scores(padded())
+        with pytest.raises(ValueError, match="`g` of an entry must be finite, but got nan; skip this step's update"):
+            engine.commit([Entry(step=0, seed=1, g=math.nan, lr=0.1)])
+    with pytest.raises(RuntimeError, match="the engine must be open, but was closed; build a new one"):
+        engine.backward(padded())

@@ -51,6 +51,10 @@ def test_a_resident_model_is_handed_back_with_every_update(noise):
     ) as engine:
         ZOSGD(lr=LR).step(engine, batches("opt-tiny", count=1)[0])
         trained = dict(engine.named_tensors())
+        with pytest.raises(ValueError, match="`points` must not be empty, but got none"):
+            engine.probe(batches("opt-tiny", count=1)[0], [])
+    with pytest.raises(RuntimeError, match="the engine must be open, but was closed; build a new one"):
+        engine.flush()
     assert all(torch.equal(p, trained[name]) for name, p in model.named_parameters())
 
 

@@ -11,7 +11,7 @@ from tests.support.first_order import batches
 from zobench import RunSpec
 from zobench.cost.footprint import memory
 from zobench.cost.sizes import trained_count, trained_width
-from zobench.engine.directions.noise import TorchNoise
+from zobench.engine.directions.noise import StoredNoise, TorchNoise
 from zobench.finetune.assemble import tuner
 from zobench.runspec import METHODS
 
@@ -76,6 +76,17 @@ def test_it_takes_as_much_as_the_weights_by_prediction_and_by_count() -> None:
     for method in ("zo-sgd", "forward-grad"):
         assert 1.0 < (peak[method, "stored"] - peak[method, "torch"]) / blocks < 1.03
     assert peak["forward-grad", "torch"] < peak["zo-sgd-mmt", "torch"] < peak["forward-grad", "stored"]
+
+
+def test_only_seeds_that_are_wanted_are_stored() -> None:
+    """A run that is repeated from its journal goes over many seeds, and wants none of them stored."""
+    tensors = [torch.zeros(7)]
+    noise = StoredNoise(TorchNoise([[(tensors[0].shape, tensors[0].dtype)]]))
+    noise.keep({1})
+    assert all(list(noise.draw(seed, 0, tensors)) for seed in (1, 2))
+    assert noise._stored.keys() == {(1, 0)}
+    noise.keep(())
+    assert not noise._stored
 
 
 def test_it_is_for_a_resident_model() -> None:

@@ -82,7 +82,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 BACK = ("first order", "hybrid")
 """A journal brings back all the others."""
-KILLED = ("lazy", "wire")
+KILLED = ("lazy",)
 """Which tests/durable/test_kills.py kills, as it does QES and EGGROLL, and compares as these are."""
 
 

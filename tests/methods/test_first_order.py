@@ -49,11 +49,12 @@ def test_steps_are_those_of_a_plain_loop(name, tied, make):
             assert torch.allclose(tensor, model.get_parameter(key), rtol=0, atol=2e-4), key
 
 
+@pytest.mark.parametrize("foreach", [True, False])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_weight_decay_alone(optimizer):
+def test_weight_decay_alone(optimizer, foreach):
     """Of a weight without gradient: what SGD adds to it and Adam takes off is lr * decay of the weight itself."""
     ids = torch.full((1, 8), 9)
-    method = FirstOrder(optimizer=optimizer, lr=0.1, weight_decay=0.5)
+    method = FirstOrder(optimizer=optimizer, lr=0.1, weight_decay=0.5, foreach=foreach)
     with backprop("llama-tiny", False) as engine:
         table = "model.embed_tokens.weight"
         before = dict(engine.named_tensors())[table]

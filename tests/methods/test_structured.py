@@ -17,6 +17,7 @@ from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, mode
 from zobench.cost import footprint, seconds, sizes
 from zobench.durable.journal import JournalFile, read
 from zobench.engine import Entry, Point
+from zobench.engine.directions.factor_rules import orthogonalised
 from zobench.engine.directions.factors import Core, LowRank, Projected
 from zobench.engine.passes import products
 from zobench.engine.twin import own_loss
@@ -273,6 +274,10 @@ def test_each_step_is_the_formula(name, definition, mode, monkeypatch):
                 formula.x[key] = tensor.numpy().astype(np.float64)
             assert result.applied
     assert moved > 1e-3
+
+
+def test_an_estimate_that_is_zero_moves_nothing():
+    assert not orthogonalised(torch.zeros(5, 3)).any()
 
 
 @pytest.mark.parametrize("definition", ["as-written", "as-shipped"])

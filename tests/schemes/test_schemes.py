@@ -15,9 +15,11 @@ from tests.support.adapters import adapter, applied, base_model, batches, loss, 
 from zobench import Engine, EngineConfig, RunSpec, methods, models, schemes
 from zobench.engine import Batch
 from zobench.engine.passes.drive import plain
+from zobench.engine.passes.fold import split
 from zobench.engine.weights.tiers import DiskTier
 from zobench.models import weights
 from zobench.schemes.base import real_tokens
+from zobench.schemes.prefix import PrefixCache
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
 EVERY = (*MODELS, "roberta-tiny")
@@ -268,3 +270,13 @@ def test_without_peft_the_remedy_is_named(scheme, monkeypatch):
     with pytest.raises(ImportError) as error:
         schemes.apply(RunSpec(model="opt-tiny", scheme=scheme), models.build("opt-tiny", "fp32"))
     assert str(error.value) == f"`scheme={scheme}` needs peft, which is absent; pip install 'zobench[tasks]'"
+
+
+def test_a_prefix_is_cut_per_copy_and_does_not_grow():
+    states, new = torch.randn(2 * 3, 4, 2, 5, 8), torch.randn(2, 2, 7, 8)  # 3 layers, 4 rows: 2 copies of 2
+    whole = PrefixCache(states)
+    for _ in range(2):
+        keys, values = split(whole, 2, 2)[1].update(new, -new, 1)
+        assert torch.equal(keys, torch.cat([states[2, 2:], new], -2))
+        assert torch.equal(values, torch.cat([states[3, 2:], -new], -2))
+    assert split(whole, 2, 2)[0] is split(whole, 2, 2)[0]  # cut once for all blocks
