@@ -140,6 +140,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "a brace": (DATA + '[prompt]\ntemplate = "{text"\n' + LABELS, "`prompt.template` must be text with {columns}, but"),
     "a layout": (DATA + '[prompt]\ntemplate = "{text:>3}"\n' + LABELS, "`prompt.template` must name a column, but got"),
+    "no template": (DATA + "[prompt]\n" + LABELS, "`template` must be given in [prompt], but is missing; write"),
     "no prompt": (DATA + LABELS, "`prompt` must stand beside labels, candidates or an answer, and not beside text; wr"),
     "two asks": (DATA + PROMPT + LABELS + "[text]\n", "one of labels, candidates, answer, text must say what is right, "
                  "but got labels and text"),

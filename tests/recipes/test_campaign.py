@@ -60,11 +60,11 @@ def test_a_cell_of_two_parts_has_rounds_of_its_own_in_each(here: Path) -> None:
         ),
         (
             HEAD + PART.format("a") + "repeats = 0",
-            "c.toml: `repeats > 0` must hold in the part 'a', but got 0; raise it",
+            "c.toml: part a: `repeats > 0` must hold in [[parts]], but got 0; raise it",
         ),
         (
             HEAD + PART.format("a") + "axes = 3",
-            "c.toml: `axes` in the part 'a' must be a table, but got 3; write [axes]",
+            "c.toml: part a: `axes` in [[parts]] must be a table, but got 3; write [parts.axes]",
         ),
         (
             HEAD.replace("repeats = 3", "repeats = true") + PART.format("a"),

@@ -224,12 +224,12 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
         (
             "tuning_seeds = [9, 10]",
             "tuning_seeds = [9, 1]",
-            "`tuning_seeds` must be none of seeds, but both have 1; write [100, 101]",
+            "`tuning_seeds` must be none of seeds, but both have 1; write tuning_seeds = [3, 4]",
         ),
         (
             "seeds = [0, 1, 2]",
             "seeds = [1]",
-            "`seeds` in [protocol] must be two or more that differ, but got [1]; write seeds = [100, 101]",
+            "`seeds` in [protocol] must be two or more that differ, but got [1]; write seeds = [0, 1, 2]",
         ),
         (
             "warmup = 0",

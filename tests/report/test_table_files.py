@@ -84,6 +84,7 @@ def test_a_mistake_in_a_table_of_no_paper_is_one_line(tmp_path: Path, old: str, 
     ("old", "new", "message"),
     [
         ('title = "Tiny"', 'titel = "Tiny"', "unknown key 'titel' in the table; did you mean title?"),
+        ("[rows.product]", "[row.product]", "unknown key 'row' in the table; did you mean rows?"),
         ('title = "Tiny"', "", "`title` must be given in the table, but is missing"),
         ('title = "Tiny"', "title = 3", "`title` in the table must be of type str, but got 3"),
         (

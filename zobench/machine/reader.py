@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import sys
 import types
 from collections.abc import Callable, Collection, Mapping
 from datetime import date
@@ -15,7 +16,7 @@ from zobench.runspec import suggestion
 
 T = TypeVar("T")
 
-_EXAMPLES = {str: '"..."', int: "1", float: "0.5", bool: "true", date: "2026-01-31"}
+_EXAMPLES = {str: '"..."', int: "1", float: "1", bool: "true", date: "2026-01-31"}
 
 
 def read(kind: Callable[..., T], data: Any, section: str, **given: Any) -> T:
@@ -37,15 +38,20 @@ def checked(data: Any, hints: Mapping[str, Any], section: str, needed: Collectio
     """
     if not isinstance(data, dict):
         raise ValueError(f"{section} must be a table of keys, but got {data!r}; its keys are {', '.join(hints)}")
-    for key in data:
-        if key not in hints:
-            raise ValueError(f"unknown key {key!r} in {section}; {suggestion(key, hints)}")
+    check_keys(data, hints, section)
     for key in hints:
         if key in needed and data.get(key, "") in ("", []):
             problem = f"got {data[key]!r}" if key in data else "is missing"
             remedy = _remedy(key, section, hints[key])
             raise ValueError(f"`{key}` must be given in {section}, but {problem}; {remedy}")
     return {key: _value(key, section, hints[key], value) for key, value in data.items()}
+
+
+def check_keys(data: Mapping[str, Any], known: Collection[str], section: str) -> None:
+    """Raises ``ValueError``, one line, for a key of the table ``data`` that is not among the ``known``."""
+    for key in data:
+        if key not in known:
+            raise ValueError(f"unknown key {key!r} in {section}; {suggestion(key, known)}")
 
 
 def not_negative(key: str, section: str, value: Any, sign: str = ">=") -> Any:
@@ -86,7 +92,7 @@ def _fits(hint: Any, value: Any) -> bool:
             and all(_fits(inner[0], item) for item in value)
         )  # fmt: skip
     if origin is float and isinstance(value, int):
-        return not isinstance(value, bool)
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
     finite = not isinstance(value, float) or math.isfinite(value)
     return finite and isinstance(value, origin) and isinstance(value, bool) == (origin is bool)
 

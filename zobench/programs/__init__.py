@@ -80,8 +80,12 @@ def _signed(measure: Callable[[RunSpec, World | None], Result], spec: RunSpec, w
         result = measure(spec, world)
         if getattr(result, "spec", None) != spec:
             raise ValueError(f"the program {spec.program!r} of {by} must return the Result of its spec, but did not")
-        values = {**facts.to_dict(), **result.environment.to_dict(), "program": facts.program}
-        return replace(result, environment=Facts.from_dict(values))
     except Exception as error:
         outcome, reason = classify(error, spec.device)
         return Result(spec=spec, outcome=outcome, reason=reason, traceback=traceback.format_exc(), environment=facts)
+    values = {**facts.to_dict(), **result.environment.to_dict(), "program": facts.program}
+    try:
+        return replace(result, environment=Facts.from_dict(values))
+    except ValueError:
+        warning = f"what the program of {by} says of its environment is left out: a fact is not as Facts has it"
+        return replace(result, environment=facts, warnings=[*result.warnings, warning])

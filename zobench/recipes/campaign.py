@@ -121,7 +121,9 @@ def load(path: Path) -> Campaign:
 
 
 def _part(data: Mapping[str, Any], repeats: int) -> Part:
-    section = f"the part {data.get('name', '')!r}"
-    stated = {"repeats": repeats, **checked(data, _PART_KEYS, section, ("name", "matrix", "reason"))}
+    try:
+        stated = {"repeats": repeats, **checked(data, _PART_KEYS, "[[parts]]", ("name", "matrix", "reason"))}
+    except ValueError as error:
+        raise ValueError(f"part {data.get('name', 'without a name')}: {error}") from None
     changes = {key: stated.pop(key) for key in (*PART_KEYS, "methods") if key in stated}
     return Part(changes=changes, **stated)

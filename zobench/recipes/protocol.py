@@ -51,7 +51,8 @@ class Contender:
 def _seeds(key: str, section: str, seeds: Sequence[int]) -> tuple[int, ...]:
     if len(seeds) < 2 or len(set(seeds)) < len(seeds):
         raise ValueError(
-            f"`{key}` in {section} must be two or more that differ, but got {list(seeds)}; write {key} = [100, 101]"
+            f"`{key}` in {section} must be two or more that differ, but got {list(seeds)}; "
+            f"write {key} = {[0, 1, 2] if key == 'seeds' else [100, 101]}"
         )
     return tuple(check_value("seed", seed) for seed in seeds)
 
@@ -222,7 +223,11 @@ def read(stated: Mapping[str, Any], methods: list[Any], base: Mapping[str, Any])
         got = " and ".join(units) or "none"
         raise ValueError(f"[protocol] must have one budget, but got {got}; give one of {', '.join(UNITS)}")
     if shared := set(protocol.tuning_seeds) & set(protocol.seeds):
-        raise ValueError(f"`tuning_seeds` must be none of seeds, but both have {min(shared)}; write [100, 101]")
+        free = max(protocol.seeds) + 1
+        raise ValueError(
+            f"`tuning_seeds` must be none of seeds, but both have {min(shared)}; "
+            f"write tuning_seeds = [{free}, {free + 1}]"
+        )
     _check_contenders(protocol)
     return protocol
 

@@ -100,7 +100,7 @@ def load_plot(path: Path) -> Plot:
 def _drawn(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
     axes = read(Axes, data.get("axes", {}), "[axes]")
     body = {key: value for key, value in data.items() if key not in ("kind", "axes")}
-    table = tables.parse(stem, body, "the figure", groups="metrics")
+    table = tables.parse(stem, body, "the figure", sections=("rows", "axes", "kind"), groups="metrics")
     if kind == "lines" and not all(_is_number(row.header) for row in table.rows):
         raise ValueError("lines need numbers along x, but a row is none; use one numeric field in [rows.product]")
     fields = list(data["rows"].get("product", {})) if kind != "heatmap" else []  # it has its columns along x

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from zobench.machine.reader import read
+from zobench.machine.reader import check_keys, read
 from zobench.machine.texts import toml_of
 from zobench.recipes.reference import COLUMNS
 from zobench.report import toml
@@ -149,9 +149,13 @@ def load_table(path: Path) -> Table:
         raise ValueError(f"{path.name}: {error}") from error
 
 
-def parse(stem: str, data: Mapping[str, Any], section: str, **given: Any) -> Table:
+def parse(
+    stem: str, data: Mapping[str, Any], section: str, sections: tuple[str, ...] = ("rows",), **given: Any
+) -> Table:
     """The table in ``data``; ``stem`` names it if it is no paper's. ``section`` and ``given``: as of
-    :func:`zobench.machine.reader.read`."""
+    :func:`zobench.machine.reader.read`. ``sections``: the tables that the file may have beside the keys."""
+    made = ("name", "text_header", "row_header", *given)
+    check_keys(data, [*(item.name for item in fields(Table) if item.name not in made), *sections], section)
     rows = read(RowSection, data.get("rows", {}), "[rows]")
     if not rows.product and not rows.variants:
         raise ValueError("`product` or `variants` must be given in [rows], but both are missing; add one")

@@ -92,7 +92,7 @@ def _is_sound(name: str, value: Any) -> bool:
     if _TYPES[name] not in (int, float):
         return type(value) is _TYPES[name]
     most = 1 if name in ("planted_slowdown", "target_accuracy") else 2**63 - 1
-    return type(value) in (int, _TYPES[name]) and 0 <= value <= most
+    return type(value) in (int, float) and 0 <= value <= most and (_TYPES[name] is float or value % 1 == 0)
 
 
 def _type_of(hint: Any) -> Any:

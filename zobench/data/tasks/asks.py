@@ -19,8 +19,10 @@ Loss = Literal["choice", "lm"]
 def asked(body: Mapping[str, Any], columns: Sequence[str]) -> Task:
     """The task of a file's sections, without its data, which has ``columns``. Raises ``ValueError`` for a key that is
     unknown, absent or of another type, and for a column that is not there."""
-    prompt = checked(body.get("prompt", {}), {"template": str}, "[prompt]").get("template", "{text}")
-    template = Template.of(prompt, columns) if "prompt" in body else Template(())
+    template = Template(())
+    if "prompt" in body:
+        stated = checked(body["prompt"], {"template": str}, "[prompt]", ("template",))
+        template = Template.of(stated["template"], columns)
     kind = next(key for key in ASKS if key in body)
     return read(ASKS[kind], body[kind], f"[{kind}]", template=template, data_columns=columns)
 
@@ -52,7 +54,8 @@ def _candidates(
 ) -> Task:  # fmt: skip
     """A task whose rows bring their candidates: one column holds a list, or several columns hold one candidate each."""
     if bool(columns) == bool(column):
-        raise ValueError("[candidates] must have a column or columns, but has both or neither; give one of the two")
+        got = "both" if columns else "neither"
+        raise ValueError(f"[candidates] must have a column or columns, but has {got}; give one of the two")
     for key, names in (("columns", columns), ("column", (column,) if column else ()), ("answer", (answer,))):
         for name in names:
             check_column(f"candidates.{key}", name, data_columns)
