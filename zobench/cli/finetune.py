@@ -175,7 +175,7 @@ def search(
     folder = _folder(out, spec, "search")
     data_dir = data_dir or usual_data_dir()
     _check_folders(data_dir, folder, results)
-    check_fits({folder / own.hash: own for own in cells(spec, varied)})
+    check_fits({folder / cell.hash: cell for cell in cells(spec, varied)})
     source = chosen.source + (f", but {', '.join(axes)} given" if axes else "")
     told = grids.SearchGrid(varied, source if varied.keys() - axes else "given")
     console.say(*notes, f"grid: {told.text}", settle(), f"folder: {folder}")

@@ -282,9 +282,9 @@ def write_comparison(comparison: Comparison, stream: TextIO) -> None:
              pair.a.step_seconds, pair.b.step_seconds, *peaks, judgement.reason, judgement.unit]
         )  # fmt: skip
     for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
-        for one in results:
-            hashes = (one.spec.hash, "") if name == "A" else ("", one.spec.hash)
-            write([one.spec.label, *hashes, f"only in {name}", *[None] * (len(_CSV) - 4)])
+        for result in results:
+            hashes = (result.spec.hash, "") if name == "A" else ("", result.spec.hash)
+            write([result.spec.label, *hashes, f"only in {name}", *[None] * (len(_CSV) - 4)])
 
 
 _CSV = (

@@ -159,4 +159,4 @@ def _outside_tables(tables: Sequence[str], results: Sequence[Result]) -> list[Re
     from zobench.report import artifacts
 
     items = [artifacts.load(name) for name in tables]
-    return [one for one in results if not any(artifacts.shows(item, one.spec) for item in items)]
+    return [result for result in results if not any(artifacts.shows(item, result.spec) for item in items)]

@@ -49,7 +49,7 @@ def self_compare(
 
 def page(found: SelfTest) -> str:
     """What the comparisons come to, in three lines and a verdict."""
-    count, rounds = len(found.comparisons), sorted(one.equal.pairs for one in found.comparisons)
+    count, rounds = len(found.comparisons), sorted(comparison.equal.pairs for comparison in found.comparisons)
     share = f"{100 * found.slowdown:g} %"
     alarms, needed = int(ALARMS * count), count - int(MISSES * count)
     span = f"{rounds[0]}" if rounds[0] == rounds[-1] else f"{rounds[0]} to {rounds[-1]}"

@@ -167,7 +167,7 @@ def _sound(said: JobReport) -> JobReport:
     """``said``, if each of its fields is of its kind; else ``TypeError``."""
     texts = (said.job, said.host, said.action, said.machine, said.outcome, said.reason)
     times = [one for one in (said.began, said.ended) if one is not None]
-    if {type(one) for one in texts} != {str} or not {type(one) for one in (said.began, *times)} <= {int, float}:
+    if {type(text) for text in texts} != {str} or not {type(one) for one in (said.began, *times)} <= {int, float}:
         raise TypeError("one of its fields is of another kind")
     return said
 
@@ -236,7 +236,7 @@ def _state(
 
 def machines(sweeps: Iterable[Submission], executor: str, place: str) -> set[str]:
     """The ids of the machines that jobs of this kind have run on, as far as sweeps into this store know."""
-    alike = [one for one in sweeps if (one.executor, one.place) == (executor, place)]
+    alike = [sweep for sweep in sweeps if (sweep.executor, sweep.place) == (executor, place)]
     said = (progress(one, cell) for one in alike for cell in range(len(one.cells)))
     return {one.machine for one in said if one is not None and one.machine}
 

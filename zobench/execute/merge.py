@@ -68,7 +68,7 @@ def _cause(spec: RunSpec, by_rank: Mapping[int, Result]) -> tuple[Outcome, str, 
 
 def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None]]:
     """The first rank's samples, with the seconds of each step from the rank that was slowest in it."""
-    rows: list[dict[str, list[float | None]]] = [getattr(one, which) for one in ranks]
+    rows: list[dict[str, list[float | None]]] = [getattr(rank, which) for rank in ranks]
     if "step_seconds" not in rows[0]:
         return rows[0]
     columns = zip(*(row["step_seconds"] for row in rows), strict=True)
@@ -82,7 +82,7 @@ def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
     kept |= {name: METRICS.get(name).ranks for name in ranks[0].parts if METRICS.provider(name)}
     combined = {}
     for name, values in ranks[0].parts.items():
-        columns = [one.parts.get(name, []) for one in ranks]
+        columns = [rank.parts.get(name, []) for rank in ranks]
         if all(len(column) == len(values) for column in columns):
             combined[name] = [kept.get(name, max)(column) for column in zip(*columns, strict=True)]
     return combined

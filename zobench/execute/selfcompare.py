@@ -72,16 +72,16 @@ class SelfTest:
 
     @property
     def alarms(self) -> int:
-        return sum(one.equal.differs for one in self.comparisons)
+        return sum(comparison.equal.differs for comparison in self.comparisons)
 
     @property
     def found(self) -> int:
-        return sum(one.is_found for one in self.comparisons)
+        return sum(comparison.is_found for comparison in self.comparisons)
 
     @property
     def least(self) -> float:
         """The difference, a share, that nine of ten such comparisons should find, from how wide their intervals are."""
-        return _NINE_OF_TEN * statistics.median(one.equal.width / 2 for one in self.comparisons)
+        return _NINE_OF_TEN * statistics.median(comparison.equal.width / 2 for comparison in self.comparisons)
 
     @property
     def is_passed(self) -> bool:

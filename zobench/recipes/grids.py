@@ -13,7 +13,7 @@ def untried(points: Sequence[RunSpec], best: RunSpec, axes: Sequence[str]) -> li
     axis, the others as they are. Empty: the best point is interior. A neighbour that no run can have is none."""
     tried = {_coordinates(point, axes) for point in points}
     changes = [{key: value} for key in axes for value in _beside(key, points, best) if value is not None]
-    return [one for one in changes if (new := _changed(best, one)) and _coordinates(new, axes) not in tried]
+    return [change for change in changes if (new := _changed(best, change)) and _coordinates(new, axes) not in tried]
 
 
 def _coordinates(point: RunSpec, axes: Sequence[str]) -> tuple[Any, ...]:

@@ -95,7 +95,7 @@ class Protocol:
 
     def contender(self, spec: RunSpec) -> Contender | None:
         """The method of which ``spec`` is a run: of those that it meets the one that says most. None: it meets none."""
-        met = [one for one in self.contenders if one.meets(spec)]
+        met = [contender for contender in self.contenders if contender.meets(spec)]
         return max(met, key=lambda one: len(one.fields), default=None)
 
     def tuning_runs(self, point: RunSpec) -> tuple[RunSpec, ...]:
@@ -254,7 +254,7 @@ def _apart(contenders: Sequence[Contender], base: Mapping[str, Any]) -> tuple[Co
     usual = RunSpec(model="any")
     stated = {
         key: check_value(key, base.get(key, usual.value(key)))
-        for one in contenders for key, values in one.fields.items()
+        for contender in contenders for key, values in contender.fields.items()
         if not key.startswith("options.") and all(_times(value) is None for value in _listed(values))
     }  # fmt: skip
     return tuple(
@@ -264,7 +264,7 @@ def _apart(contenders: Sequence[Contender], base: Mapping[str, Any]) -> tuple[Co
 
 
 def _check_contenders(protocol: Protocol) -> None:
-    headers = [one.header for one in protocol.contenders]
+    headers = [contender.header for contender in protocol.contenders]
     if len(headers) < 2 or len(set(headers)) < len(headers):
         raise ValueError(
             f"[[methods]] must be two or more with headers that differ, but got {', '.join(headers) or 'none'}"

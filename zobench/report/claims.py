@@ -177,7 +177,7 @@ def _checked(
     for header, cells in _lines(table, claim, grid, extra):
         if all(name in cells for name in claim.ratio):
             checked.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
-    lines = table.rows if _by_column(table, claim) else [one for one in table.columns if one.minus is None]
+    lines = table.rows if _by_column(table, claim) else [column for column in table.columns if column.minus is None]
     expected = sum(line.extra == extra and (not claim.only or line.header in claim.only) for line in lines)
     ratios = tuple(one for one in checked if one is not None)
     return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=expected)

@@ -78,7 +78,7 @@ def remarks(result: Result) -> list[str]:
     lines += [f"{item} from the first round to the last" for item in _drift(seconds)]
     if inside := sum(bool(_drift(run.measured_seconds[:_STEPS])) for run in runs):
         lines.append(f"steps became slower or faster within {inside} of them")
-    if far := [runs[place].round for place in steps.outliers(seconds)]:
+    if far := [runs[outlier].round for outlier in steps.outliers(seconds)]:
         rounds = ", ".join(str(item.number + 1) for item in far if item is not None)
         lines.append(f"far from the others: {'round' if len(far) == 1 else 'rounds'} {rounds}")
     return lines
