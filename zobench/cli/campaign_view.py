@@ -35,50 +35,51 @@ def show_campaigns(screen: Console, results: Path) -> None:
         ListColumn("runs done", [done for _, done, _ in states], right=True),
         ListColumn("what it is", [title for _, _, title in states]),
     ])  # fmt: skip
-    told = f"done: by {machine}, kept in {results}; zobench campaign NAME --plan shows the parts"
-    screen.print(Text(told, style="dim"))
+    footer = f"done: by {machine}, kept in {results}; zobench campaign NAME --plan shows the parts"
+    screen.print(Text(footer, style="dim"))
 
 
 def _state(name: str, runs: Sequence[Result]) -> tuple[str, str, str]:
     """(parts done, runs done, title) of a campaign; of one that cannot be read, why."""
     try:
-        found = campaigns.load(recipes.find("campaigns", name))
-        parts = [on for on in found.on("cuda:0" if found.device == "cuda" else found.device, price) if not on.part.more]
-        known = [part_progress(on, runs) for on in parts]
+        campaign = campaigns.load(recipes.find("campaigns", name))
+        device = "cuda:0" if campaign.device == "cuda" else campaign.device
+        progresses = [part_progress(on, runs) for on in campaign.on(device, price) if not on.part.more]
     except ValueError as error:  # one bad file of the user's must not hide the others
         return "", "", f"cannot be read: {error}"
-    done, wanted = sum(one.done for one in known), sum(len(one.wanted) for one in known)
-    return f"{sum(not one.left for one in known)} of {len(known)}", f"{done} of {wanted}", found.title
+    done, wanted = sum(progress.done for progress in progresses), sum(len(progress.wanted) for progress in progresses)
+    finished = sum(not progress.left for progress in progresses)
+    return f"{finished} of {len(progresses)}", f"{done} of {wanted}", campaign.title
 
 
 def show_parts(
-    screen: Console, found: Campaign, known: Sequence[Outlook], runs: Sequence[Result], *, cells: bool = False
+    screen: Console, campaign: Campaign, outlooks: Sequence[Outlook], runs: Sequence[Result], *, cells: bool = False
 ) -> None:
     """The parts of a campaign on this machine, whose runs are ``runs``; with a row for each of their ``cells``, if that
     is asked for, and of its protocols what they can show."""
-    screen.print(Text(found.title, style="bold"))
-    left = [one for one in known if not one.is_done]
+    screen.print(Text(campaign.title, style="bold"))
+    left, progresses = [outlook for outlook in outlooks if not outlook.is_done], [item.progress for item in outlooks]
     show(screen, [
-        ListColumn("part", [one.on.part.name for one in known], kept=True),
-        ListColumn("cells", [str(len(one.steps) - len(one.unfit)) for one in known], right=True),
-        ListColumn("rounds", [str(one.on.part.repeats) for one in known], right=True),
-        ListColumn("runs done", [f"{one.progress.done} of {len(one.progress.wanted)}" for one in known], right=True),
-        ListColumn("whole", [_time(one.whole) for one in known], right=True),
-        ListColumn("left", [_left(one) for one in known], right=True, kept=True),
-        ListColumn("what it is for", [_reason(one) for one in known]),
+        ListColumn("part", [outlook.on.part.name for outlook in outlooks], kept=True),
+        ListColumn("cells", [str(len(outlook.steps) - len(outlook.unfit)) for outlook in outlooks], right=True),
+        ListColumn("rounds", [str(outlook.on.part.repeats) for outlook in outlooks], right=True),
+        ListColumn("runs done", [f"{run.done} of {len(run.wanted)}" for run in progresses], right=True),
+        ListColumn("whole", [_time(outlook.whole) for outlook in outlooks], right=True),
+        ListColumn("left", [_left(outlook) for outlook in outlooks], right=True, kept=True),
+        ListColumn("what it is for", [_reason(outlook) for outlook in outlooks]),
     ])  # fmt: skip
-    seconds = sum(one.left for one in left)
+    seconds = sum(outlook.left for outlook in left)
     times = plan_view.UNPRICED if math.isnan(seconds) else "times are predicted for this machine"
-    whole = ", ".join(filter(None, [f"{len(left)} of {len(known)} parts are left", _time(seconds)]))
-    screen.print(Text(f"{whole if left else 'all parts are done'}; {times}{_hidden(found, known)}", style="dim"))
-    most = sum(outlook.most for outlook in left)
+    whole = ", ".join(filter(None, [f"{len(left)} of {len(outlooks)} parts are left", _time(seconds)]))
+    screen.print(Text(f"{whole if left else 'all parts are done'}; {times}{_hidden(campaign, outlooks)}", style="dim"))
+    most = sum(part.most for part in left)
     if most > seconds:
         screen.print(Text(f"{_time(most)} at most, if every grid grows as far as its protocol lets it", style="dim"))
-    for line in _powers([outlook.on for outlook in known], runs):
+    for line in _powers([part.on for part in outlooks], runs):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
-    for one in known if cells else ():
+    for outlook in outlooks if cells else ():
         screen.print()
-        plan_view.show_plan(screen, f"{one.on.part.name}, one round", one.steps, None)
+        plan_view.show_plan(screen, f"{outlook.on.part.name}, one round", outlook.steps, None)
 
 
 def _powers(parts: Sequence[PartOn], runs: Sequence[Result]) -> list[str]:
@@ -90,10 +91,10 @@ def _powers(parts: Sequence[PartOn], runs: Sequence[Result]) -> list[str]:
     return [f"{which}: {power.of_contest(contest, runs)}" for which, contest in by_model.items()]
 
 
-def _hidden(found: Campaign, known: Sequence[Outlook]) -> str:
+def _hidden(campaign: Campaign, outlooks: Sequence[Outlook]) -> str:
     """How many parts of the campaign only ``--more`` runs, unless they are shown."""
-    shown = {one.on.part.name for one in known}
-    count = sum(part.more and part.name not in shown for part in found.parts)
+    shown = {outlook.on.part.name for outlook in outlooks}
+    count = sum(part.more and part.name not in shown for part in campaign.parts)
     return f"; {beyond(count)}: --more" if count else ""
 
 
@@ -106,39 +107,40 @@ def _time(seconds: float) -> str:
     return "" if math.isnan(seconds) else duration(seconds)
 
 
-def _left(one: Outlook) -> str:
-    if not one.progress.wanted:
+def _left(outlook: Outlook) -> str:
+    if not outlook.progress.wanted:
         return "not here"
-    if one.is_done:
+    if outlook.is_done:
         return "done"
-    return f"{_time(one.left)} to {_time(one.most)}" if one.most > one.left else _time(one.left)
+    return f"{_time(outlook.left)} to {_time(outlook.most)}" if outlook.most > outlook.left else _time(outlook.left)
 
 
-def _reason(one: Outlook) -> str:
+def _reason(outlook: Outlook) -> str:
     """What the part is for, and what of it this machine is too small for."""
-    if not one.unfit:
-        return one.on.part.reason
-    cells = "1 cell" if len(one.unfit) == 1 else f"{len(one.unfit)} cells"
-    return f"{one.on.part.reason}; not here: {cells}, the first {one.unfit[0].reason}"
+    if not outlook.unfit:
+        return outlook.on.part.reason
+    cells = "1 cell" if len(outlook.unfit) == 1 else f"{len(outlook.unfit)} cells"
+    return f"{outlook.on.part.reason}; not here: {cells}, the first {outlook.unfit[0].reason}"
 
 
-def show_ahead(screen: Console, found: Campaign, parts: Sequence[PartOn], gpu: str) -> None:
+def show_ahead(screen: Console, campaign: Campaign, parts: Sequence[PartOn], gpu: str) -> None:
     """The parts of a campaign as predicted for a GPU that need not be here. Raises ``ValueError`` for one of a CPU."""
-    if found.device != "cuda":
-        raise ValueError(f"`--gpu` is for campaigns of a GPU, but {found.name} is of a CPU; leave it out")
-    place = hardware.load(gpu)
-    known = [ahead(on, place) for on in parts]
-    screen.print(Text(f"{found.title}; predicted for {place.name}", style="bold"))
+    if campaign.device != "cuda":
+        raise ValueError(f"`--gpu` is for campaigns of a GPU, but {campaign.name} is of a CPU; leave it out")
+    target = hardware.load(gpu)
+    forecasts = [ahead(on, target) for on in parts]
+    times = [duration(forecast.seconds) if forecast.cells else "-" for forecast in forecasts]
+    screen.print(Text(f"{campaign.title}; predicted for {target.name}", style="bold"))
     show(screen, [
         ListColumn("part", [on.part.name for on in parts], kept=True),
-        ListColumn("cells", [str(len(one.cells)) for one in known], right=True),
+        ListColumn("cells", [str(len(forecast.cells)) for forecast in forecasts], right=True),
         ListColumn("rounds", [str(on.part.repeats) for on in parts], right=True),
-        ListColumn("predicted", [duration(one.seconds) if one.cells else "-" for one in known], right=True, kept=True),
+        ListColumn("predicted", times, right=True, kept=True),
         ListColumn("what it is for", [
-            on.part.reason + (f"; too large: {', '.join(one.unfit)}" if one.unfit else "")
-            for on, one in zip(parts, known, strict=True)
+            on.part.reason + (f"; too large: {', '.join(forecast.unfit)}" if forecast.unfit else "")
+            for on, forecast in zip(parts, forecasts, strict=True)
         ]),
     ])  # fmt: skip
-    whole = sum(one.seconds for one in known)
-    told = f"all parts: {duration(whole)}, predicted; none is meant to take longer than {found.longest}"
-    screen.print(Text(told, style="dim"))
+    whole = sum(forecast.seconds for forecast in forecasts)
+    footer = f"all parts: {duration(whole)}, predicted; none is meant to take longer than {campaign.longest}"
+    screen.print(Text(footer, style="dim"))

@@ -74,22 +74,22 @@ def show(console: Console, columns: Sequence[ListColumn]) -> None:
     wanted = min(_NARROW, last.width)
     gap = " " * (2 if sum(widths) + 2 * len(widths) + wanted <= console.width else 1)
     indent = sum(widths) + len(gap) * len(widths)
-    beside = console.width - indent >= wanted
-    indent = indent if beside else 4
+    is_inline = console.width - indent >= wanted
+    indent = indent if is_inline else 4
     room = max(_NARROW, console.width - indent)
     styles = {name: Style.parse(name) for name in {"dim", *(name for column in fixed for name in column.styles)}}
     heading = [column.padded(column.name, width) + gap for column, width in zip(fixed, widths, strict=True)]
-    segments = [Segment(("".join(heading) + last.name * beside).rstrip(), styles["dim"]), Segment.line()]
+    segments = [Segment(("".join(heading) + last.name * is_inline).rstrip(), styles["dim"]), Segment.line()]
     for number, text in enumerate(last.cells):
         lines = textwrap.wrap(text, room) if len(text) > room else [text] * bool(text)
-        told = lines.pop(0) if beside and lines else ""
+        first_line = lines.pop(0) if is_inline and lines else ""
         for column, width in zip(fixed, widths, strict=True):
             cell = column.padded(column.cells[number], width)
             style = styles[column.styles[number]] if column.styles else None
-            segments.append(Segment(cell + gap if told or column is not fixed[-1] else cell.rstrip(), style))
-        segments += [Segment(told), Segment.line()]
+            segments.append(Segment(cell + gap if first_line or column is not fixed[-1] else cell.rstrip(), style))
+        segments += [Segment(first_line), Segment.line()]
         for line in lines:
-            segments += [Segment(" " * indent + line, None if beside else styles["dim"]), Segment.line()]
+            segments += [Segment(" " * indent + line, None if is_inline else styles["dim"]), Segment.line()]
     console.print(Segments(segments), end="", crop=False)
 
 
@@ -125,16 +125,16 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
         console,
         [
             *(_about(name, cells) for name, cells in about.items() if name not in common),
-            ListColumn("tokens/s", [_number(one.get("throughput")) for one in measured], right=True),
-            ListColumn("step s", [_number(one.get("step_seconds")) for one in measured], right=True, kept=True),
-            ListColumn("MB", [_number(one.get("device_peak_bytes"), MIB) for one in measured], right=True),
+            ListColumn("tokens/s", [_number(values.get("throughput")) for values in measured], right=True),
+            ListColumn("step s", [_number(values.get("step_seconds")) for values in measured], right=True, kept=True),
+            ListColumn("MB", [_number(values.get("device_peak_bytes"), MIB) for values in measured], right=True),
             *_accuracies(measured),
             ListColumn("run", _short([spec.hash for spec in specs]), kept=True),
             ListColumn("other", [_other(*pair, console.width) for pair in zip(results, labels(specs), strict=True)]),
         ],
     )  # fmt: skip
-    told = {word for result in results for word in _warned(result)}
-    legend = [f"{word}: {meaning}" for word, meaning in _WARNINGS.items() if word in told]
+    warned = {word for result in results for word in _warned(result)}
+    legend = [f"{word}: {meaning}" for word, meaning in _WARNINGS.items() if word in warned]
     console.print(Text("; ".join([_MEASURED, *legend]) + ".", style="dim"))
 
 
@@ -149,8 +149,8 @@ _MEASURED = (
 
 def _about(name: str, cells: Sequence[str]) -> ListColumn:
     styles = [STYLES[Outcome(cell)] for cell in cells] if name == "outcome" else ()
-    told = list(map(printable, cells))
-    return ListColumn(name, told, right=name in _COUNTS, styles=styles, kept=name in _KEPT)
+    texts = list(map(printable, cells))
+    return ListColumn(name, texts, right=name in _COUNTS, styles=styles, kept=name in _KEPT)
 
 
 _SCORES = {"test %": "accuracy", "F1 %": "f1", "exact %": "exact_match", "perplexity": "perplexity"}
@@ -165,7 +165,7 @@ def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[ListColu
     columns = []
     for title, name in _SCORES.items():
         scale = 100 if title.endswith("%") else 1
-        cells = ["" if (value := one.get(name)) is None else f"{scale * value:.1f}" for one in measured]
+        cells = ["" if (value := values.get(name)) is None else f"{scale * value:.1f}" for values in measured]
         columns += [ListColumn(title, cells, right=True, kept=True)] if any(cells) else []
     return columns
 
@@ -173,8 +173,8 @@ def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[ListColu
 def _other(result: Result, label: str, width: int) -> str:
     """The words of a run's ``label`` that no column shows, why it did not end ok (a line of ``width``, no more), and
     whether it has a warning."""
-    told = {_shown(result.spec, name) for name in _TUNED}
-    words = [word for word in label.removeprefix(result.spec.model).split()[4:] if word not in told]
+    shown = {_shown(result.spec, name) for name in _TUNED}
+    words = [word for word in label.removeprefix(result.spec.model).split()[4:] if word not in shown]
     reason = "" if result.is_ok else textwrap.shorten(result.reason, max(_REASON, width), placeholder=" ...")
     repeats = f"{len(result.runs)} processes" if len(result.runs) > 1 else ""
     return printable("; ".join(filter(None, [" ".join(words), repeats, reason, *_warned(result)])))
@@ -183,7 +183,7 @@ def _other(result: Result, label: str, width: int) -> str:
 def _warned(result: Result) -> list[str]:
     """:data:`_BUSY` or :data:`_WARNING`, or both, or neither."""
     busy = len(result.disturbances)
-    return [word for word, told in ((_BUSY, busy > 0), (_WARNING, busy < len(result.warnings))) if told]
+    return [word for word, holds in ((_BUSY, busy > 0), (_WARNING, busy < len(result.warnings))) if holds]
 
 
 def _number(value: float | None, unit: float = 1) -> str:
@@ -200,19 +200,25 @@ def _short(hashes: Sequence[str]) -> list[str]:
 def show_comparison(console: Console, comparison: Comparison, names: tuple[str, str]) -> None:
     """One line per cell of both sides, then why the ambiguous ones are, and the cells of one side only."""
     pairs = comparison.pairs
-    told = [pair.judgement for pair in pairs]
-    reasons = list(dict.fromkeys(one.reason for one in told if one.reason))
+    findings = [pair.judgement for pair in pairs]
+    reasons = list(dict.fromkeys(finding.reason for finding in findings if finding.reason))
     console.print(Text(printable(f"A: {names[0]} ({_machines(pairs, 'a')})")), soft_wrap=True)
     console.print(Text(printable(f"B: {names[1]} ({_machines(pairs, 'b')})")), soft_wrap=True)
     show(
         console,
         [
             ListColumn(
-                "B is", [_verdict(one, reasons) for one in told], styles=[_VERDICTS[one.verdict] for one in told]
+                "B is",
+                [_verdict(finding, reasons) for finding in findings],
+                styles=[_VERDICTS[finding.verdict] for finding in findings],
             ),
-            ListColumn("B / A", [_ratio(one.ratio) for one in told], right=True),
-            ListColumn("95 % interval", [_interval(one.interval) for one in told]),
-            *([ListColumn("from", [one.values for one in told])] if {one.values for one in told} != {"steps"} else []),
+            ListColumn("B / A", [_ratio(finding.ratio) for finding in findings], right=True),
+            ListColumn("95 % interval", [_interval(finding.interval) for finding in findings]),
+            *(
+                [ListColumn("from", [finding.values for finding in findings])]
+                if {finding.values for finding in findings} != {"steps"}
+                else []
+            ),
             ListColumn("A s", [_number(pair.a.step_seconds) for pair in pairs], right=True),
             ListColumn("B s", [_number(pair.b.step_seconds) for pair in pairs], right=True),
             ListColumn("memory", [_ratio(pair.memory_ratio) for pair in pairs], right=True),
@@ -221,7 +227,7 @@ def show_comparison(console: Console, comparison: Comparison, names: tuple[str, 
     )
     for line in _remarks(comparison, reasons):
         console.print(Text(printable(line), style="dim"))
-    counts = Counter(one.verdict for one in told)
+    counts = Counter(finding.verdict for finding in findings)
     total = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
     console.print(Text(f"{len(pairs)} cells: {total}", style="bold"))
 
