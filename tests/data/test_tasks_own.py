@@ -306,7 +306,17 @@ def test_a_first_task_file_guesses_columns_and_lists_labels(folder: Path) -> Non
     ("name", "text", "told"),
     [
         ("rows.dat", "", "`FILE` must be rows in a file .jsonl, .ndjson, .json, .csv, "),
-        ("none.csv", None, "`FILE` must be rows in a file "),
+        ("none.csv", None, "`FILE` must be there, but "),
+        (
+            "half.jsonl",
+            '{"text": "a b", "label": "\\ud800"}\n{"text": "c d", "label": "x"}\n' * 3,
+            "half.jsonl must be Unicode text, but its labels or columns are not",
+        ),
+        (
+            "unnamed.csv",
+            ",label\n0,x\n1,y\n2,x\n3,y\n",
+            "must have a column of text and one of 2 to 20 labels, but has ",
+        ),
         ("empty.jsonl", "", "empty.jsonl must hold rows, but is empty"),
         (
             "ids.csv",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,24 @@ def test_runs_that_make_no_figure_are_one_line(runs: list[Result], told: str) ->
         tuning.figure(runs, forwards=False)
 
 
-def test_a_run_that_is_damaged_is_one_line_with_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/result.json").write_text("{")
-    with pytest.raises(ValueError, match=r"mine must hold a fine-tuning run, but is damaged \(.*\); leave it out$"):
-        tuning.load([tmp_path])
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("result.json", "{"),
+        ("progress.jsonl", "[1]\n"),
+        ("progress.jsonl", '{"step": 1, "dev_loss": 1.0}\n'),
+        ("progress.jsonl", '{"step": "a", "dev_loss": 1.0, "dev_accuracy": 0.5}\n'),
+        ("progress.jsonl", f'{{"step": 1, "dev_loss": {"9" * 400}, "dev_accuracy": 0.5}}\n'),
+    ],
+)
+def test_a_run_that_is_damaged_is_one_line_with_its_folder_and_leaves_the_others(
+    file: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mine", "whole"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mine" / file).write_text(text)
+    (tmp_path / "whole/result.json").write_text(json.dumps(tuned(0.8).to_dict()))
+    monkeypatch.setattr(tuning.journal, "read", lambda path: [{"spec": tuned(0.8).spec.to_dict()}])
+    runs, (problem,) = tuning.load([tmp_path])
+    assert len(runs) == 1
+    assert re.fullmatch(r".*mine must hold a fine-tuning run, but is damaged \(.*\); leave it out", problem)

@@ -106,10 +106,12 @@ def say(*lines: str) -> None:
 def write_json(output: str | None, body: Any) -> bool:
     """Writes ``body`` as JSON to the file ``output``, if one is named; "-" prints it. Returns whether it was printed,
     so that nothing else is to be."""
+    if output is None:
+        return False
     text = json.dumps(body, indent=1, allow_nan=False)
     if output == "-":
         print(text)
-    elif output is not None:
+    else:
         Path(output).write_text(text + "\n")
     return output == "-"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -108,7 +109,10 @@ def _show_seeds(results: Sequence[Result], output: str | None) -> None:
 
     means = over_seeds(results)
     if output is not None:
-        scores = {name: {"mean": mean.value, "interval": [mean.low, mean.high]} for name, mean in means.items()}
+        scores = {
+            name: {"mean": mean.value, "interval": [x if math.isfinite(x) else None for x in (mean.low, mean.high)]}
+            for name, mean in means.items()
+        }
         runs = [without_place(result).to_dict() for result in results]
         console.write_json(output, {"seeds": [result.spec.seed for result in results], **scores, "runs": runs})
     if output != "-":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,9 +19,6 @@ from zobench.result import Outcome, Result
 from zobench.runspec import SEQ_LEN, RunSpec, check_effect
 from zobench.session.inputs import check_folder, check_price, check_results, parse_seconds
 from zobench.store import Store, without_place
-
-if TYPE_CHECKING:
-    pass
 
 Kept = Annotated[
     Path | None,

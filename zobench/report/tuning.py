@@ -33,7 +33,12 @@ def load(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
         paths = (folder, *sorted(folder.iterdir()))
         inside = [path for path in paths if (path / EARLY).is_file() or (path / RESULT).is_file()]
         store = Store(folder)
-        runs += map(_run, inside) if inside else store.load()
+        for path in inside:
+            try:
+                runs.append(_run(path))
+            except ValueError as error:
+                problems.append(str(error))
+        runs += [] if inside else store.load()
         problems += store.problems
     distinct = {(run.spec.hash, _place(run)): run for run in runs if run.is_ok and run.evaluation.get("curve")}
     return list(distinct.values()), problems
@@ -47,9 +52,13 @@ def _run(folder: Path) -> Result:
         text = (folder / EARLY).read_text()
         rows = [json_of(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # the last may be half written
         spec = RunSpec.from_stored(journal.read(folder / JOURNAL)[0]["spec"])
+        if not all(isinstance(row, dict) and type(row["step"]) is int for row in rows):
+            raise ValueError(f"a row of {EARLY} is no evaluation at a step")
         scores = [key for key in (rows or [{}])[0] if key.startswith("dev_") and key not in ("dev_loss", "dev_count")]
-        points = [[row["step"], *map(_finite, (row["dev_loss"], *map(row.get, scores)))] for row in rows]
-    except (KeyError, TypeError, ValueError) as error:
+        if rows and not scores:
+            raise ValueError(f"{EARLY} has no score")
+        points = [[row["step"], *map(_finite, (row["dev_loss"], *(row[key] for key in scores)))] for row in rows]
+    except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
         raise ValueError(f"{folder} must hold a fine-tuning run, but is damaged ({error}); leave it out") from error
     evaluation = {"curve": points, "scores": [name.removeprefix("dev_") for name in scores]}
     return Result(spec=spec, outcome=Outcome.OK, evaluation=evaluation, partial=True)

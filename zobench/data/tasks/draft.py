@@ -13,6 +13,8 @@ from zobench.data.tasks.rows import FORMATS, read_file
 
 LABELS = ("label", "labels", "class", "target", "sentiment", "category", "stars", "rating", "y")
 """Columns of these names are taken for the labels, the first of them that is there."""
+_NAME = r"[^{}\[\]!:]+"
+"""A column that a template can name."""
 MOST = 20
 """Different values that a column of labels has at most."""
 
@@ -22,12 +24,14 @@ def write(data: Path) -> tuple[Path, str]:
 
     Raises ``ValueError``, one line, for what no rows are read from, rows without labels, and a task file that is there.
     """
-    if data.suffix.lower() not in FORMATS or not data.is_file():
+    if data.suffix.lower() not in FORMATS:
         raise ValueError(
             f"`FILE` must be rows in a file {', '.join(FORMATS)}, but got {str(data)!r}; name one, or see docs/data.md"
         )
+    if not data.is_file():
+        raise ValueError(f"`FILE` must be there, but {data} is not; name a file of rows")
     rows, path = read_file(data), data.with_suffix(".toml")
-    columns = {name: [row.get(name) for _, row in rows.rows] for name in rows.columns if not set(name) & set("{}!:")}
+    columns = {name: [row.get(name) for _, row in rows.rows] for name in rows.columns if re.fullmatch(_NAME, name)}
     share = 0.1 if len(rows.rows) >= 10 else 1
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", data.stem).lstrip("._-") or "task"
     data_section = f"[data]\npath = {_quoted(data.name)}\nsplit = {{ seed = 0, dev = {share}, test = {share} }}\n"
@@ -35,16 +39,20 @@ def write(data: Path) -> tuple[Path, str]:
     if FORMATS[data.suffix.lower()] != "text":
         said, asked = _choice(data, columns)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(f"name = {_quoted(name)}\n\n{data_section}\n{asked}")
+        content = f"name = {_quoted(name)}\n\n{data_section}\n{asked}".encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{data} must be Unicode text, but its labels or columns are not ({error}); mend it") from None
+    try:
+        with path.open("xb") as file:
+            file.write(content)
     except FileExistsError:
         raise ValueError(f"the task file must be new, but there is a {path}; use --task {path}, or remove it") from None
     try:
         load(path)
-    except ValueError:
+    except ValueError as error:
         path.unlink()
-        raise
-    return path, f"{len(rows.rows)} rows; {said}"
+        raise ValueError(f"{data}: no task file was made of it ({error}); write it by hand (docs/data.md)") from None
+    return path, f"{len(rows.rows)} rows; {' '.join(said.split())}"
 
 
 def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]:
@@ -88,4 +96,4 @@ def _order(label: str) -> tuple[float, str]:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # which TOML forbids as it is
