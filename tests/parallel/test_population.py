@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,7 @@ class Worlds:
     """What ranks in threads exchange: each waits for all."""
 
     def __init__(self) -> None:
-        self.table, self.barrier = torch.empty(0), threading.Barrier(RANKS)
+        self.table, self.barrier = torch.empty(0), threading.Barrier(RANKS, timeout=120)
 
     def of(self, rank: int) -> Any:
         def gather(row: Tensor) -> Tensor:
@@ -58,16 +59,16 @@ def steps(own: Any) -> tuple[list[StepResult], dict[str, Tensor]]:
 
 def test_two_ranks_look_at_half_of_the_members_each():
     worlds, passes = Worlds(), []
-
-    def run(rank: int) -> tuple[list[StepResult], dict[str, Tensor]]:
-        with engine() as own:
-            found = steps(ParallelEngine(own, worlds.of(rank)))
-            passes.append(own.passes)
-            return found
-
     with engine() as alone:
         wanted = steps(alone)
-    with ThreadPoolExecutor(RANKS) as pool:
+
+    def run(rank: int) -> tuple[list[StepResult], dict[str, Tensor]]:
+        done = steps(ParallelEngine(engines[rank], worlds.of(rank)))
+        passes.append(engines[rank].passes)
+        return done
+
+    with ExitStack() as opened, ThreadPoolExecutor(RANKS) as pool:
+        engines = [opened.enter_context(engine()) for _ in range(RANKS)]  # models are not built in threads at once
         first, second = pool.map(run, range(RANKS))
     assert first[0] == second[0]
     assert_same(first[1], second[1])
