@@ -49,10 +49,6 @@ def _gpus() -> Iterable[str]:
     return (*hardware.names(), "all")
 
 
-def _papers() -> Iterable[str]:
-    return PAPERS
-
-
 def changes(incomplete: str) -> list[str]:
     """``KEY=`` of every field, and ``KEY=VALUE`` of one whose words are known."""
     key, sign, begun = incomplete.partition("=")
@@ -73,5 +69,5 @@ artifacts = _recipes("tables", "plots")
 models = _of(_models)
 tasks, methods, schemes = map(_registered, ("tasks", "methods", "schemes"))
 gpus = _of(_gpus)
-papers = _of(_papers)
+papers = _of(lambda: PAPERS)
 lists = _of(lambda: LISTS)

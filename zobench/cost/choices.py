@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -128,7 +129,10 @@ def _candidates(values: Mapping[str, Any], target: TargetMachine) -> Iterator[Ru
             form = {"engine": "offload", "tier": tier, "noise": "counter", "granularity": granularity, "slots": slots}
             rows += [{**form, "writeback_every": every} for every in INTERVALS]
     asked = [row for row in rows if all(common.get(key, value) == value for key, value in row.items())]
-    plain = [spec for row in asked or [{}] for spec in _possible({**common, **row})]
+    plain = []
+    for row in asked or [{}]:
+        with contextlib.suppress(ValueError):  # a field that was asked for rules it out
+            plain.append(_checked({**common, **row}))
     for spec in plain or [_checked(common)]:  # that of none is the error to tell
         yield spec
         if ENGINES[spec.engine].is_streamed and "resident_blocks" not in common:
@@ -137,14 +141,6 @@ def _candidates(values: Mapping[str, Any], target: TargetMachine) -> Iterator[Ru
 
 def _checked(values: Mapping[str, Any]) -> RunSpec:
     return models.checked(RunSpec.from_dict(values), "cuda:0")
-
-
-def _possible(values: Mapping[str, Any]) -> list[RunSpec]:
-    """The spec of ``values``, or none where a field that was asked for rules them out."""
-    try:
-        return [_checked(values)]
-    except ValueError:
-        return []
 
 
 def filled(spec: RunSpec, target: TargetMachine) -> RunSpec:

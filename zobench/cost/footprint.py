@@ -175,7 +175,8 @@ def activations(spec: RunSpec) -> int:
     if NOISES[spec.noise].in_place:  # float32 logits of a few tokens and their softmax
         lost = 2 * 4 * architecture.vocab * min(judged, backward.chunk_tokens(architecture.vocab))
     whole = scores if sizes.has_whole_attention(spec) else 0
-    return tokens * states * width + mask + lost + whole + (0 if _heap(spec) else _libraries(spec))
+    libraries = CPU_LIBRARIES if spec.device == "cpu" and not _heap(spec) else 0
+    return tokens * states * width + mask + lost + whole + libraries
 
 
 def _heap(spec: RunSpec) -> int:
@@ -183,10 +184,6 @@ def _heap(spec: RunSpec) -> int:
     at a time."""
     in_pieces = not NOISES[spec.noise].in_place or WIRES[spec.wire].is_scaled
     return CPU_HEAP if spec.device == "cpu" and ENGINES[spec.engine].is_streamed and in_pieces else 0
-
-
-def _libraries(spec: RunSpec) -> int:
-    return CPU_LIBRARIES if spec.device == "cpu" else 0
 
 
 def _is_apart(spec: RunSpec) -> bool:

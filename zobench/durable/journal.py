@@ -229,7 +229,11 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Item], list[tu
         body, check = rest[start : start + _RECORD.size], rest[start + _RECORD.size : start + SIZE]
         chain = zlib.crc32(body, chain)
         if check != _CHECK.pack(chain):
-            _forgive(path, rest, start)
+            if start + SIZE < len(rest) and rest[start:].strip(b"\0"):  # else it is what a crash leaves of a file's end
+                raise ValueError(
+                    f"`{path}` must hold whole records, but number {start // SIZE + 1} of {len(rest) // SIZE} is "
+                    f"damaged; {_remedy(path)}"
+                )
             break
         waiting.append(_RECORD.unpack(body))
         if waiting[-1][0] in (STEP, EVALUATION):
@@ -246,15 +250,6 @@ def _header(path: Path, text: bytes) -> dict[str, Any]:
     if not all(isinstance(word, str) and word.isprintable() for word in whose):
         raise ValueError(f"`{path}` must say whose run it is and on which base, but does not; {_remedy(path)}")
     return dict(values)
-
-
-def _forgive(path: Path, rest: bytes, start: int) -> None:
-    """A damaged record may be the last one, or where nothing but zeros follows: what a crash leaves of a file's end."""
-    if start + SIZE < len(rest) and rest[start:].strip(b"\0"):
-        raise ValueError(
-            f"`{path}` must hold whole records, but number {start // SIZE + 1} of {len(rest) // SIZE} is damaged; "
-            f"{_remedy(path)}"
-        )
 
 
 def _remedy(path: Path) -> str:

@@ -67,7 +67,11 @@ def judge(model: nn.Module, config: EngineConfig, make: Make, directions: Hashab
     asked: tests hold them, bit for bit.
     """
     find_blocks(model)  # refuses a model without any
-    _check_own_loss(model)
+    if "_loss_function" in vars(model):  # which no twin of its class has
+        raise ValueError(
+            f"a model must have the loss of its class, but this {type(model).__name__} was given its own "
+            "(loss_function), which an engine would not call; leave it out"
+        )
     if is_held(model):
         return {}
     if getattr(model.config, "output_router_logits", False):
@@ -89,15 +93,6 @@ def judge(model: nn.Module, config: EngineConfig, make: Make, directions: Hashab
     if isinstance(verdict, str):
         raise ValueError(verdict)
     return verdict
-
-
-def _check_own_loss(model: nn.Module) -> None:
-    """Refuses one model that was given another loss than its class's, which no twin of the class has."""
-    if "_loss_function" in vars(model):
-        raise ValueError(
-            f"a model must have the loss of its class, but this {type(model).__name__} was given its own "
-            "(loss_function), which an engine would not call; leave it out"
-        )
 
 
 def is_held(model: nn.Module) -> bool:
@@ -155,7 +150,11 @@ def _runnable(model: nn.Module) -> tuple[nn.Module, list[Batch]]:
         except Exception as own:  # whatever a model's own code raises on a configuration that nobody has used before
             error = error or own
         else:
-            _check_untouched(twin, before)
+            if changed := [name for name, version in _versions(twin).items() if version != before[name]]:
+                raise ValueError(
+                    f"a model's forward must leave its weights alone, but {type(twin).__name__}'s writes {changed[0]}; "
+                    "use another model"
+                )
             return twin, batches
     raise ValueError(
         f"a model must be callable on tokens, with labels, but a small {type(model).__name__} is not "
@@ -204,14 +203,6 @@ def _versions(twin: nn.Module) -> dict[str, int]:
     """How often each parameter has been written, and each buffer of a block."""
     inside = {name: buffer for block in find_blocks(twin) for name, buffer in block.named_buffers()}
     return {name: tensor._version for name, tensor in {**dict(twin.named_parameters()), **inside}.items()}
-
-
-def _check_untouched(twin: nn.Module, before: dict[str, int]) -> None:
-    if changed := [name for name, version in _versions(twin).items() if version != before[name]]:
-        raise ValueError(
-            f"a model's forward must leave its weights alone, but {type(twin).__name__}'s writes {changed[0]}; "
-            "use another model"
-        )
 
 
 def _rows(batch: Batch, count: int) -> Batch:

@@ -126,14 +126,9 @@ def _after(spec: RunSpec, lost: Lost, meeting: Meeting, killed_for_memory: bool)
             return end
         return failed(spec, Outcome.FAILED, "the first machine of the run is gone")
     if meeting.node == 0:
-        _wait_for_readers(place, meeting.nodes)
+        with contextlib.suppress(RuntimeError):  # all machines read the result from this process's store
+            place.wait([f"read by {node}" for node in range(meeting.nodes)], timedelta(seconds=GRACE))
     return result
-
-
-def _wait_for_readers(place: Store, nodes: int) -> None:
-    """Waits until all machines have read the result from this process's store, at most ``GRACE`` seconds."""
-    with contextlib.suppress(RuntimeError):
-        place.wait([f"read by {other}" for other in range(nodes)], timedelta(seconds=GRACE))
 
 
 def _tell(place: Store, rank: int, result: Result) -> None:

@@ -129,17 +129,6 @@ def make_adam(spec: RunSpec) -> FirstOrder:
     return FirstOrder(optimizer="adam", lr=spec.lr, weight_decay=spec.weight_decay, foreach=spec.foreach)
 
 
-def _sgd_costs(spec: SpecFields) -> tuple[int, int]:
-    """Of torch's SGD without momentum: W - lr grad; with weight decay grad + weight_decay W before it."""
-    return (6, 2) if spec.value("weight_decay") else (3, 1)
-
-
-def _adam_costs(spec: SpecFields) -> tuple[int, int]:
-    """Of torch's AdamW, operator by operator: lerp of m 3; v scaled 2, plus grad^2 3; its square root 2, scaled 2, plus
-    eps 2; W + m / that 4. With weight decay W scaled 2."""
-    return (20, 8) if spec.value("weight_decay") else (18, 7)
-
-
 def _kind(
     name: str, definition: Definition, states: int, optimizer: Callable[[SpecFields], tuple[int, int]],
     takes: tuple[str, ...],
@@ -170,7 +159,8 @@ SGD = _kind(
     "fo-sgd",
     Definition(formula="w -= lr * grad, by backpropagation", make="zobench.methods.first_order:make_sgd"),
     states=0,
-    optimizer=_sgd_costs,
+    # torch's without momentum: W - lr grad; with weight decay grad + weight_decay W before it
+    optimizer=lambda spec: (6, 2) if spec.value("weight_decay") else (3, 1),
     takes=("checkpointing",),
 )
 ADAM = _kind(
@@ -181,6 +171,8 @@ ADAM = _kind(
         state_width=None,
     ),
     states=2,
-    optimizer=_adam_costs,
+    # torch's AdamW, operator by operator: lerp of m 3; v scaled 2, plus grad^2 3; its square root 2, scaled 2, plus eps
+    # 2; W + m / that 4; with weight decay W scaled 2
+    optimizer=lambda spec: (20, 8) if spec.value("weight_decay") else (18, 7),
     takes=("checkpointing", "foreach"),
 )

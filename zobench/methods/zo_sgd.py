@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from zobench.engine.base import BASE, Entry, PassRecord, Point
 from zobench.engine.interface import PartedEngine, lacks
 from zobench.methods.base import Direction, StepResult, Taken
-from zobench.runspec.kinds import LAWS, Definition, MethodKind, SpecFields, UpdateSize
+from zobench.runspec.kinds import LAWS, Definition, MethodKind, UpdateSize
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -223,11 +223,6 @@ def make(spec: RunSpec) -> ZOSGD:
     return ZOSGD.of(spec)
 
 
-def _pairs_of_parts(spec: SpecFields, layers: int) -> int:
-    """The pairs of points of every block, of what is before and of what is after them."""
-    return spec.queries * (layers + 2)
-
-
 KIND = MethodKind(
     name="zo-sgd",
     known_as=("mezo",),
@@ -243,5 +238,5 @@ BLOCK = MethodKind(
         formula="w -= lr * ghat, ghat of each part along directions of its own; all estimated before any is updated",
         make="zobench.methods.zo_sgd:ZOSGDBlock.of",
     ),
-    pairs=_pairs_of_parts,
+    pairs=lambda spec, layers: spec.queries * (layers + 2),  # of every block, of what is before and what is after them
 )

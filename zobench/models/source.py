@@ -39,7 +39,12 @@ def identified(spec: RunSpec) -> RunSpec:
     local = folder(path, spec.weights == "pretrained", is_read_where_it_lies(spec))
     config = identity.config_hash(local)
     weights = identity.weights_hash(local) if spec.weights == "pretrained" else ""
-    _check_unchanged(spec, path, config, weights)
+    for what, was, now in (("config.json", spec.config_hash, config), ("weights", spec.weights_hash, weights)):
+        if was and now and was != now:
+            raise ValueError(
+                f"{path} must hold the {what} of this run ({was}), but has others now ({now}); give the model as "
+                f"--model again, for another run"
+            )
     name = spec.name or (spec.model if spec.config_hash else _usual_name(path))
     if is_registered(name) or (published.get(name) and not published.get(path)):
         raise ValueError(f"`name` must not be a registered model's, but got {name!r}; give another")
@@ -65,15 +70,6 @@ def shown_name(given: str) -> str:
 
 _LISTED = {model.hub_id.lower(): model.name for model in ARCHITECTURES if model.hub_id}
 """Id on the hub, in small letters, to the name of a model of the list."""
-
-
-def _check_unchanged(spec: RunSpec, path: str, config: str, weights: str) -> None:
-    for what, was, now in (("config.json", spec.config_hash, config), ("weights", spec.weights_hash, weights)):
-        if was and now and was != now:
-            raise ValueError(
-                f"{path} must hold the {what} of this run ({was}), but has others now ({now}); give the model as "
-                f"--model again, for another run"
-            )
 
 
 def is_read_where_it_lies(spec: RunSpec) -> bool:

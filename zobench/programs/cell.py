@@ -80,7 +80,10 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     spec = models.checked(spec, device)
     device = device if world is None else world.device
     if spec.task != "none":
-        return _tuned(spec)
+        try:  # it measures its own time and memory
+            return finetune.cell(spec)
+        except Exception as error:  # any failure is this cell's outcome, and never ends a sweep
+            return _failed(spec, error)
     model = empty_model(spec)  # its imports are baseline
     if not NOISES[spec.noise].in_place:
         kernels.prepare(device)  # its compiler is baseline too
@@ -117,14 +120,6 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
         memory={**seen.memory, **recording.memory}, power=seen.power, trace=seen.trace,
         warnings=[*recording.warnings, *seen.warnings], skipped_updates=recording.skipped, partial=recording.partial,
     )  # fmt: skip
-
-
-def _tuned(spec: RunSpec) -> Result:
-    """The result of a fine-tuning run, which measures its own time and memory."""
-    try:
-        return finetune.cell(spec)
-    except Exception as error:  # as above
-        return _failed(spec, error)
 
 
 def _failed(spec: RunSpec, error: Exception) -> Result:

@@ -62,15 +62,12 @@ def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
     filled = [f"{runner}, which fills it" for runner in (_runner_of(name) if "runners" in kinds else [])]
     hint = f"did you mean {' or '.join(filled or near)}? " if filled or near else ""
-    listed = f"known: {', '.join(known) or 'none'}" if len(known) <= FEW else f"see {_where_listed(kinds)}"
+    lists = " and ".join(f"`zobench list {_LISTS[kind]}`" for kind in kinds)
+    listed = f"known: {', '.join(known) or 'none'}" if len(known) <= FEW else f"see {lists}"
     where, shown = " or ".join(kinds), repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
     if text.endswith(suffix):
         raise ValueError(f"there is no file {shown}; check the path, or name a recipe: {hint}{listed}")
     raise ValueError(f"no such recipe in {where}: {shown}; {hint}{listed}; or give the path of a {suffix} file")
-
-
-def _where_listed(kinds: Sequence[str]) -> str:
-    return " and ".join(f"`zobench list {_LISTS[kind]}`" for kind in kinds)
 
 
 def _runner_of(artifact: str) -> list[str]:

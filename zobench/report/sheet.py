@@ -125,7 +125,8 @@ def _is_filled(entry: CellText) -> bool:
 def _merged(sheet: Sheet) -> Sheet:
     """``sheet`` with one text for all warnings of cells that differ only in their numbers."""
     entries = (entry for group in sheet.groups for row in group.body for entry in row)
-    merged_texts = ranges(text for entry in entries for text in _warnings(entry))
+    texts = (text for entry in entries for text in (*entry.own, *entry.shared))
+    merged_texts = ranges(text for text in texts if text.startswith(WARNING))
 
     def merged(entry: CellText) -> CellText:
         kept, shared = (tuple(merged_texts.get(text, text) for text in texts) for texts in (entry.own, entry.shared))
@@ -136,10 +137,6 @@ def _merged(sheet: Sheet) -> Sheet:
         for group in sheet.groups
     ]
     return replace(sheet, groups=tuple(groups))
-
-
-def _warnings(entry: CellText) -> list[str]:
-    return [text for text in (*entry.own, *entry.shared) if text.startswith(WARNING)]
 
 
 def ranges(texts: Iterable[str]) -> Mapping[str, str]:

@@ -65,15 +65,11 @@ def apply(spec: RunSpec, model: PreTrainedModel) -> Scheme:
     """
     kind = scheme_of(spec)
     if kind.peft:
-        _check_peft(spec)
+        try:
+            import peft  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                f"`scheme={spec.scheme}` needs peft, which is absent; pip install 'zobench[tasks]'"
+            ) from error
     scheme: Scheme = resolve(kind.make)(spec, model)
     return scheme
-
-
-def _check_peft(spec: RunSpec) -> None:
-    try:
-        import peft  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"`scheme={spec.scheme}` needs peft, which is absent; pip install 'zobench[tasks]'"
-        ) from error

@@ -101,7 +101,10 @@ class CampaignRun:
                 self._check_idle()
             rest = None if end is None else end - time.monotonic()
             if rest is not None and outlook.left > rest:
-                self._say_stop(outlook, rest)
+                self._session.say(
+                    f"stops before {outlook.on.part.name}, which needs {duration(outlook.left)} (predicted): "
+                    f"{duration(max(0.0, rest))} of the budget are left", "yellow",
+                )  # fmt: skip
                 total.waiting = sum(len(later.progress.left) for later in left[number:])
                 break
             summary = self._run_part(outlook, f"{number + 1} of {len(left)}", rest)
@@ -116,12 +119,6 @@ class CampaignRun:
         """Raises ``ValueError`` if others use the machine, unless that was allowed."""
         if not self._busy and (why := idle.lasting_disturbance(self._session.device)):
             raise ValueError(f"a campaign needs an idle machine, but {why}; wait for them, or add busy=True (--busy)")
-
-    def _say_stop(self, outlook: Outlook, rest: float) -> None:
-        self._session.say(
-            f"stops before {outlook.on.part.name}, which needs {duration(outlook.left)} (predicted): "
-            f"{duration(max(0.0, rest))} of the budget are left", "yellow",
-        )  # fmt: skip
 
     def _run_part(self, outlook: Outlook, which: str, budget: float | None) -> Summary:
         """Runs what is left of a part, and says what it came to."""

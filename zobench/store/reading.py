@@ -97,14 +97,17 @@ def _checked(values: Any) -> Result:
     for name in ("samples", "warmup", "parts"):
         _check_series(name, getattr(result, name))
     for name in ("samples", "warmup"):
-        _check_seconds(name, getattr(result, name).get("step_seconds", []))
+        numbers = getattr(result, name).get("step_seconds", [])  # reports divide by them and draw them
+        if not all(_SHORTEST <= number <= _LONGEST for number in numbers if number is not None):
+            raise ValueError(f"`{name}.step_seconds` must be {_SHORTEST:g} to {_LONGEST:g}, but one is not")
     counts = [value for value in [*result.memory.values(), result.skipped_updates] if value is not None]
     if not all(_bounded(value) and value >= 0 for value in counts):
         raise ValueError("`memory` must hold numbers of 64 bits, 0 or more, or null, but does not")
     _check_plain(result.environment.to_dict(), 0)
     _check_plain(result.power, 0)
     for name in ("energy_joules", "mean_power_watts"):
-        if not _is_amount(result.power.get(name)):
+        value = result.power.get(name)
+        if value is not None and not (_bounded(value) and value >= 0):
             raise ValueError(
                 f"`power.{name}` must be as zobench writes it, but is not; this file is not a zobench result"
             )
@@ -124,12 +127,6 @@ def _check_series(name: str, series: Mapping[str, Any]) -> None:
     for numbers in series.values():
         if type(numbers) is not list or set(map(type, numbers)) - _NUMBER or not _finite(numbers):
             raise ValueError(f"`{name}` must hold lists of finite numbers or null, but does not")
-
-
-def _check_seconds(name: str, numbers: Sequence[Any]) -> None:
-    """Raises ``ValueError`` for a step that took no time or absurdly long: reports divide by it and draw it."""
-    if not all(_SHORTEST <= number <= _LONGEST for number in numbers if number is not None):
-        raise ValueError(f"`{name}.step_seconds` must be {_SHORTEST:g} to {_LONGEST:g}, but one is not")
 
 
 def _finite(numbers: Sequence[Any]) -> bool:
@@ -214,10 +211,6 @@ def _is_score(value: Any) -> bool:
 
 def _is_share(value: Any) -> bool:
     return _bounded(value) and 0 <= value <= 1
-
-
-def _is_amount(value: Any) -> bool:
-    return value is None or (_bounded(value) and value >= 0)
 
 
 SCORES: Mapping[str, Callable[[Any], bool]] = {

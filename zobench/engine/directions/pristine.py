@@ -296,18 +296,14 @@ class Pristine(Arithmetic):
                     scale=point.scale,
                 )  # fmt: skip
         elif scratch is not None or base is not None or (begins and self.pending(unit)):
-            self._generally(self._general, unit, point, begins, base)
-
-    def _generally(self, general: General, unit: Unit, point: Point, begins: bool, base: Tensor | None) -> None:
-        """As :meth:`_move`, tensor by tensor."""
-        for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
-            updates = self.pending(unit, decayed) if begins else ()
-            states = unit.states_of(item, unit.buffer) if unit.buffer is not None else []
-            general.advance(
-                item.view(self._flat), Span(item.tensor_id, item.start), updates, states=states,
-                base=None if base is None else item.view(base),
-                scratch=item.view(self._scratch) if point.scale else None, seed=point.seed or 0, scale=point.scale,
-            )  # fmt: skip
+            for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
+                updates = self.pending(unit, decayed) if begins else ()
+                states = unit.states_of(item, unit.buffer) if unit.buffer is not None else []
+                self._general.advance(
+                    item.view(self._flat), Span(item.tensor_id, item.start), updates, states=states,
+                    base=None if base is None else item.view(base),
+                    scratch=item.view(self._scratch) if point.scale else None, seed=point.seed or 0, scale=point.scale,
+                )  # fmt: skip
 
     def _keep(self, unit: Unit) -> None:
         """The replayed entries stay: ``unit.buffer`` becomes what its tier must get."""

@@ -70,8 +70,10 @@ def set_position(start: Start, unit: Unit) -> None:
 @torch.inference_mode()
 def retrace(engine: Retraced, records: Sequence[PassRecord], start: Start | None = None) -> None:
     """See :meth:`zobench.engine.Engine.retrace`."""
-    if any(point.part is not None for record in records for point in record.points):
-        _find_parts(engine)
+    has_parts = any(point.part is not None for record in records for point in record.points)
+    if has_parts and any(unit.part < 0 for unit in engine.units):  # a unit's part is known from the first pass on
+        tokens = torch.zeros(1, 2, dtype=torch.long)
+        engine.evaluate(Batch(tokens, torch.full_like(tokens, IGNORED)))
     journal = [entry for record in records for entry in record.entries]
     entries_before = list(itertools.accumulate((len(record.entries) for record in records), initial=0))
     for first in range(0, len(records), TOGETHER):
@@ -108,10 +110,3 @@ def _in_order(engine: Retraced) -> list[Unit]:
     residents = sorted(engine.residents, key=lambda unit: unit.index)
     before = [unit for unit in residents if unit.index < first]
     return [*before, *engine.blocks, *(unit for unit in residents if unit.index >= first)]
-
-
-def _find_parts(engine: Retraced) -> None:
-    """Looks at two tokens, because a unit's part is known from the first pass on."""
-    if any(unit.part < 0 for unit in engine.units):
-        tokens = torch.zeros(1, 2, dtype=torch.long)
-        engine.evaluate(Batch(tokens, torch.full_like(tokens, IGNORED)))
