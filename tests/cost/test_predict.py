@@ -125,6 +125,7 @@ def test_counter_noise_is_drawn_once_and_once_per_pending_update_where_mezo_draw
         (counter(writeback_every=100, steps=10, warmup=2), 1 + 7.5),
         (counter(writeback_every="inf", steps=10, warmup=2), 1 + 7.5),
         (RunSpec(model="OPT-1.3B", noise="counter").resolve("cpu"), 2),
+        (counter(queries=1, method="adamezo", options={"horizon": 6}), 1 + 6),
     ):
         assert compute(spec) == pytest.approx(products + draws * PARAMETERS / 6e8)
 
@@ -358,6 +359,8 @@ def test_tuning_an_adapter_draws_and_writes_back_only_the_adapter() -> None:
         ({"method": "zo-sgd-sparse", "sparsity": 0.5}, 8),  # a mask beside every direction
         ({"method": "fzoo", "queries": 8}, 24),  # there, away and in the update
         ({"method": "hizoo"}, 4),
+        ({"method": "adamezo"}, 13),  # three moves, and the last ten directions in the update
+        ({"method": "adamezo", "options": {"horizon": 40}}, 43),
         ({"method": "forward-grad"}, 2),
         ({"method": "fo-sgd"}, 0),
     ],

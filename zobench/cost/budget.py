@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from zobench import models
 from zobench.cost import local, sizes
 from zobench.cost.footprint import fit, streamed_layers
-from zobench.cost.seconds import Rates, passes, pending, transferred
+from zobench.cost.seconds import Rates, passes, pending_steps, transferred
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import NOISES, WIDTHS
 
@@ -34,7 +34,7 @@ def moved_bytes(spec: RunSpec) -> float:
     kind = METHODS.get(spec.method)
     weights = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
     tuned = sizes.trained_count(spec) + sizes.trained(spec)[1]
-    drawn = kind.draws if NOISES[spec.noise].in_place else kind.counter_draws + pending(spec)
+    drawn = kind.draws if NOISES[spec.noise].in_place else kind.counter_draws + pending_steps(spec)
     stored = (kind.draws + 1) * spec.queries * sizes.trained_width(spec) if NOISES[spec.noise].is_stored else 0
     written = (drawn * spec.queries + kind.backpropagates) * sizes.trained_width(spec)
     return forwards(spec) * weights + 2 * tuned * (written + sizes.optimizer_width(spec)) + tuned * stored

@@ -248,14 +248,19 @@ def forward_seconds(spec: RunSpec, rates: Rates) -> float:
 
 def draws(spec: RunSpec) -> int:
     """Draws of z with torch noise in a step, for each query: four for a pair, its three moves and the update; two by a
-    rank with one sign that does not go through the other (DistZO2, section 4.2)."""
+    rank with one sign that does not go through the other (DistZO2, section 4.2); one more for each further update."""
     kind = METHODS.get(spec.method)
-    return kind.draws - (2 if kind.has_pairs and is_out_of_place(spec) else 0)
+    return kind.draws + kind.updates(spec) - 1 - (2 if kind.has_pairs and is_out_of_place(spec) else 0)
 
 
 def pending(spec: RunSpec) -> float:
-    """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps; those in
-    factors are summed up."""
+    """Updates of each query that a step draws again with counter noise, in the mean of the run's steps."""
+    return pending_steps(spec) * METHODS.get(spec.method).updates(spec)
+
+
+def pending_steps(spec: RunSpec) -> float:
+    """Steps whose updates a step goes over again with counter noise, in the mean of the run's; updates in factors are
+    summed up."""
     if METHODS.get(spec.method).structure is not None:
         return 1.0
     middle = spec.warmup + (spec.steps + 1) / 2

@@ -72,7 +72,7 @@ KIND = MethodKind(
         copies=4,
         piece_copies=5,
     ),
-    draws=3 + HORIZON,
+    updates=lambda spec: int(spec.option("horizon")),
     needs=(Need("queries", 1, "its moments are of one direction a step; use queries=1"),),
     options={"horizon": HORIZON, "beta1": 0.7, "beta2": 0.9, "zeta": 1e-8},
 )
