@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.small_task import spec_of, write_data, write_weights
 from tests.support.stores import command
+from zobench.durable import journal
 from zobench.finetune import run
 from zobench.finetune.verify import verify
+from zobench.methods.base import Taken
+from zobench.methods.lozo import REDRAWN
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.stats.significance import exceeds
@@ -80,6 +84,24 @@ def test_a_journal_with_one_bit_changed_or_an_end_cut_off_is_refused(
         assert "journal.bin" in refused(copied, data_dir), f"{size} bytes"
     path.write_bytes(whole)
     verify(copied, data_dir=data_dir)
+
+
+def test_a_step_whose_update_the_published_program_draws_anew_is_verified_and_no_other_seed(
+    tmp_path: Path, data_dir: Path, spec: Callable[..., RunSpec]
+) -> None:
+    lozo = spec(method="lozo", definition="as-shipped", noise="counter", steps=3, eval_every=3, options={"interval": 2})
+    folder = tmp_path / "lozo"
+    run(lozo, folder=folder, data_dir=data_dir)
+    assert verify(folder, data_dir=data_dir).result.spec == lozo
+    path = folder / "journal.bin"
+    header, items = journal.read(path)
+    second = next(item for item in items if isinstance(item, Taken) and item.step == 1)
+    drawn_anew = replace(second, entries=(replace(second.entries[0], seed=second.entries[0].seed + REDRAWN),))
+    path.unlink()
+    with journal.JournalFile(path, header) as file:
+        file.append(*(drawn_anew if item is second else item for item in items))
+    edited(folder, lambda told: told["environment"].pop("journal_sha256"))
+    assert "but those of step 1 have another seed or step: it was changed" in refused(folder, data_dir)
 
 
 def test_what_is_not_the_run_is_refused(copied: Path, data_dir: Path, tmp_path: Path, weights_path: Path) -> None:

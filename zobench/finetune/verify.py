@@ -130,17 +130,17 @@ def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[
         raise ValueError(
             f"{result_path} must have its test of the best step on dev, but has one of another; take another copy"
         )
-    _check_seeds(path, items)
+    _check_seeds(path, result.spec, items)
     return result, header, items
 
 
-def _check_seeds(path: Path, items: Sequence[Item]) -> None:
+def _check_seeds(path: Path, spec: RunSpec, items: Sequence[Item]) -> None:
     """Raises ``ValueError`` unless every update is of its own step, along directions of this or an earlier step."""
-    drawn = set[int]()
+    drawn, kind = set[int](), METHODS.get(spec.method)
     for item in items:
         if isinstance(item, EvaluationItem):
             continue
-        drawn.update(seed for seed, _ in item.directions)
+        drawn.update(kind.moved_along(spec, item.step, seed) for seed, _ in item.directions)
         if any(entry.step != item.step or entry.seed not in drawn for entry in item.entries):
             raise ValueError(
                 f"`{path}` must have updates along its own directions, but those of step {item.step} have another seed "

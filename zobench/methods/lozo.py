@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zobench.engine.base import KEEPS_VECTOR_STATE, NO_STATE_YET, Entry
 from zobench.methods.base import LOW_RANK, Direction, StepResult, at_least_one
 from zobench.methods.subspaces import InSubspaces
-from zobench.runspec.kinds import Definition, MethodKind, Structure
+from zobench.runspec.kinds import Definition, MethodKind, SpecFields, Structure
 
 if TYPE_CHECKING:
     from zobench.engine.directions.factors import LowRank
@@ -95,6 +95,12 @@ def directions_with_momentum(spec: RunSpec) -> LowRank:
     return LowRank(rank(spec), FactorMomentum(beta, plain_first=spec.definition == "as-shipped"))
 
 
+def moved_along(spec: SpecFields, step: int, seed: int) -> int:
+    """The seed of the update of step ``step``, from 0 on, whose loss was measured along ``seed``."""
+    redraws = spec.definition == "as-shipped" and step % interval(spec) == 0
+    return seed + REDRAWN if redraws else seed
+
+
 STRUCTURE = Structure(make="zobench.methods.lozo:directions", rank=rank, lasts=interval)
 WRITTEN = Definition(
     formula="w -= lr * ghat / r, z = U V^T of rank r in every matrix, V drawn every `interval` steps",
@@ -109,6 +115,7 @@ KIND = MethodKind(
         "which the update has another U",
     ),
     structure=STRUCTURE,
+    moved_along=moved_along,
     needs=LOW_RANK,
     options={"rank": 2, "interval": 50},
 )
@@ -129,6 +136,7 @@ MOMENTUM = MethodKind(
     structure=replace(
         STRUCTURE, make="zobench.methods.lozo:directions_with_momentum", states=1, update_kernels=5, vector_kernels=5
     ),
+    moved_along=moved_along,
     needs=LOW_RANK,
     options={"rank": 2, "interval": 50, "beta": 0.9},
 )

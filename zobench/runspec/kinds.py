@@ -128,12 +128,14 @@ class MethodKind:
 
     A step: ``pairs`` of points in its first pass over the model, of the spec and the model's layers; ``singles``, other
     points of that pass, of the spec; ``candidates``, points of a second pass that are no pairs; ``tangents``: it
-    computes g by forward-mode differentiation, a pass for each query; ``gradients``: the share of the layers that
-    its backward pass goes through, None if it has no backward pass. Per query it has ``updates`` in its journal, of the
+    computes g by forward-mode differentiation, a pass for each query; ``gradients``: the share of the layers that its
+    backward pass goes through, None if it has no backward pass. Per query it has ``updates`` in its journal, of the
     spec, and draws z ``draws`` times with torch noise, if that is one update, and ``counter_draws`` times, and once for
-    every pending update, with counter noise; z is made of ``normals`` normal numbers per element. It takes every block to the device ``uploads`` times. ``states``: copies of what is
-    tuned that it keeps, beside the weights at rest unless it backpropagates. ``optimizer``: of a method that draws no
-    z, (times a tuned weight's width that its update by gradients reads and writes, kernels for each tensor).
+    every pending update, with counter noise; z is made of ``normals`` normal numbers per element. ``moved_along`` gives
+    the seed of an update from the spec, the step and the seed of the direction that was measured; mostly that itself.
+    It takes every block to the device ``uploads`` times. ``states``: copies of what is tuned that it keeps, beside the
+    weights at rest unless it backpropagates. ``optimizer``: of a method that draws no z, (times a tuned weight's width
+    that its update by gradients reads and writes, kernels for each tensor).
 
     Said: ``known_as``, what papers call it too, in small letters.
 
@@ -157,6 +159,7 @@ class MethodKind:
     tangents: bool = False
     gradients: Callable[[SpecFields, int], float] | None = None
     updates: Callable[[SpecFields], int] = lambda spec: 1
+    moved_along: Callable[[SpecFields, int, int], int] = lambda spec, step, seed: seed
     draws: int = 4
     counter_draws: int = 1
     normals: int = 1
