@@ -82,6 +82,9 @@ def test_the_table_shows_paired_differences_and_what_was_chosen(table: ContestTa
     text = render(table, results, "markdown")
     assert "compared by the mean loss on dev with seeds 9, 10; the best one runs with seeds 0, 1, 2" in text
     assert "Reached: 0.00" in text
+    lacking = [run for run in results if run.spec.queries != 4]  # Holm counts what has not run too
+    assert "after Holm over 2 methods" in text
+    assert "after Holm over 2 methods" in render(table, lacking, "markdown")
 
 
 def test_what_is_shown_moves_with_the_spread_of_the_seeds(table: ContestTable, folder: Path) -> None:

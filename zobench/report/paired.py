@@ -92,8 +92,9 @@ def shown(table: ContestTable, method: Standing, base: Standing | None, adjusted
 
 
 def reached(table: ContestTable, ranking: Ranking) -> tuple[float, float, int] | None:
-    """The least differences in loss, and in accuracy but for the test examples, that these runs could show, and of how
-    many methods against the baseline; None where none has two seeds in common with it."""
+    """The least differences in loss, and in accuracy but for the test examples, that these runs could show, and over
+    how many methods Holm corrects, those that have not run too (:func:`judged`); None where none has two seeds in
+    common with the baseline."""
     base = baseline(table, ranking)
     pairs = [_shared(method, base) for method in ranking.finished if base is not None and method is not base]
     several = [runs for runs in pairs if len(runs) > 1 and all(_loss(run) is not None for pair in runs for run in pair)]
@@ -103,7 +104,7 @@ def reached(table: ContestTable, ranking: Ranking) -> tuple[float, float, int] |
         math.sqrt(statistics.fmean(statistics.variance(of(a) - of(b) for a, b in runs) for runs in several))
         for of in (_loss, _score)
     )
-    seeds, count = min(map(len, several)), len(several)
+    seeds, count = min(map(len, several)), len(table.protocol.contenders) - 1
     return significance.detectable(loss, seeds, count), significance.detectable(accuracy, seeds, count), count
 
 
