@@ -143,6 +143,24 @@ def test_a_ratio_of_accuracies_counts_only_with_the_interval_of_so_many_examples
     assert not claims.inside(dataclasses.replace(found.claim, at_least=ratio.value, at_most=ratio.value + 1), ratio)
 
 
+def test_means_of_several_runs_have_no_interval_of_the_first_alone() -> None:
+    shipped = MEASURED["zo-bench/table3"]
+    lines = [dataclasses.replace(row, over="seed", where={**row.where, "seed": (0, 1)}) for row in shipped.rows]
+    table = dataclasses.replace(shipped, rows=tuple(lines))
+    common: dict[str, Any] = {"model": "Vicuna-7B", "task": "copa", "scheme": "lora"}
+    runs = [
+        tuned(accuracy, seed=seed, **changes, **common)
+        for changes, accuracies in (
+            ({"method": "zo-adam"}, (0.95, 0.65)),
+            ({"method": "fo-sgd", "dtype": "fp32", "autocast": "fp16", "steps": 625}, (0.80, 0.80)),
+        )
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    found = claims.measured(table, fill(table, runs, REFERENCE))[0]
+    assert [ratio.value for ratio in found.ratios] == pytest.approx([1.0])
+    assert found.verdict == claims.UNSHOWN  # by the first seeds alone it would hold
+
+
 @pytest.mark.parametrize(("offloaded", "verdict"), [(0.8, claims.HOLDS), (0.801, claims.FAILS)])
 def test_that_two_accuracies_are_the_same_is_judged_without_an_interval(offloaded: float, verdict: str) -> None:
     table = MEASURED["zo2/table2"]

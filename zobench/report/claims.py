@@ -21,7 +21,8 @@ UNTOLD = "not predicted"
 class Ratio:
     """The claim's ratio in one row (or column). ``low`` and ``high``: its 95 % interval; the value itself where it has
     no spread (memory, a paper's value, a claim that two are the same), and anything at all where there are too few
-    steps for an interval. ``deviates``: a run differs from the paper's conditions, such as its dtype."""
+    steps for an interval, or where a mean over several runs is shown. ``deviates``: a run differs from the paper's
+    conditions, such as its dtype."""
 
     header: str
     value: float
@@ -133,7 +134,9 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
     if value is None or over.result is None or under.result is None:
         return None
     quantity, low, high = over.quantity, value, value
-    if quantity.timed:
+    if len(over.results) > 1 or len(under.results) > 1:  # a mean, of which no interval is known
+        low, high = 0.0, math.inf
+    elif quantity.timed:
         from_rounds, low, high = _timed(quantity, over.result, under.result)
         value = from_rounds or value
     elif quantity.per_run:
