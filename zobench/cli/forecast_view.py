@@ -71,7 +71,8 @@ def show_one(
         text = f"does not fit ({best.lacks}): nearest is {_bytes(prediction)}, with {_settings(best)}"
         screen.print(Text(text + _remedy(best, target), style="yellow"))
     else:
-        speed = f"{_rate(prediction)} tokens/s, {prediction.step_seconds:.3g} s a step"
+        rate, low, high = map(_short, (prediction.tokens_per_second, *prediction.range))
+        speed = f"~{rate} ({low} to {high}) tokens/s, {prediction.step_seconds:.3g} s a step"
         screen.print(f"fits: {speed}; {_bytes(prediction)}")
         screen.print(f"bound by: {prediction.bound} ({_shares(prediction)})")
         screen.print(f"settings: {_settings(best)}")
@@ -187,11 +188,6 @@ def _where(target: TargetMachine) -> str:
 def _host(target: TargetMachine) -> str:
     disk = f", a disk of {gigabytes(int(target.disk))}/s" if target.disk else ""
     return f"{gigabytes(int(target.host))} of host memory{disk}"
-
-
-def _rate(prediction: Prediction) -> str:
-    low, high = prediction.range
-    return f"~{_short(prediction.tokens_per_second)} ({_short(low)} to {_short(high)})"
 
 
 def _short(rate: float) -> str:

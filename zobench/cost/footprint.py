@@ -166,10 +166,11 @@ def activations(spec: RunSpec) -> int:
     masked = spec.data == "ragged" or spec.task != "none"
     mask = sizes.rows_at_once(spec) * longest**2 * width if masked else 0
     rows = HEAD_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab
-    judged = sizes.judged(spec) // spec.accumulate * (1 if METHODS.get(spec.method).structure is None else points)
+    structure = METHODS.get(spec.method).structure
+    judged = sizes.judged(spec) // spec.accumulate * (1 if structure is None else points)
     logits = min(backward.LOGITS_BYTES, judged * min(rows, architecture.vocab) * 4)
     scores = EAGER_MATRICES * sizes.rows_at_once(spec) * architecture.heads * longest**2 * width * at_once
-    if _is_apart(spec):
+    if structure is not None and structure.is_apart:
         return _of_a_population(spec, tokens * points, logits) + mask * points
     lost = 3 * logits
     if NOISES[spec.noise].in_place:  # float32 logits of a few tokens and their softmax
@@ -184,11 +185,6 @@ def _heap(spec: RunSpec) -> int:
     at a time."""
     in_pieces = not NOISES[spec.noise].in_place or WIRES[spec.wire].is_scaled
     return CPU_HEAP if spec.device == "cpu" and ENGINES[spec.engine].is_streamed and in_pieces else 0
-
-
-def _is_apart(spec: RunSpec) -> bool:
-    structure = METHODS.get(spec.method).structure
-    return structure is not None and structure.is_apart
 
 
 def _of_a_population(spec: RunSpec, tokens: int, logits: int) -> int:

@@ -48,7 +48,8 @@ def chosen(spec: RunSpec, seconds: Callable[[RunSpec], float]) -> Consolidation 
     usual = consolidate_after(spec)
     shortest = INTERVALS[0] if wire_width(spec) == 4 else usual
     tried = [usual, *(steps for steps in INTERVALS if steps != usual and steps >= shortest)]
-    found = {steps: seconds(written_every(spec, steps)) for steps in tried}
+    run = spec.replace(steps=max(spec.steps, LONG_RUN))
+    found = {steps: seconds(run.replace(writeback_every=steps)) for steps in tried}
     best = simplest(tried, found.__getitem__)
     others = [usual] if best != usual else sorted(found.keys() - {best}, key=found.__getitem__)[:1]
     told = [f"written every {best} steps, a step takes {found[best]:.3g} s"]
@@ -61,11 +62,6 @@ def is_open(spec: RunSpec) -> bool:
     are only read, where a run ends before, and on several nodes, which plan apart."""
     written = TIERS[spec.tier].is_filled and not WIRES[spec.wire].is_read_only and run_passes(spec) > INTERVALS[0]
     return spec.writeback_every == "inf" and spec.nodes == 1 and streamed_layers(spec) > 0 and written
-
-
-def written_every(spec: RunSpec, steps: int) -> RunSpec:
-    """A long run of ``spec`` whose updates are written every ``steps`` steps."""
-    return spec.replace(writeback_every=steps, steps=max(spec.steps, LONG_RUN))
 
 
 def as_run(spec: RunSpec, found: Consolidation | None) -> RunSpec:

@@ -104,7 +104,8 @@ def _run(
                 expired = _wait(process, json.dumps(order.to_dict()).encode(), timeout, while_waiting)
             finally:
                 _end(process, gently=spec.gpus > 1)
-                clear(_disk_dir(disk_dir))
+                disk = environment.get("ZOBENCH_DISK_DIR")  # see zobench.finetune.assemble.disk_dir
+                clear(Path(disk) if disk else None)
         said = errors.read_text(errors="replace")
         if expired and not answer.exists():  # one that has answered may take its time to free its memory
             assert timeout is not None
@@ -145,12 +146,6 @@ def ask(program: str, *arguments: str) -> str:
         last = [f"exit code {done.returncode}", *done.stderr.strip().splitlines()][-1]
         raise OSError(f"measuring this machine failed: {last}")
     return done.stdout
-
-
-def _disk_dir(disk_dir: Path | None) -> Path | None:
-    """The folder of the cell's disk tier: see :func:`zobench.finetune.assemble.disk_dir`."""
-    named = child_environment(disk_dir).get("ZOBENCH_DISK_DIR")
-    return Path(named) if named else None
 
 
 def _disk_folder(disk_dir: Path | None) -> dict[str, str]:

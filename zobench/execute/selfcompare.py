@@ -119,7 +119,10 @@ def _compared(spec: RunSpec, run: RunCells, slowdown: float, order: random.Rando
         shares = {"cell": 0.0, "again": 0.0, "slowed": slowdown}
         names = list(shares)
         order.shuffle(names)
-        done = dict(zip(names, map(_ended_well, run(spec, [shares[name] for name in names], order)), strict=True))
+        done = dict(zip(names, run(spec, [shares[name] for name in names], order), strict=True))
+        for result in done.values():
+            if not result.is_ok or not result.step_seconds:
+                raise ValueError(f"a self-test needs runs that end ok, but one ended {result.outcome}: {result.reason}")
         if any(differ_in_threads(done["cell"], one) for one in done.values()):
             continue
         equal.append(seconds_of_pair(done["again"], done["cell"]))
@@ -133,9 +136,3 @@ def _compared(spec: RunSpec, run: RunCells, slowdown: float, order: random.Rando
             "because others used the cores; wait for them, or set OMP_NUM_THREADS"
         )
     return found
-
-
-def _ended_well(result: Result) -> Result:
-    if not result.is_ok or not result.step_seconds:
-        raise ValueError(f"a self-test needs runs that end ok, but one ended {result.outcome}: {result.reason}")
-    return result

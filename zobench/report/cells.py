@@ -106,10 +106,10 @@ def mapped(grid: Grid, of: Callable[[TableCell], TableCell]) -> Grid:
 def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
     """Cells as ``[row][metric][column]``; ``results`` are of one machine. Extra rows without one are left out."""
     common = {field: values for field, values in _usual(table).items() if field not in _elsewhere(table)}
-    candidates = [result for result in results if _fits(result, common)]
+    candidates = [result for result in results if meets(result.spec, common)]
     filled = []
     for row in table.rows:
-        fitting = [result for result in candidates if _fits(result, row.where)]
+        fitting = [result for result in candidates if meets(result.spec, row.where)]
         choices = [_choice(table, row, column, candidates if column.level else fitting) for column in table.columns]
         pairs = list(zip(table.columns, choices, strict=True))
         if row.extra and not any(choice.shown for column, choice in pairs if not column.level):
@@ -154,10 +154,6 @@ def _elsewhere(table: Table) -> set[str]:
     """Fields on which the rows or columns of ``table`` have conditions."""
     lines: list[TableRow | TableColumn] = [*table.rows, *table.columns]
     return {field for line in lines for field in line.where}
-
-
-def _fits(result: Result, where: Where) -> bool:
-    return meets(result.spec, where)
 
 
 def meets(spec: RunSpec, where: Where) -> bool:
@@ -224,7 +220,7 @@ def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[
     if not is_meant(row, column):
         return Choice()
     where = conditions(table, row, column)
-    return choose(where, [result for result in results if _fits(result, where)], row.over)
+    return choose(where, [result for result in results if meets(result.spec, where)], row.over)
 
 
 def _cell(

@@ -143,7 +143,9 @@ def _filled_legend(cells: Sequence[TableCell]) -> list[str]:
 def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
     """What the paper reports, and in parentheses how many times that much was measured; only columns it can have.
     ``fill``: of what was not run, how many times that much is predicted."""
-    table, grid = _reportable(table, grid)
+    js = [j for j, metric in enumerate(table.metrics) if not METRICS.get(metric.name).share]
+    ks = [k for k, column in enumerate(table.columns) if column.reference is not None or column.minus]
+    table, grid = _cut(table, grid, js, ks)
     cells = flat(grid)
     where = joined(hardware(cell.paper) for cell in cells if cell.paper)
     shown = (cell.paper for cell in cells if cell.paper and not cell.row.extra)  # an extra row has a note of its own
@@ -171,14 +173,6 @@ def _artifact_name(paper: Mapping[str, str]) -> str:
 def hardware(paper: Mapping[str, str]) -> str:
     """``2x H20-96GB``, or nothing where the paper does not say."""
     return f"{paper['gpus'] or '1'}x {paper['gpu']}" if paper["gpu"] else ""
-
-
-def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
-    """The table and its cells with the metrics and columns that a paper can report."""
-    js = [j for j, metric in enumerate(table.metrics) if not METRICS.get(metric.name).share]
-    return _cut(
-        table, grid, js, [k for k, column in enumerate(table.columns) if column.reference is not None or column.minus]
-    )
 
 
 def _shown(table: Table, grid: Grid) -> tuple[Table, Grid]:

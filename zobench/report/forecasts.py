@@ -54,7 +54,8 @@ def added(table: Table, grid: Grid) -> Grid:
     that asks for it."""
     if table.paper not in PAPERS and not any(column.predicted for column in table.columns):
         return grid
-    card = gpu_of(flat(grid))
+    named = Counter(cell.paper["gpu"] for cell in flat(grid) if cell.paper and cell.paper["gpu"])
+    card = _gpus()[named.most_common(1)[0][0] if named else USUAL_GPU]
     forecasts = mapped(grid, lambda cell: replace(cell, forecast=of(table, cell, card)))
     shares = _of_another(flat(forecasts))
     return mapped(forecasts, lambda cell: _widened(cell, shares))
@@ -75,12 +76,6 @@ def _widened(cell: TableCell, shares: Mapping[str, float]) -> TableCell:
     if prediction is None or not prediction.of_engine or cell.column.reference is None or prediction.share >= share:
         return cell
     return replace(cell, forecast=replace(prediction, share=share))
-
-
-def gpu_of(cells: Iterable[TableCell]) -> Gpu:
-    """The GPU that a paper's table is about."""
-    named = Counter(cell.paper["gpu"] for cell in cells if cell.paper and cell.paper["gpu"])
-    return _gpus()[named.most_common(1)[0][0] if named else USUAL_GPU]
 
 
 @functools.cache

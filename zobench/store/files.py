@@ -223,11 +223,7 @@ def _no_collection() -> Iterator[None]:
 
 def printable(text: str) -> str:
     """``text`` with every character that a terminal might obey replaced: names and reasons may come from anywhere."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-    )
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def first_sweep(root: Path) -> str:

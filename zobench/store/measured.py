@@ -38,11 +38,7 @@ def runs_interval(value: Callable[[Result], float | None]) -> Callable[[Result],
 
 def _bytes(name: str, key: str, of_run: Callable[[Result], float | None] | None = None, **rest: Any) -> Quantity:
     """Bytes that each process has: ``of_run``, or what is in its ``Result.memory`` under ``key``."""
-
-    def stored_bytes(run: Result) -> float | None:
-        return run.memory.get(key)
-
-    value = of_run or stored_bytes
+    value = of_run or (lambda run: run.memory.get(key))
     return Quantity(
         name=name, key=key, value=of_runs(value), bounds=runs_interval(value), per_run=True, steady=True,
         base_unit="bytes", units=BYTES, **rest,

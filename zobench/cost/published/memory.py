@@ -186,7 +186,8 @@ class _Mezo(_Trace):
         embedded, places, states = self.new(wide), self.new(wide), self.new(wide)
         self.free(embedded, places)
         for _ in range(self.cell.model.layers):
-            states = self._after_layer(states)
+            before, states = states, self.layer(states)
+            self.free(before)
         normed = self._after(wide, states)
         width = 4 if self.cell.program.float32_loss else None
         logits, shifted = self.new(self.logits), self.new(self.logits, width)
@@ -194,11 +195,6 @@ class _Mezo(_Trace):
         self.free(logits, shifted, normed)
         self._drop(mask)
         self.free(*(self.cache or ()))
-
-    def _after_layer(self, states: Piece) -> Piece:
-        out = self.layer(states)
-        self.free(states)
-        return out
 
 
 class _Zo2(_Trace):
