@@ -17,7 +17,7 @@ import torch
 from zobench import Batch, Engine, EngineConfig, kernels, models
 from zobench.engine import Point
 from zobench.engine.directions.factors import IndependentLowRank
-from zobench.methods.rewards import less_loss
+from zobench.methods.eggroll import less_loss
 from zobench.models.weights import RandomWeights, materialise
 
 MEMBERS, SIGMA = 64, 1e-3

@@ -25,7 +25,7 @@ from zobench.engine.passes.population import Population
 from zobench.engine.twin import own_loss
 from zobench.kernels import Span, philox
 from zobench.measure.ledger import Ledger
-from zobench.methods.rewards import less_loss
+from zobench.methods.eggroll import less_loss
 from zobench.models.weights import RandomWeights
 from zobench.testing.plain import PlainModel, choosing, full, padded, skeleton, start
 from zobench.testing.suite import assert_same

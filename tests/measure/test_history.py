@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zobench.measure.history import POINTS, memory_over_time
+from zobench.measure.observe import POINTS, memory_over_time
 from zobench.measure.samples import FIELDS, Samples
 
 

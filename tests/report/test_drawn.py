@@ -22,7 +22,7 @@ from zobench.report.book import Artifact
 from zobench.report.chart import Chart
 from zobench.report.formats import latex, markdown
 from zobench.report.plot import Plot
-from zobench.report.quantity import rounded
+from zobench.report.sheet import rounded
 
 PLOTS = {item.name: item for item in artifacts.load_all()[0] if isinstance(item, Plot)}
 OF_CELLS = [name for name, plot in PLOTS.items() if plot.table is not None]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.tables import EVIL, MIB, PAPER, result, rows, table_from
 from zobench.report import FORMATS, Table, render
-from zobench.report.quantity import rounded
+from zobench.report.sheet import rounded
 from zobench.result import Facts, Outcome
 
 RESULTS = [

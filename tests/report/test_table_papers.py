@@ -17,7 +17,7 @@ from zobench.recipes import matrix
 from zobench.recipes.reference import Reference
 from zobench.report import load_table, render
 from zobench.report.cells import conditions, fill
-from zobench.report.quantity import rounded
+from zobench.report.sheet import rounded
 from zobench.runspec import METHODS
 
 

@@ -15,8 +15,7 @@ from zobench.engine.backprop import Backprop
 from zobench.engine.interface import TunedEngine
 from zobench.engine.passes.population import Population
 from zobench.methods import KINDS, Method
-from zobench.methods.eggroll import EGGROLL
-from zobench.methods.rewards import less_loss
+from zobench.methods.eggroll import EGGROLL, less_loss
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 from zobench.testing import MethodConformance

@@ -191,7 +191,7 @@ def _host(target: TargetMachine) -> str:
 
 
 def _short(rate: float) -> str:
-    from zobench.report.quantity import rounded
+    from zobench.report.sheet import rounded
 
     return rounded(rate, ".0f")
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from zobench.cli.console import MIB, STYLES
 from zobench.machine.texts import not_a_formula
-from zobench.report.quantity import rounded
+from zobench.report.sheet import rounded
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
 from zobench.stats import LEVEL

@@ -88,9 +88,7 @@ class JournalFile:
             if not is_begun(data):
                 self._begin()
             else:
-                stored_header, self.items, self._marks = _parse(path, data)
-                check_header(path, stored_header, header)
-                self.cut(len(self.items))
+                self._continue(header, data)
         except BaseException:
             os.close(self._file)
             raise
@@ -109,6 +107,11 @@ class JournalFile:
         self._write(self._head)
         self._marks = [(zlib.crc32(self._head[len(MAGIC) + 9 : -1]), self._end)]
         self.sync()
+
+    def _continue(self, header: Mapping[str, Any], data: bytes) -> None:
+        stored_header, self.items, self._marks = _parse(self._path, data)
+        check_header(self._path, stored_header, header)
+        self.cut(len(self.items))
 
     def cut(self, count: int) -> None:
         """Keeps the first ``count`` items only: what a snapshot knows of a run that no journal can bring back."""

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from zobench.machine.directio import CHUNK, DirectFile, aligned, memory_of
-from zobench.measure.best import best_seconds
-from zobench.measure.operators import operator_rates
+from zobench.measure.operators import best_seconds, operator_rates
 from zobench.measure.peers import between_rate
 from zobench.measure.threads import Neighbours
 

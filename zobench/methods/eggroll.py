@@ -14,21 +14,42 @@ from zobench.methods.base import LOW_RANK, Direction, Taken, at_least_one, at_le
 from zobench.methods.shaping import SHAPINGS, Shaping
 from zobench.methods.zo_sgd import ZOSGD, projected_gradient
 from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
-from zobench.runspec.registry import resolve
 from zobench.runspec.words import suggestion
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
     from zobench.engine.directions.factors import IndependentLowRank
     from zobench.engine.interface import SteppingEngine
-    from zobench.engine.passes.population import Reward
+    from zobench.engine.passes.population import Population, Reward
     from zobench.runspec import RunSpec
 
-REWARDS = {"loss": "zobench.methods.rewards:less_loss", "accuracy": "zobench.methods.rewards:accuracy"}
-"""By their names in a spec: where the function is."""
 VARIANCE = 1e-5
 """What the program adds to a variance before it divides by its root."""
 rank = at_least_one("rank", "EGGROLL uses options.rank=1")
+
+
+def less_loss(members: Population, batches: Sequence[Batch]) -> list[float]:
+    """The negative mean loss of each member's batch."""
+    return [-loss for loss in members.losses(batches)]
+
+
+def accuracy(members: Population, batches: Sequence[Batch]) -> list[float]:
+    """The share of each member's examples whose right candidate has the highest score, as an evaluation counts it.
+
+    Raises ``ValueError`` for batches without candidates.
+    """
+    from zobench.data.tasks.judge import judge
+
+    rewards = []
+    for batch, scores in zip(batches, members.scores(batches), strict=True):
+        assert batch.choices is not None  # there would be no scores
+        total = judge(batch.choices, scores)
+        rewards.append(total.right / total.count)
+    return rewards
+
+
+REWARDS = {"loss": less_loss, "accuracy": accuracy}
+"""What a member deserves, by its name in a spec."""
 
 
 class EGGROLL(ZOSGD):
@@ -99,10 +120,9 @@ def make(spec: RunSpec) -> EGGROLL:
             f"`options.shards` must divide batch_size={spec.batch_size} and the population of {population}, but got "
             f"options.shards={shards}; use options.shards=1"
         )
-    reward = resolve(_chosen(spec, "reward", REWARDS))
     return EGGROLL.of(
-        spec, reward=reward, shaping=_chosen(spec, "shaping", SHAPINGS), antithetic=spec.option("antithetic"),
-        shards=shards, shipped=spec.definition == "as-shipped",
+        spec, reward=_chosen(spec, "reward", REWARDS), shaping=_chosen(spec, "shaping", SHAPINGS), shards=shards,
+        antithetic=spec.option("antithetic"), shipped=spec.definition == "as-shipped",
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zobench.report.quantity import rounded
+from zobench.report.sheet import rounded
 from zobench.report.table import Metric
 from zobench.report.toml import Where
 from zobench.result import Outcome, Result

@@ -14,8 +14,7 @@ from zobench.report.forecast_text import OUT_OF_MEMORY as OUT_OF_MEMORY
 from zobench.report.forecast_text import joined as joined
 from zobench.report.forecast_text import ratio as ratio
 from zobench.report.forecast_text import times as times
-from zobench.report.quantity import rounded
-from zobench.report.sheet import CellText, Group, Sheet, number
+from zobench.report.sheet import CellText, Group, Sheet, number, rounded
 from zobench.report.table import Table
 from zobench.result import Outcome, Result
 from zobench.result.quantity import ABSENT, Interval, Quantity

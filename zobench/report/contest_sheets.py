@@ -12,8 +12,7 @@ from zobench.report import frames
 from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
 from zobench.report.contest import ContestTable, Ranking, Standing, average, rankings, unmeasured
 from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
-from zobench.report.quantity import rounded
-from zobench.report.sheet import CellText, Sheet, of_frame
+from zobench.report.sheet import CellText, Sheet, of_frame, rounded
 from zobench.report.table import Claim
 from zobench.result import Result
 from zobench.stats import LEVEL, significance

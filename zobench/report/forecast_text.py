@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from zobench.cost.forecast import Forecast
 from zobench.report.cells import TableCell
-from zobench.report.quantity import rounded
-from zobench.report.sheet import CellText
+from zobench.report.sheet import CellText, rounded
 from zobench.runspec.registries import METRICS
 from zobench.stats.intervals import Ratio as PairedRatio
 

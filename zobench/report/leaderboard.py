@@ -13,8 +13,7 @@ from zobench.machine.texts import toml_of
 from zobench.report import frames, toml
 from zobench.report.book import Artifact
 from zobench.report.cells import meets
-from zobench.report.quantity import rounded
-from zobench.report.sheet import WARNING, CellText, Sheet, of_frame
+from zobench.report.sheet import WARNING, CellText, Sheet, of_frame, rounded
 from zobench.report.table import USUAL
 from zobench.report.toml import Where
 from zobench.result import Result

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 WARNING = "Warning: "
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 _HOLE = "\x00"
+LEAST_DIGITS = 3
+"""Of a number that is printed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,17 @@ def plain(text: str) -> str:
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 
+def rounded(value: float, form: str) -> str:
+    """``value`` in the format ``form``, with more digits where that leaves fewer than three: 1955, 3.42, 0.0731.
+
+    In the format ``g``, a count's, it is written as it is: 2."""
+    text = format(value, form)
+    digits = sum(character.isdigit() for character in text.lstrip("-0."))
+    if value == 0 or form == "g" or digits >= LEAST_DIGITS:
+        return text
+    return f"{value:#.{LEAST_DIGITS}g}".rstrip(".")
+
+
 def number(sheet: Sheet) -> Sheet:
     """``sheet`` with every note said once, in the order in which a reader meets them, and all text made :func:`plain`.
 
@@ -80,12 +93,11 @@ def number(sheet: Sheet) -> Sheet:
 
 def of_frame(
     frame: pd.DataFrame, *, label: str, title: str, source: str, remarks: Sequence[str], heading: str = "",
-    tone: str = "reported",
 ) -> Sheet:  # fmt: skip
     """The numbered sheet of ``frame``: its index down, below the index's name, its columns across, below ``heading``.
-    Each place is a :class:`CellText`, or a text of ``tone``, a dot where it is empty."""
+    Each place is a :class:`CellText`, or a text, a dot where it is empty."""
     body = [
-        tuple(entry if isinstance(entry, CellText) else CellText(text=entry or "·", tone=tone) for entry in line)
+        tuple(entry if isinstance(entry, CellText) else CellText(text=entry or "·", tone="reported") for entry in line)
         for line in frame.itertuples(index=False, name=None)
     ]
     rows, columns = ([CellText(text=text, tone="label") for text in axis] for axis in (frame.index, frame.columns))

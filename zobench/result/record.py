@@ -76,7 +76,7 @@ class Result:
     ``evaluation``: of a run with a task, what :mod:`zobench.finetune` found: the curve on dev, the accuracy on test,
     or what ``evaluation["scores"]`` names in its place.
     ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of the last two in a run with checkpoints.
-    ``trace``: the process's memory over time, as :func:`zobench.measure.history.memory_over_time` makes it; empty if
+    ``trace``: the process's memory over time, as :func:`zobench.measure.observe.memory_over_time` makes it; empty if
     nothing was recorded.
     ``partial``: whether it ended before its last step, because the time that a budget had left was used up.
     ``round``: of a run that was repeated, which of its repeats it is. ``repeats``: of a cell that has several runs, all

@@ -18,7 +18,7 @@ from zobench.report.chart import Mark, Panel
 from zobench.report.figures import scales, style
 from zobench.report.figures.layout import Fit, Frame
 from zobench.report.figures.marks import cross
-from zobench.report.quantity import rounded
+from zobench.report.sheet import rounded
 
 _EMPTY: dict[str, Any] = {"edgecolor": "#BBBBBB", "hatch": "xxxxxx", "linewidth": 0}
 _LABEL = 110.0

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from zobench.report.cells import flat
 from zobench.report.compose import INFERRED, Grid
 from zobench.report.formats.latex import escape
-from zobench.report.quantity import rounded
+from zobench.report.sheet import rounded
 from zobench.report.table import Table
 
 _HEAD = r"""% Every number of the tables. In the preamble: \input{numbers.tex}; in the text: \zobench{<key>}.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zobench.report.quantity import rounded
+from zobench.report.sheet import rounded
 from zobench.result import Result
 from zobench.store import machine_of, metrics
 
