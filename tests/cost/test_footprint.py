@@ -17,6 +17,7 @@ from zobench import models
 from zobench.cost import footprint
 from zobench.cost.footprint import fit, limited, memory
 from zobench.engine import EngineConfig
+from zobench.engine.base import CONSOLIDATE_AFTER, CUDA_CONSOLIDATE_AFTER, HEAD_BYTES, TILE_BYTES
 from zobench.engine.transfers import staging
 from zobench.engine.weights import tiers
 from zobench.finetune import assemble
@@ -41,7 +42,7 @@ def test_slots_and_scratch_hold_one_unit_of_the_granularity(granularity: str, un
 def test_a_tile_is_no_larger_than_its_size() -> None:
     shared: dict[str, Any] = {"model": "OPT-175B", "weights": "shared"}
     tile, linear = (memory(cell(granularity=name, **shared))[0] for name in ("tile", "linear"))
-    assert linear - tile == 4 * (12288 * 4 * 12288 * 2 - footprint.TILE_BYTES)
+    assert linear - tile == 4 * (12288 * 4 * 12288 * 2 - TILE_BYTES)
 
 
 def test_slots_never_hold_more_than_what_is_streamed() -> None:
@@ -63,11 +64,11 @@ def test_a_wire_format_is_the_width_at_rest_and_in_the_slots(dtype: str, wire: s
 
 
 def test_on_a_cuda_device_updates_are_written_after_fewer_steps_where_the_tier_can_be_written() -> None:
-    assert footprint.consolidate_after(cell(writeback_every="inf")) == footprint.CUDA_CONSOLIDATE_AFTER
-    assert footprint.consolidate_after(cell(writeback_every="inf", device="cpu")) == footprint.CONSOLIDATE_AFTER
+    assert footprint.consolidate_after(cell(writeback_every="inf")) == CUDA_CONSOLIDATE_AFTER
+    assert footprint.consolidate_after(cell(writeback_every="inf", device="cpu")) == CONSOLIDATE_AFTER
     spec = cell(tier="checkpoint", weights="pretrained", writeback_every="inf")
-    assert footprint.consolidate_after(spec) == footprint.CONSOLIDATE_AFTER
-    for tier, steps in (("pinned", footprint.CUDA_CONSOLIDATE_AFTER), ("checkpoint", footprint.CONSOLIDATE_AFTER)):
+    assert footprint.consolidate_after(spec) == CONSOLIDATE_AFTER
+    for tier, steps in (("pinned", CUDA_CONSOLIDATE_AFTER), ("checkpoint", CONSOLIDATE_AFTER)):
         config = EngineConfig(device="cuda:0", tier=tier, noise="counter", writeback_every="inf")
         assert config.keep_steps == steps  # of the engine itself too
 
@@ -79,7 +80,7 @@ def test_a_checkpoint_takes_no_room_of_its_own() -> None:
 
 
 def test_a_checkpoint_gets_a_copy_on_the_disk_once_its_journal_is_written_into_it() -> None:
-    assert EngineConfig(noise="counter", writeback_every="inf").keep_steps == footprint.CONSOLIDATE_AFTER
+    assert EngineConfig(noise="counter", writeback_every="inf").keep_steps == CONSOLIDATE_AFTER
     spec = cell(tier="checkpoint", weights="pretrained", writeback_every="inf", warmup=3, resident_blocks=4)
     for more in ({"steps": 253}, {"steps": 248, "parts": True}, {"steps": 252, "survival": True}):
         assert memory(spec.replace(**more))[2] == 0
@@ -176,7 +177,7 @@ def test_a_given_memory_reaches_the_cells_whose_planner_can_choose() -> None:
 @pytest.mark.parametrize("engine", ["resident", "offload"])
 def test_weights_that_are_not_written_back_need_room_for_a_replay(engine: str) -> None:
     once, never = (memory(cell(engine=engine, writeback_every=every)) for every in (1, "inf"))
-    replayed = BLOCK * 2 if engine == "resident" else footprint.HEAD_BYTES  # what is streamed: in its slot
+    replayed = BLOCK * 2 if engine == "resident" else HEAD_BYTES  # what is streamed: in its slot
     assert never[0] - once[0] == replayed
 
 
@@ -188,7 +189,7 @@ def test_queries_keep_more_hidden_states_and_small_units_all_activations() -> No
 
 def test_counter_noise_makes_the_logits_of_a_tile_of_the_vocabulary_at_a_time() -> None:
     long = {noise: footprint.activations(cell("Qwen3-8B", noise=noise, seq_len=2048)) for noise in ("torch", "counter")}
-    rows = footprint.HEAD_BYTES // (4096 * 2)
+    rows = HEAD_BYTES // (4096 * 2)
     whole = 2 * 4 * 151936 * 55  # as many whole rows of logits as fit 32 MiB, and their softmax
     assert long["torch"] - long["counter"] == whole - 3 * 2048 * rows * 4
 

@@ -12,6 +12,7 @@ from tests.support.predictions import BLOCK, LINEAR, cell
 from zobench import models, schemes
 from zobench.cost import footprint, sizes
 from zobench.cost.footprint import memory
+from zobench.engine.base import TILE_BYTES
 from zobench.runspec import METHODS, RunSpec
 
 ZO = ("zo-sgd", "zo-sgd-sign", "zo-sgd-cons", "zo-sgd-mmt", "zo-adam", "forward-grad")
@@ -49,7 +50,7 @@ def test_state_rests_and_travels_with_its_unit(granularity: str) -> None:
     outside = models.resident_parameter_count("OPT-1.3B") * 8
     pieces = 5 * 4 * footprint._PIECE  # of the rule, on a CUDA device
     unit = BLOCK if granularity == "block" else LINEAR
-    slots = 3 * unit * 8 if granularity != "tile" else pytest.approx(0, abs=3 * footprint.TILE_BYTES * 4)
+    slots = 3 * unit * 8 if granularity != "tile" else pytest.approx(0, abs=3 * TILE_BYTES * 4)
     assert adam[0] - plain[0] - outside - pieces == slots
 
 

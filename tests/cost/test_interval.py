@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.rates import CALIBRATION, RATES
 from zobench import cost
-from zobench.cost import Rates, choices, footprint, gpu, hardware, interval, local
+from zobench.cost import Rates, choices, gpu, hardware, interval, local
+from zobench.engine.base import CONSOLIDATE_AFTER, CUDA_CONSOLIDATE_AFTER
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -47,7 +48,7 @@ def test_no_interval_that_may_be_chosen_is_faster(dtype: str, rates: Rates) -> N
     spec = cell(dtype=dtype)
     found = cost.estimate(spec, rates).consolidation
     assert found is not None
-    allowed = interval.INTERVALS if dtype == "fp32" else (footprint.CONSOLIDATE_AFTER,)
+    allowed = interval.INTERVALS if dtype == "fp32" else (CONSOLIDATE_AFTER,)
     seconds = {steps: training_seconds(spec, rates, steps) for steps in allowed}
     assert seconds[found.steps] <= interval.SAME * min(seconds.values())
     assert f"written every {found.steps} steps, a step takes {seconds[found.steps]:.3g} s" in found.reason
@@ -66,7 +67,7 @@ def test_in_16_bits_at_rest_it_is_never_shorter_than_without_rates() -> None:
     for changes in ({"dtype": "bf16"}, {"dtype": "fp32", "wire": "fp16"}, {"dtype": "fp32", "wire": "fp8"}):
         found = cost.estimate(cell(**changes), SLOW_NOISE).consolidation
         assert found is not None
-        assert found.steps == footprint.CONSOLIDATE_AFTER
+        assert found.steps == CONSOLIDATE_AFTER
 
 
 @pytest.mark.parametrize(
@@ -104,8 +105,8 @@ def test_a_plan_for_a_gpu_counts_with_the_interval_that_is_chosen_there() -> Non
         assert known.spec == spec
         assert known.step_seconds <= interval.SAME * min(seconds.values())
         chosen[tier] = [steps for steps, own in seconds.items() if own == known.step_seconds]
-    assert chosen["pinned"] == [footprint.CUDA_CONSOLIDATE_AFTER]
-    assert min(chosen["disk"]) > footprint.CUDA_CONSOLIDATE_AFTER
+    assert chosen["pinned"] == [CUDA_CONSOLIDATE_AFTER]
+    assert min(chosen["disk"]) > CUDA_CONSOLIDATE_AFTER
 
 
 def test_the_floor_of_a_result_counts_what_was_written() -> None:

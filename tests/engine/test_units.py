@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from zobench import EngineConfig, Point
-from zobench.engine.base import BASE, transitions
+from zobench.engine.base import BASE, rows_per_chunk, transitions
 from zobench.engine.passes.fold import fold, join, split
-from zobench.engine.passes.loss import log_probabilities, mean_loss, rows_per_chunk
+from zobench.engine.passes.loss import log_probabilities, mean_loss
 from zobench.engine.weights.tiers import DiskTier, HostTier, allocate
 
 

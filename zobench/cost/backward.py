@@ -5,6 +5,7 @@ from __future__ import annotations
 from zobench import models
 from zobench.cost import sizes
 from zobench.cost.sizes import judged, longest, rows, trained, trained_count, trained_width, tunes_all
+from zobench.engine.base import rows_per_chunk
 from zobench.runspec import METHODS, RunSpec, scheme_of
 from zobench.runspec.kinds import AUTOCASTS, WIDTHS
 
@@ -45,7 +46,7 @@ def begins(spec: RunSpec) -> int:
     """
     architecture = models.of(spec)
     tokens, row = judged(spec), 4 * architecture.vocab
-    chunk = min(tokens, chunk_tokens(architecture.vocab)) * row
+    chunk = min(tokens, rows_per_chunk(architecture.vocab, LOGITS_BYTES)) * row
     table = table_bytes(spec) if _has_table_gradient(spec) else 0
     cast = 0  # autocast makes the head's weights in 16 bits anew for every chunk, and keeps them
     if AUTOCASTS[spec.autocast].is_cast:
@@ -114,12 +115,6 @@ def table_bytes(spec: RunSpec) -> int:
     """Bytes of the word embedding's weights; the head's are as many."""
     architecture = models.of(spec)
     return architecture.vocab * architecture.embedding_width * WIDTHS[spec.dtype]
-
-
-def chunk_tokens(vocabulary: int) -> int:
-    """Tokens whose logits are computed at once, as in the engine: a multiple of 64 where that is possible."""
-    tokens = LOGITS_BYTES // (4 * vocabulary)
-    return max(tokens // 64 * 64, min(tokens, 64), 1)
 
 
 def is_tied(spec: RunSpec) -> bool:

@@ -6,10 +6,7 @@ import os
 
 from zobench import models
 from zobench.cost import backward, shapes, sizes
-from zobench.engine.base import CONSOLIDATE_AFTER as CONSOLIDATE_AFTER
-from zobench.engine.base import CUDA_CONSOLIDATE_AFTER as CUDA_CONSOLIDATE_AFTER
-from zobench.engine.base import HEAD_BYTES as HEAD_BYTES
-from zobench.engine.base import TILE_BYTES as TILE_BYTES
+from zobench.engine.base import CONSOLIDATE_AFTER, CUDA_CONSOLIDATE_AFTER, HEAD_BYTES, TILE_BYTES, rows_per_chunk
 from zobench.parallel.mesh import divided, is_out_of_place
 from zobench.runspec import METHODS, RunSpec, scheme_of, size_text
 from zobench.runspec.kinds import ENGINES, GRANULARITIES, NOISES, TIERS, WIDTHS, WIRES
@@ -174,7 +171,7 @@ def activations(spec: RunSpec) -> int:
         return _of_a_population(spec, tokens * points, logits) + mask * points
     lost = 3 * logits
     if NOISES[spec.noise].in_place:  # float32 logits of a few tokens and their softmax
-        lost = 2 * 4 * architecture.vocab * min(judged, backward.chunk_tokens(architecture.vocab))
+        lost = 2 * 4 * architecture.vocab * min(judged, rows_per_chunk(architecture.vocab, backward.LOGITS_BYTES))
     whole = scores if sizes.has_whole_attention(spec) else 0
     libraries = CPU_LIBRARIES if spec.device == "cpu" and not _heap(spec) else 0
     return tokens * states * width + mask + lost + whole + libraries

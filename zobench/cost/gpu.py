@@ -22,6 +22,7 @@ from zobench.cost.forecast import bounds
 from zobench.cost.hardware import Gpu
 from zobench.cost.low_rank import LowRankCosts
 from zobench.cost.roofline import Roofline
+from zobench.engine.base import HEAD_BYTES, TILE_BYTES, rows_per_chunk
 from zobench.engine.transfers import schedule
 from zobench.engine.transfers.schedule import Op
 from zobench.parallel.mesh import is_out_of_place
@@ -263,8 +264,8 @@ class Costs:
         of tokens where the head's weights are perturbed in place, else pieces of the vocabulary."""
         model, width = models.of(self.spec), WIDTHS[self.spec.dtype]
         if NOISES[self.spec.noise].in_place:
-            return (*WHOLE_LOSS, -(-int(judged) // backward.chunk_tokens(model.vocab)))
-        head, logits = footprint.HEAD_BYTES // (model.embedding_width * width), backward.LOGITS_BYTES
+            return (*WHOLE_LOSS, -(-int(judged) // rows_per_chunk(model.vocab, backward.LOGITS_BYTES)))
+        head, logits = HEAD_BYTES // (model.embedding_width * width), backward.LOGITS_BYTES
         return (*RUNNING_LOSS, -(-model.vocab // max(1, min(head, logits // (4 * int(judged))))))
 
     def moving(self) -> dict[str, float]:
@@ -345,7 +346,7 @@ class Costs:
         kind, width = GRANULARITIES[self.spec.granularity], footprint.wire_width(self.spec)
         if kind.is_block:
             return 1
-        tile = footprint.TILE_BYTES if kind.is_cut else 1 << 62
+        tile = TILE_BYTES if kind.is_cut else 1 << 62
         return sum(int(-(-rows * columns * width // tile)) for rows, columns in self._block.linears)
 
     @property

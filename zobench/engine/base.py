@@ -257,3 +257,9 @@ def _rules_of_updates(config: EngineConfig) -> Rules:
         f"granularity={config.granularity}, writeback_every={every}; torch noise moves the weights themselves, block "
         "by block: use noise=counter",
     )
+
+
+def rows_per_chunk(vocabulary: int, logits_bytes: int) -> int:
+    """Tokens whose float32 logits fit ``logits_bytes``: a multiple of 64 where that is possible, at least 1."""
+    rows = logits_bytes // (4 * vocabulary)
+    return max(rows // 64 * 64, min(rows, 64), 1)

@@ -109,14 +109,9 @@ def key_of(seed: int) -> tuple[int, int]:
     return seed & WORD, (seed >> 32) & WORD
 
 
-def are_signs(seed: int) -> bool:
-    """Whether the numbers of a seed are random signs, and not normal."""
-    return seed >> 62 & 3 == 1
-
-
 def z_of(seed: int, tensor_id: int, elements: Tensor) -> Tensor:
     """float32 z of the elements (1-D int64 indices)."""
-    if are_signs(seed):
+    if seed >> 62 & 3 == 1:  # random signs
         block = elements >> 7
         zero = torch.zeros_like(block)
         x = words((block & WORD, block >> 32, zero + tensor_id, zero + 1), key_of(seed))

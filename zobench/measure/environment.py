@@ -67,7 +67,7 @@ def fingerprint_without_torch(nvml: Nvml | None = None) -> Facts:
     nvml = nvml or Nvml()
     gpus = [_gpu(nvml, handle) for handle in nvml.handles()] or torch_gpus()
     hardware = {
-        "cpu": cpu_model(),
+        "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "memory_gib": nominal_gib(machine_bytes()),
         "gpus": gpus,
@@ -98,11 +98,6 @@ def short_name(hardware: dict[str, Any]) -> str:
     first = describe({**hardware, "gpus": [{**gpu, "memory_mib": None} for gpu in hardware["gpus"]]}).split(",")[0]
     kept = [word for word in re.split(r"[^a-z0-9]+", first.lower()) if word not in ("nvidia", "amd", "intel", "")]
     return "-".join(kept) or "cpu"
-
-
-def cpu_model() -> str:
-    """The CPU's name, or its architecture where the kernel gives no name."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> list[str]:

@@ -7,14 +7,12 @@ from zobench.models.build import build_config as build_config
 from zobench.models.build import is_masked as is_masked
 from zobench.models.families import Architecture as Architecture
 from zobench.models.families import Family as Family
-from zobench.models.inspected import Inspected as Inspected
 from zobench.models.registry import ALTERNATIVES as ALTERNATIVES
 from zobench.models.registry import ARCHITECTURES as ARCHITECTURES
 from zobench.models.registry import Model as Model
 from zobench.models.registry import block_parameter_count as block_parameter_count
 from zobench.models.registry import blocks_parameter_count as blocks_parameter_count
 from zobench.models.registry import get as get
-from zobench.models.registry import is_registered as is_registered
 from zobench.models.registry import largest_linear as largest_linear
 from zobench.models.registry import largest_resident as largest_resident
 from zobench.models.registry import parameter_count as parameter_count

@@ -26,7 +26,6 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from zobench.machine.device import check_devices
 from zobench.machine.network import endpoint_of, parse_endpoint
 from zobench.machine.processes import LAUNCHER, ended_by
-from zobench.machine.processes import end_with_launcher as end_with_launcher
 from zobench.measure.threads import COUNT, WAITING, available_cores
 from zobench.parallel.world import timeout
 from zobench.runspec import RunSpec

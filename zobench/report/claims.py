@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zobench.report.cells import TableCell
-from zobench.report.compose import Grid, paired, ratio
+from zobench.report.cells import Grid, TableCell
+from zobench.report.compose import paired
+from zobench.report.forecast_text import ratio
 from zobench.report.table import Claim, Table
 from zobench.result import Result
 from zobench.result.quantity import Interval, Quantity

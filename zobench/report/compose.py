@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from zobench.report.cells import Grid as Grid
-from zobench.report.cells import TableCell, flat, not_run
+from zobench.report.cells import Grid, TableCell, flat, not_run
 from zobench.report.choice import needed
-from zobench.report.forecast_text import MEASURED_ALONE, both, places, predicted, predictors, times_between
-from zobench.report.forecast_text import NO_VALUE as NO_VALUE
-from zobench.report.forecast_text import OUT_OF_MEMORY as OUT_OF_MEMORY
-from zobench.report.forecast_text import joined as joined
-from zobench.report.forecast_text import ratio as ratio
-from zobench.report.forecast_text import times as times
+from zobench.report.forecast_text import (
+    MEASURED_ALONE,
+    NO_VALUE,
+    OUT_OF_MEMORY,
+    both,
+    joined,
+    places,
+    predicted,
+    predictors,
+    ratio,
+    times,
+    times_between,
+)
 from zobench.report.sheet import CellText, Group, Sheet, number, rounded
 from zobench.report.table import Table
 from zobench.result import Outcome, Result

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from zobench.report.cells import TableCell, flat, not_run
+from zobench.report.cells import Grid, TableCell, flat, not_run
 from zobench.report.chart import Chart, Mark, Panel, Series
-from zobench.report.compose import Grid, measured_on, paper_source, ratio, relative
-from zobench.report.forecast_text import joined, places, whose
+from zobench.report.compose import measured_on, paper_source, relative
+from zobench.report.forecast_text import joined, places, ratio, whose
 from zobench.report.plot import Plot, nothing
 from zobench.report.sheet import WARNING, ranges
 from zobench.report.table import Metric

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.cost.forecast import Forecast
 from zobench.machine.texts import csv_of
-from zobench.report.cells import TableCell, flat
+from zobench.report.cells import Grid, TableCell, flat
 from zobench.report.chart import Chart
-from zobench.report.compose import Grid, hardware
+from zobench.report.compose import hardware
 from zobench.report.sheet import Sheet, plain
 from zobench.report.table import Table
 from zobench.result import Outcome

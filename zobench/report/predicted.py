@@ -8,8 +8,8 @@ from dataclasses import replace
 from zobench.cost.forecast import Forecast
 from zobench.cost.gpu import Prediction
 from zobench.recipes.reference import Reference
-from zobench.report.cells import TableCell, conditions, fill, flat, is_meant, mapped, meets
-from zobench.report.compose import Grid, predicted_sheet
+from zobench.report.cells import Grid, TableCell, conditions, fill, flat, is_meant, mapped, meets
+from zobench.report.compose import predicted_sheet
 from zobench.report.forecasts import VALUES, by_engine
 from zobench.report.render import WRITERS, grids, sheets
 from zobench.report.table import Table, TableRow

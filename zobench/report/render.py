@@ -7,8 +7,8 @@ from typing import Any
 
 from zobench.recipes.reference import Reference
 from zobench.report import contest_sheets, facts, forecasts, frames
-from zobench.report.cells import fill, flat
-from zobench.report.compose import Grid, measured, measured_sheet, paper_sheet, predicted_sheet
+from zobench.report.cells import Grid, fill, flat
+from zobench.report.compose import measured, measured_sheet, paper_sheet, predicted_sheet
 from zobench.report.contest import ContestTable
 from zobench.report.facts import FactTable
 from zobench.report.formats import latex, markdown, terminal

@@ -58,7 +58,8 @@ class Sheet:
 
 
 def plain(text: str) -> str:
-    """``text`` on one line without control characters, so that no name or reason can move the cursor or break a row."""
+    """``text`` on one line without control characters, so that no name or reason can move the cursor or break a row;
+    nor are those left that no font draws and no XML file may hold."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 

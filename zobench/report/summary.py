@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zobench.report import claims
-from zobench.report.cells import TableCell, flat, mapped
-from zobench.report.compose import Grid, joined
+from zobench.report.cells import Grid, TableCell, flat, mapped
+from zobench.report.forecast_text import joined
 from zobench.report.forecasts import FITTED
 from zobench.report.sheet import WARNING, Sheet, of_frame
 from zobench.report.table import Table

@@ -12,8 +12,8 @@ from enum import StrEnum
 from zobench.cost.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import artifacts, claims, forecasts
+from zobench.report.cells import Grid
 from zobench.report.claims import CheckedClaim, Ratio
-from zobench.report.compose import Grid
 from zobench.report.render import measured_grids
 from zobench.report.table import Table
 from zobench.result import Result

@@ -1,8 +1,6 @@
 """The store of results: one JSON file per run, written atomically, read back forgivingly, asked, merged, compared."""
 
 from zobench.store.files import COLUMNS as COLUMNS
-from zobench.store.files import LOCK as LOCK
-from zobench.store.files import PAPER as PAPER
 from zobench.store.files import BusyError as BusyError
 from zobench.store.files import NoLocksError as NoLocksError
 from zobench.store.files import Store as Store

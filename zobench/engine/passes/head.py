@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zobench.engine.base import HEAD_BYTES as HEAD_BYTES
+from zobench.engine.base import rows_per_chunk
 from zobench.engine.passes.logits import Note, finished
-from zobench.engine.passes.loss import log_probabilities, mean_loss, rows_per_chunk
+from zobench.engine.passes.loss import log_probabilities, mean_loss
 from zobench.engine.weights.blocks import Field, Unit
 
 BIAS_BYTES = 64 << 10

@@ -67,12 +67,6 @@ def mean_loss(picked: Tensor, targets: Tensor) -> Tensor:
     return functional.nll_loss(picked.unsqueeze(1), counted, ignore_index=IGNORED)
 
 
-def rows_per_chunk(vocabulary: int, logits_bytes: int) -> int:
-    """Tokens whose float32 logits fit ``logits_bytes``: a multiple of 64 where that is possible, at least 1."""
-    rows = logits_bytes // (4 * vocabulary)
-    return max(rows // 64 * 64, min(rows, 64), 1)
-
-
 class Targets:
     """What several points are to predict: ``values`` (n,), -100 ignored."""
 

@@ -18,6 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 
 from zobench.report.chart import Chart
+from zobench.report.sheet import plain as plain
 
 COLUMN, PAGE = 3.4 * 72, 7.0 * 72
 """Widths of a figure: one column of a two-column paper, or both."""
@@ -152,11 +153,6 @@ def readable(code: str) -> str:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(code)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "#FFFFFF" if luminance < 0.21 else INK
-
-
-def plain(text: str) -> str:
-    """``text`` on one line, without the characters that no font draws and no XML file may hold."""
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 
 @functools.lru_cache(maxsize=4096)

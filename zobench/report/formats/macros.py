@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from zobench.report.cells import flat
-from zobench.report.compose import INFERRED, Grid
+from zobench.report.cells import Grid, flat
+from zobench.report.compose import INFERRED
 from zobench.report.formats.latex import escape
 from zobench.report.sheet import rounded
 from zobench.report.table import Table
