@@ -83,7 +83,11 @@ class JournalFile:
         self._path, self._head = path, _head(header)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            self._lock()
+            if not lock(self._file, wait=False):
+                raise ValueError(
+                    f"`{path.parent}` must have one run at a time, but another process writes into it; name another "
+                    "--out"
+                )
             data = path.read_bytes()
             if not is_begun(data):
                 self._begin()
@@ -92,13 +96,6 @@ class JournalFile:
         except BaseException:
             os.close(self._file)
             raise
-
-    def _lock(self) -> None:
-        if not lock(self._file, wait=False):
-            raise ValueError(
-                f"`{self._path.parent}` must have one run at a time, but another process writes into it; name another "
-                "--out"
-            )
 
     def _begin(self) -> None:
         self.items: list[Item] = []

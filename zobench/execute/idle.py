@@ -16,10 +16,12 @@ TRIES = 5
 """Watches of a machine that is busy, before it counts as such: what lasts a moment is over by then."""
 
 
-def disturbance(device: str, seconds: float = SECONDS) -> str:
+def disturbance(device: str, seconds: float) -> str:
     """What would disturb a measurement on ``device`` now, by as much as its result would say so, or ""."""
     if device.startswith("cuda"):
-        return _on_gpu(device)
+        uuids, index = gpu_uuids(), int(device.partition(":")[2] or 0)
+        others = DeviceReader(uuids[index], os.getpid()).processes() if index < len(uuids) else {}
+        return f"another process uses the GPU (pid {', '.join(map(str, others))})" if others else ""
     neighbours = Neighbours()
     time.sleep(seconds)
     cores = neighbours.cores()
@@ -35,10 +37,3 @@ def lasting_disturbance(device: str, seconds: float = SECONDS, tries: int = TRIE
         if not (why := disturbance(device, seconds)):
             break
     return why
-
-
-def _on_gpu(device: str) -> str:
-    """The other processes that NVML sees on the GPU; "" where it sees none, or is not there."""
-    uuids, index = gpu_uuids(), int(device.partition(":")[2] or 0)
-    others = DeviceReader(uuids[index], os.getpid()).processes() if index < len(uuids) else {}
-    return f"another process uses the GPU (pid {', '.join(map(str, others))})" if others else ""

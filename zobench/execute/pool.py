@@ -198,12 +198,12 @@ def _pid(submission: Submission, number: int) -> int | None:
     return int(text) if text else None
 
 
-def _wait_for_start(submission: Submission, number: int, seconds: float = 30) -> None:
+def _wait_for_start(submission: Submission, number: int) -> None:
     """Waits until the worker holds its lock or is done already. Raises ``OSError`` if it does not start."""
-    path, end = _worker_lock(submission, number), time.monotonic() + seconds
+    path, end = _worker_lock(submission, number), time.monotonic() + 30
     while not (path.exists() and path.read_text()):
         if time.monotonic() > end:
-            raise OSError(f"a worker must start within {seconds:.0f} s, but did not; see {submission.log}")
+            raise OSError(f"a worker must start within 30 s, but did not; see {submission.log}")
         time.sleep(0.05)
 
 

@@ -26,9 +26,9 @@ def vm_hwm(pid: int | str = "self") -> int | None:
     return peak
 
 
-def unique_bytes(pid: int | str = "self") -> int | None:
+def unique_bytes() -> int | None:
     """Resident bytes now that no other process shares: what would be free if this one ended."""
-    text = _read(f"/proc/{pid}/smaps_rollup")
+    text = _read("/proc/self/smaps_rollup")
     private = [status_bytes(text, key) for key in (b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:")]
     return None if private[0] is None else sum(size or 0 for size in private)
 
@@ -78,11 +78,11 @@ def free_disk_bytes(path: str | os.PathLike[str]) -> int:
     return facts.f_bavail * facts.f_frsize
 
 
-def is_in_memory(path: str | os.PathLike[str], mounts: str = "/proc/mounts") -> bool:
+def is_in_memory(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` lies on a file system that is host memory (tmpfs, ramfs); False where that is not known."""
     target = os.path.realpath(path)
     best, kind = "", ""
-    for line in _read(mounts).decode(errors="replace").splitlines():
+    for line in _read("/proc/mounts").decode(errors="replace").splitlines():
         _, mount, name, *_ = line.split(" ")
         mount = mount.replace("\\040", " ")
         inside = target == mount or target.startswith(mount.rstrip("/") + "/")

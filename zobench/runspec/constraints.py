@@ -185,7 +185,12 @@ def check_constraints(spec: SpecFields, fields: Fields) -> None:
     for rule in CONSTRAINTS:
         rule.check(spec, fields)
     _check_world(spec)
-    _check_saving(spec)
+    kind, every = spec.value("checkpoint"), spec.value("checkpoint_every")
+    if (kind != "none") != (every > 0):
+        raise ValueError(
+            f"`checkpoint` and `checkpoint_every` go together, but got checkpoint={kind}, "
+            f"checkpoint_every={every}; use checkpoint=journal with checkpoint_every=100, or neither"
+        )
     batch, parts = spec.value("batch_size"), spec.value("accumulate")
     if batch % parts:
         raise ValueError(
@@ -247,13 +252,4 @@ def check_recorded(spec: SpecFields) -> None:
             f"`steps` must be {AFTER_A_CHECKPOINT} more than a multiple of checkpoint_every where checkpoints are "
             f"measured, but got steps={steps}, checkpoint_every={every}: the lanes of the last {AFTER_A_CHECKPOINT} "
             f"steps are recorded, and would show no checkpoint; use steps={enough}"
-        )
-
-
-def _check_saving(spec: SpecFields) -> None:
-    kind, every = spec.value("checkpoint"), spec.value("checkpoint_every")
-    if (kind != "none") != (every > 0):
-        raise ValueError(
-            f"`checkpoint` and `checkpoint_every` go together, but got checkpoint={kind}, "
-            f"checkpoint_every={every}; use checkpoint=journal with checkpoint_every=100, or neither"
         )

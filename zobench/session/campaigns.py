@@ -77,9 +77,14 @@ class CampaignRun:
         return runs
 
     def outlooks(self, wanted: str | None = None) -> tuple[list[Outlook], list[Result]]:
-        """What is left of the parts (:func:`chosen_parts`), and the stored runs that this follows from."""
+        """What is left of the parts (:func:`chosen_parts`), and the stored runs that this follows from. Raises
+        ``ValueError`` for a part in turns with a cell that cannot take them."""
         session, parts = self._session, self.parts(wanted)
-        _check_turns(parts)
+        for on in parts:  # before anything is measured
+            try:
+                together.check(on.cells if on.part.turns else ())
+            except ValueError as error:
+                raise ValueError(f"part {on.part.name}: {error}") from None
         room, rates = plan.limits(session.device, session.disk_dir), session.rates_now
         runs = self.runs()
         return [campaigns.outlook(on, runs, rates, room, self._retry) for on in parts], runs
@@ -134,12 +139,3 @@ class CampaignRun:
         for reason in dict.fromkeys(summary.unsaved):
             say(f"not saved: {reason}", "red")
         return summary
-
-
-def _check_turns(parts: Sequence[PartOn]) -> None:
-    """Raises ``ValueError``, before anything is measured, for a part in turns with a cell that cannot take them."""
-    for on in parts:
-        try:
-            together.check(on.cells if on.part.turns else ())
-        except ValueError as error:
-            raise ValueError(f"part {on.part.name}: {error}") from None

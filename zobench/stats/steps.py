@@ -45,14 +45,13 @@ def drift(values: Sequence[float]) -> float | None:
     return math.expm1((len(logs) - 1) * float(stats.theilslopes(logs, order).slope))
 
 
-def outliers(values: Sequence[float], least: float = 0.02) -> list[int]:
-    """The indices of ``values`` > 0 that are far from all others: 3.5 robust standard deviations and the share
-    ``least`` from the median. None of fewer than 5. They stay in every interval, which medians and ranks keep from
-    harm."""
+def outliers(values: Sequence[float]) -> list[int]:
+    """The indices of ``values`` > 0 that are far from all others: 3.5 robust standard deviations and 2 % from the
+    median. None of fewer than 5. They stay in every interval, which medians and ranks keep from harm."""
     if len(values) < 5:
         return []
     logs = [math.log(value) for value in values]
-    middle, limit = statistics.median(logs), max(_FAR * _deviation(logs), math.log1p(least))
+    middle, limit = statistics.median(logs), max(_FAR * _deviation(logs), math.log1p(0.02))
     return [index for index, value in enumerate(logs) if abs(value - middle) > limit]
 
 
