@@ -228,23 +228,19 @@ def plain_kept(model: Architecture, width: int, autocast: bool, full: bool) -> i
     return (6 * hidden + inner) * width + statistics
 
 
-def gated_kept(model: Architecture, width: int, autocast: bool, full: bool) -> int:
-    """Norms compute in float32, keys and values are repeated for all heads."""
-    return _gated_kept(model, width, autocast, full, 0)
-
-
-def _qwen3_kept(model: Architecture, width: int, autocast: bool, full: bool) -> int:
-    return _gated_kept(model, width, autocast, full, sum(model.attention_widths))
-
-
-def _gated_kept(model: Architecture, width: int, autocast: bool, full: bool, heads: int) -> int:
-    """``heads``: the widths of queries and keys where it normalises them too."""
+def gated_kept(model: Architecture, width: int, autocast: bool, full: bool, heads: int = 0) -> int:
+    """Norms compute in float32, keys and values are repeated for all heads. ``heads``: the widths of queries and keys
+    where it normalises them too."""
     queries, hidden, inner = model.attention_widths[0], model.hidden, model.inner
     if autocast:
         return 2 * 8 * hidden + 2 * 5 * hidden + 2 * 4 * (inner + queries) + 8 * heads
     if full:
         return 2 * (4 + 2 * width) * hidden + 4 * (inner + queries) * width + (4 + width) * heads
     return 2 * 4 * hidden + (3 * inner + 4 * queries) * width + 4 * heads
+
+
+def _qwen3_kept(model: Architecture, width: int, autocast: bool, full: bool) -> int:
+    return gated_kept(model, width, autocast, full, sum(model.attention_widths))
 
 
 FAMILIES = {
