@@ -85,7 +85,7 @@ def finetune(
         result = _trained(spec, folder, data_dir, () if silent else notes, resume, None if silent else bar, logged)
         results_of_seeds.append(result)
         if leads():
-            _store(result, results)
+            Store(results).save(result)
             if seeds is None or output != "-":
                 _show(result, folder, output if seeds is None else None)
     if seeds is not None:
@@ -185,7 +185,7 @@ def search(
     console.say(*notes, f"grid: {told.text}", settle(), f"folder: {folder}")
     with _told(errors, folder, spec.device), TuningBar(errors, verbose=verbose) as bar:
         trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks, callbacks=logged)
-    _store(winner.result, results)
+    Store(results).save(winner.result)
     show_search(console.answer_console(), trials, winner)
     show_result(console.answer_console(), winner.result)
 
@@ -279,7 +279,3 @@ def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
             raise
         alarm(errors).print(f"oom: {reason}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-
-
-def _store(result: Result, results: Path) -> None:
-    Store(results).save(result)

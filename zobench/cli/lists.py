@@ -27,11 +27,12 @@ def show_lists(what: str) -> None:
     their titles; tasks, metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the
     fields of a run, which are too many to stand among the rest."""
     lists: dict[str, Callable[[Console], None]] = {
-        "models": _models, "methods": _printed(_methods), "schemes": _printed(_schemes),
+        "models": _models, "methods": _printed(_methods),
+        "schemes": _printed(lambda: _described(SCHEMES, "scheme", "what is tuned")),
         "matrices": _printed(lambda: _recipes("runners")), "campaigns": _printed(lambda: _recipes("campaigns")),
         "tables": _printed(lambda: _recipes("tables")), "figures": _printed(lambda: _recipes("plots")),
-        "tasks": _printed(_tasks), "metrics": _metrics, "programs": _printed(_programs), "gpus": _gpus,
-        "fields": _fields,
+        "tasks": _printed(_tasks), "metrics": _metrics,
+        "programs": _printed(lambda: _described(PROGRAMS, "program", "what it is")), "gpus": _gpus, "fields": _fields,
     }  # fmt: skip
     if what and what not in lists:
         raise ValueError(f"unknown list {what!r}; {suggestion(what, lists)}")
@@ -42,12 +43,8 @@ def show_lists(what: str) -> None:
         screen.print()
     if not what:
         shipped = recipes.folder("runners").parent
-        screen.print(
-            Text(
-                f"recipes are looked for in ./runners, ./campaigns, ./tables and ./plots, then in {shipped}",
-                style="dim",
-            )
-        )
+        where = f"recipes are looked for in ./runners, ./campaigns, ./tables and ./plots, then in {shipped}"
+        screen.print(Text(where, style="dim"))
 
 
 def _printed(table: Callable[[], Table]) -> Callable[[Console], None]:
@@ -101,11 +98,12 @@ def _models(screen: Console) -> None:
     screen.print(Text(told, style="dim"))
 
 
-def _schemes() -> Table:
-    table = console.columns("scheme", "what is tuned")
-    for scheme in SCHEMES.builtin():
-        table.add_row(scheme.name, scheme.about)
-    return _with_plug_ins(table, SCHEMES)
+def _described(registry: Registry[Any], noun: str, about: str) -> Table:
+    """The names in ``registry``, and what each is."""
+    table = console.columns(noun, about)
+    for kind in registry.builtin():
+        table.add_row(kind.name, kind.about)
+    return _with_plug_ins(table, registry)
 
 
 def _tasks() -> Table:
@@ -123,13 +121,6 @@ def _metrics(screen: Console) -> None:
         ListColumn("in a data frame", [*(metric.key for metric in own), *[""] * len(given)]),
         ListColumn("printed in", [*(", ".join(metric.units) for metric in own), *given.values()]),
     ])  # fmt: skip
-
-
-def _programs() -> Table:
-    table = console.columns("program", "what it is")
-    for program in PROGRAMS.builtin():
-        table.add_row(program.name, program.about)
-    return _with_plug_ins(table, PROGRAMS)
 
 
 def _given(registry: Registry[Any]) -> dict[str, str]:

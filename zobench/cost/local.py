@@ -68,7 +68,7 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     prediction = predict(interval.as_run(spec, consolidation), rates)
     seconds, source = prediction.step_seconds, "calibration"
     ok = [result for result in earlier if result.outcome is Outcome.OK and result.step_seconds]
-    same = [result for result in ok if _comparable(result.spec) == _comparable(spec)]
+    same = [result for result in ok if all(getattr(result.spec, name) == getattr(spec, name) for name in _MEASURED)]
     if same:
         seconds, source = same[-1].step_seconds or 0.0, "an earlier run of this cell"
     elif corrections := _corrections(ok, spec, prediction, rates):
@@ -202,7 +202,3 @@ _MEASURED = tuple(name for name in FIELDS if name not in INCIDENTAL)
 
 def _kind(spec: RunSpec) -> tuple[Any, ...]:
     return *(getattr(spec, name) for name in _PACED), spec.device.partition(":")[0]
-
-
-def _comparable(spec: RunSpec) -> tuple[Any, ...]:
-    return tuple(getattr(spec, name) for name in _MEASURED)

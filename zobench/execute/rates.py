@@ -37,7 +37,7 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
     others kept the machine busy serve for BUSY_SECONDS at most; this machine's rates under other software are planned
     with instead, if any are known.
     """
-    path, folder = _path(root, machine, device), disk_dir or _temporary()
+    path, folder = _path(root, machine, device), disk_dir or Path(tempfile.gettempdir())
     place = _place(device, folder)
     if (kept := _usable(_text(path))) is not None:
         return kept
@@ -60,7 +60,7 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
 
 def are_known(root: Path, machine: str, device: str, disk_dir: Path | None) -> bool:
     """Whether :func:`calibration` would measure nothing."""
-    name = f"{machine}-{_place(device, disk_dir or _temporary())}"
+    name = f"{machine}-{_place(device, disk_dir or Path(tempfile.gettempdir()))}"
     return any(
         _usable(text) for text in (_text(_path(root, machine, device)), cache.read("rates", name), _lately(name))
     )
@@ -167,10 +167,6 @@ def _text(path: Path) -> str | None:
 
 def _json(rates: Mapping[str, Any]) -> str:
     return json.dumps(rates, indent=1, sort_keys=True)
-
-
-def _temporary() -> Path:
-    return Path(tempfile.gettempdir())
 
 
 def _disk(folder: Path) -> str:
