@@ -87,6 +87,16 @@ def test_intervals_are_those_of_the_median_step(tmp_path: Path) -> None:
     assert (memory.low, memory.high) == (None, None)
 
 
+def test_the_least_and_the_most_of_several_runs_are_no_interval(tmp_path: Path) -> None:
+    plot = plot_from(tmp_path, BARS)
+    assert plot.table is not None
+    rows = [dataclasses.replace(row, over="seed", where={**row.where, "seed": (0, 1)}) for row in plot.table.rows]
+    means = dataclasses.replace(plot, table=dataclasses.replace(plot.table, rows=tuple(rows)))
+    runs = [result("M1", memory=memory * MIB, seed=seed) for seed, memory in enumerate((100, 300))]
+    mark = drawn(means, runs).panels[0].series[0].marks[0]
+    assert (mark.value, mark.low, mark.high) == (200.0, None, None)  # the legend says "95 % interval"
+
+
 PREDICTED = """
 kind = "bars"
 title = "Memory"
