@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from tests.support import contest as support
+from tests.support.tables import tuned
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, render
 from zobench.report.contest import ContestTable, rankings
 from zobench.report.figures.pareto import front
+from zobench.report.paired import over_seeds
 from zobench.result import Outcome, Result
-from zobench.result.examples import KEY
+from zobench.result.examples import KEY, packed
 from zobench.result.record import DISTURBED, DOUBTFUL
 
 TEST = {"ZO-SGD": 0.70, "Four queries": 0.71, "FO-SGD": 0.85}
@@ -311,3 +313,15 @@ def test_a_mistake_in_the_table_is_one_line(old: str, new: str, told: str, folde
     (folder / "tables" / "mine.toml").write_text(support.TABLE.replace(old, new, 1))
     with pytest.raises(ValueError, match=re.escape(f"mine.toml: {told}") + "$"):
         artifacts.load("tables/mine.toml")
+
+
+def test_the_interval_of_an_accuracy_over_seeds_ends_at_all_and_at_none() -> None:
+    rights = [True] * 12, [False] + [True] * 11
+    runs = [tuned(sum(right) / 12, seed=seed) for seed, right in enumerate(rights)]
+    for run, right in zip(runs, rights, strict=True):
+        run.evaluation["test"]["count"] = 12
+        run.evaluation["test_examples"] = packed([(each, 0.5) for each in right])
+    mean = over_seeds(runs)["accuracy"]
+    assert (mean.value, mean.high) == (pytest.approx(23 / 24), 1.0)
+    assert 0 < mean.low < 0.9
+    assert over_seeds([tuned(accuracy, seed=seed) for seed, accuracy in enumerate((0.0, 0.1))])["accuracy"].low == 0.0

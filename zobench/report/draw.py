@@ -103,8 +103,8 @@ def _in_unit(value: float | None, metric: Metric) -> float | None:
 def _mark(cell: TableCell, machine: str | None) -> Mark:
     """What is drawn of a cell, in the unit of its axis: what was measured, or is predicted where nothing was run."""
     if machine is not None and cell.result is not None and not not_run(cell):
-        known = cell.value is not None and len(cell.results) == 1  # of several it is their least and their most
-        low, high = cell.interval if cell.interval and known else (None, None)
+        is_single = cell.value is not None and len(cell.results) == 1  # of several it is their least and their most
+        low, high = cell.interval if cell.interval and is_single else (None, None)
         low, value, high = (_in_unit(number, cell.metric) for number in (low, cell.value, high))
         failure = _ENDINGS.get(cell.result.outcome, "did not finish")
         return Mark(value=value, low=low, high=high, source=cell.quantity.source, failure=failure)

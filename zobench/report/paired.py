@@ -6,12 +6,14 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zobench.report.claims import UNSHOWN
 from zobench.report.contest import ContestTable, Ranking, Standing
 from zobench.result import Result
 from zobench.result.examples import KEY, unpacked
+from zobench.runspec.registries import METRICS
 from zobench.stats import LEVEL, significance
 from zobench.stats.significance import Difference
 
@@ -118,8 +120,8 @@ def _loss(run: Result) -> Any:
 
 def over_seeds(results: Sequence[Result]) -> dict[str, Difference]:
     """Each score on test, its mean over ``results`` that differ in their seed alone, with the 95 % interval: of an
-    accuracy that of seeds and examples, both of which could have been others, else Student's of the seeds. Empty where
-    a run did not look at the test set or has a score that is not finite."""
+    accuracy that of seeds and examples, both of which could have been others, else Student's of the seeds; of a share
+    it ends at 0 and 1. Empty where a run did not look at the test set or has a score that is not finite."""
     means, each = {}, [unpacked(result.evaluation) for result in results]
     for name in results[0].scores:
         values = [result.evaluation.get("test", {}).get(name) for result in results]
@@ -132,4 +134,6 @@ def over_seeds(results: Sequence[Result]) -> dict[str, Difference]:
             means[name] = significance.joint(np.array([1.0 * examples.right for examples in each if examples]))
         else:
             means[name] = significance.paired(known)
+        if "%" in METRICS.get(name).units:
+            means[name] = replace(means[name], low=max(means[name].low, 0.0), high=min(means[name].high, 1.0))
     return means
