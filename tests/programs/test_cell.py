@@ -141,6 +141,15 @@ def test_updates_that_round_away_where_the_weights_rest_are_told(changes: dict[s
     assert not told or told.endswith(f"); use {wider}, writeback_every=inf with noise=counter, or a larger lr to learn")
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_an_update_that_is_said_to_round_away_does_and_one_a_little_larger_does_not(dtype: str) -> None:
+    weight = torch.tensor(0.02, dtype=getattr(torch, models.DTYPES[dtype]))
+    bits = {"bf16": 8, "fp16": 11}[dtype]  # of its significand; 0.02 lies between 2^-6 and 2^-5
+    gradients = [share * 2.0 ** (-6 - bits) / 1e-7 for share in (0.95, 1.05)]
+    assert [bool((weight.float() - 1e-7 * g).to(weight.dtype) == weight) for g in gradients] == [True, False]
+    assert [bool(lost(cell(dtype=dtype), g)) for g in gradients] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("method", "size"),
     [("zo-sgd-cons", "lr * g"), ("zo-sgd-sparse", "lr * g"), ("forward-grad", "lr * g"), ("zo-sgd-sign", "lr"),

@@ -57,7 +57,8 @@ def lost(spec: RunSpec, gradient: float) -> str:
         return ""
     import torch
 
-    half_ulp = torch.finfo(getattr(torch, models.DTYPES.get(kept, "float8_e4m3fn"))).eps / 2 * TYPICAL_WEIGHT
+    eps = torch.finfo(getattr(torch, models.DTYPES.get(kept, "float8_e4m3fn"))).eps
+    half_ulp = eps / 2 * 2.0 ** math.floor(math.log2(TYPICAL_WEIGHT))
     typical = spec.lr * (1.0 if size is UpdateSize.SIGN else gradient)
     if typical >= half_ulp:
         return ""
