@@ -137,9 +137,10 @@ def test_a_table_is_told_the_price_of_an_hour(
 # ---- the packages' counters
 
 
-def package(root: Path, name: str, count: int, whole: int = 1000) -> Path:
+def package(root: Path, name: str, count: int, whole: int = 1000, *, zone: str = "package-0") -> Path:
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "name").write_text(f"{zone}\n")
     (folder / "max_energy_range_uj").write_text(f"{whole}\n")
     (folder / "energy_uj").write_text(f"{count}\n")
     return folder / "energy_uj"
@@ -147,11 +148,13 @@ def package(root: Path, name: str, count: int, whole: int = 1000) -> Path:
 
 def test_packages_are_added_up_over_the_end_of_their_counters_and_parts_of_them_are_not(tmp_path: Path) -> None:
     one, two = package(tmp_path, "intel-rapl:0", 900), package(tmp_path, "intel-rapl:1", 100)
-    package(tmp_path, "intel-rapl:0:0", 500)
+    package(tmp_path, "intel-rapl:0:0", 500, zone="core")
+    whole = package(tmp_path, "intel-rapl:2", 100, zone="psys")  # of a laptop: the packages and all else
     energy = PackageEnergy(str(tmp_path))
     assert (energy.read(), energy.notes) == (0.0, [])
     one.write_text("950")
     two.write_text("130")
+    whole.write_text("300")
     assert energy.read() == pytest.approx(80e-6)
     one.write_text("10")  # past the end of its counter: 50 and 10 more
     assert energy.read() == pytest.approx(140e-6)

@@ -65,9 +65,9 @@ class PackageEnergy:
         self._files: list[int] = []
         self._ranges: list[int] = []
         for name in sorted(glob.glob(f"{powercap}/intel-rapl:[0-9]*")):  # AMD's are called so too
-            if ":" in os.path.basename(name).removeprefix("intel-rapl:"):
-                continue  # a part of a package
             try:
+                if not Path(name, "name").read_text().startswith("package"):
+                    continue  # a part of a package, or "psys", a laptop as a whole, its package included
                 self._ranges.append(int(Path(name, "max_energy_range_uj").read_text()))
                 self._files.append(os.open(f"{name}/energy_uj", os.O_RDONLY))
             except OSError as error:
