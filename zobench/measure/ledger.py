@@ -13,7 +13,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -105,9 +104,7 @@ class Ledger:
         self._modes.enter_context(_Watch(self))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._modes.close()
 
     def saw(self, operator: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from types import TracebackType
 
 import torch
 
@@ -117,10 +116,8 @@ class ParallelEngine:
         self.engine.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.engine.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _are_pairs(points: Sequence[Point]) -> bool:
