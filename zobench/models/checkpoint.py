@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zobench.machine.errors import first_line
 from zobench.machine.texts import json_of
-from zobench.models import compressed, hub
+from zobench.models import compressed, source
 from zobench.models.identity import CONFIG, INDEX, SINGLE
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def located(given: str) -> Path:
         return path
     if given.count("/") != 1 or given.startswith((".", "/", "~")):
         raise ValueError(f"`weights_path` must be a folder or a hub id (owner/name), but got {given!r}; check the path")
-    return hub.downloaded(given, f"the safetensors of {given!r}", "give weights_path=FOLDER with them")
+    return source.downloaded(given, f"the safetensors of {given!r}", "give weights_path=FOLDER with them")
 
 
 def check_config(folder: Path) -> int:

@@ -6,12 +6,18 @@ shown where the folder is not.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
-from zobench.models import gguf, hub, identity, packaged, published
+from zobench.machine.errors import first_line
+from zobench.models import gguf, identity, packaged, published
 from zobench.models.registry import ARCHITECTURES, get, is_registered
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import TIERS
+
+DESCRIBED = ("*.json", "*.model", "*.txt")
+"""The files that hold a model's configuration and its tokenizer."""
+WEIGHTS = "*.safetensors"
 
 
 def identified(spec: RunSpec) -> RunSpec:
@@ -87,7 +93,7 @@ def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
     if (name := published.get(path)) is not None:
         return published.folder_of(name, weights)
     if _is_hub_id(path):
-        return hub.downloaded(path, repr(path), "give a folder that holds it", weights=weights)
+        return downloaded(path, repr(path), "give a folder that holds it", weights=weights)
     local = Path(path)
     if local.suffix.lower() == ".gguf":
         if not local.is_file():
@@ -97,6 +103,24 @@ def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
         wrong = "is a file" if local.is_file() else "is not there" if path else "is not told"
         raise ValueError(f"`model` must be a folder with a config.json, but {path or 'its place'} {wrong}; check it")
     return local
+
+
+def downloaded(hub_id: str, what: str, remedy: str, *, weights: bool = True) -> Path:
+    """The folder of ``hub_id`` (owner/name) in the hub's cache, with its ``weights`` or only what describes it.
+
+    Raises ``ValueError``, one line that begins "cannot get ``what``" and ends in ``remedy``, if there is no way to it.
+    """
+    try:
+        return _snapshot(hub_id, weights)
+    except (OSError, ValueError) as error:  # offline, no such repository, no access; no repository's name
+        raise ValueError(f"cannot get {what} from the hub ({first_line(error)}); {remedy}") from error
+
+
+@functools.cache
+def _snapshot(hub_id: str, weights: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(hub_id, allow_patterns=[*DESCRIBED, *[WEIGHTS] * weights]))
 
 
 def place_of(given: str) -> str:

@@ -63,7 +63,9 @@ def parse(name: str, data: Mapping[str, Any]) -> ContestTable:
     keys |= {"target": float, "claims": tuple[StatedClaim, ...]}
     stated = checked(data, keys, "the table", ("title", "runner", "baseline", "target"))
     del stated["kind"]
-    protocol = protocol_of(stated["runner"])
+    protocol = matrix.protocol_of(recipes.find("runners", stated["runner"]))
+    if protocol is None:
+        raise ValueError(f"`runner` must be a matrix with a [protocol], but {stated['runner']} has none; name another")
     headers = [contender.header for contender in protocol.contenders]
     if not 0 < stated["target"] < 1:
         raise ValueError(f"`0 < target < 1` must hold, but got {stated['target']}; write target = 0.75")
@@ -78,14 +80,6 @@ def parse(name: str, data: Mapping[str, Any]) -> ContestTable:
                 f"{suggestion(header, headers)}"
             )
     return ContestTable(name=name, protocol=protocol, claims=tuple(claim.whole for claim in claims), **stated)
-
-
-def protocol_of(runner: str) -> Protocol:
-    """The protocol of a matrix. Raises ``ValueError`` for one without."""
-    protocol = matrix.protocol_of(recipes.find("runners", runner))
-    if protocol is None:
-        raise ValueError(f"`runner` must be a matrix with a [protocol], but {runner} has none; name another")
-    return protocol
 
 
 @dataclass(frozen=True, kw_only=True)
