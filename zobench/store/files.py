@@ -223,6 +223,8 @@ def _no_collection() -> Iterator[None]:
 
 def printable(text: str) -> str:
     """``text`` with every character that a terminal might obey replaced: names and reasons may come from anywhere."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

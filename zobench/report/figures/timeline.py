@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -116,7 +116,8 @@ def _number(
     low, high = axes.get_xlim()
     points = float(axes.bbox.width) / (high - low) * scale
     for row, lane in enumerate(lanes):
-        groups = _groups([event for event in panel.events if event.lane == lane])
+        events = sorted((event for event in panel.events if event.lane == lane), key=lambda event: event.start)
+        groups = [list(run) for _, run in groupby(events, key=lambda event: event.block)]  # which need a number once
         if all(len(group) == 1 and _fits(group[0], points) for group in groups):
             for (event,) in groups:
                 ink = style.readable(palette[event.kind])
@@ -124,17 +125,6 @@ def _number(
             continue
         for block, middle in _every([(group[0].block, _middle(group)) for group in groups], points):
             written.append(axes.text(middle * scale, row - _BAR / 2 - 0.08, str(block), **_ABOVE))
-
-
-def _groups(events: list[Event]) -> list[list[Event]]:
-    """The events of a lane in order, those in a row of one block together: they need its number once."""
-    groups: list[list[Event]] = []
-    for event in sorted(events, key=lambda event: event.start):
-        if groups and groups[-1][-1].block == event.block:
-            groups[-1].append(event)
-        else:
-            groups.append([event])
-    return groups
 
 
 def _fits(event: Event, points: float) -> bool:
