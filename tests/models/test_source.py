@@ -13,7 +13,7 @@ from tests.support.small_gguf import LLAMA, of_llama
 from zobench import models
 from zobench.models import identity, published
 from zobench.recipes import matrix
-from zobench.report import toml
+from zobench.report.table import checked_conditions
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -365,7 +365,7 @@ def test_a_configuration_alone_has_no_weights_and_its_name_is_nobodys(folder: Pa
 
 
 def test_a_table_takes_the_place_of_a_model_as_its_matrix_does(folder: Path) -> None:
-    conditions = toml.where(
+    conditions = checked_conditions(
         "where", "rows", {"model": [str(folder), "opt-125m", "facebook/opt-1.3b", "Mine 2", "phi-4"]}
     )
     assert conditions["model"] == ("mine", "OPT-125M", "OPT-1.3B", "Mine 2", "Phi-4")

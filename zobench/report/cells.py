@@ -12,9 +12,8 @@ from zobench.cost.forecast import Forecast
 from zobench.recipes.reference import Reference
 from zobench.report.choice import Choice, choose, outcome_note
 from zobench.report.sheet import WARNING
-from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow
+from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow, Where
 from zobench.report.terms import deviations, fields
-from zobench.report.toml import Where
 from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval, Quantity
 from zobench.runspec import RunSpec

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zobench.report.sheet import rounded
-from zobench.report.table import Metric
-from zobench.report.toml import Where
+from zobench.report.table import Metric, Where
 from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval, Quantity
 from zobench.runspec import DECLARED, FIELDS, RunSpec

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 from zobench import models
 from zobench.cost.footprint import memory
 from zobench.machine.reader import read
-from zobench.report import toml
 from zobench.report.sheet import Sheet, of_frame
-from zobench.report.table import name_of
+from zobench.report.table import check_different, name_of
 from zobench.runspec import RunSpec, suggestion
 
 
@@ -81,7 +80,7 @@ def parse(data: Mapping[str, Any]) -> FactTable:
     for fact in (column.fact for column in facts.columns if column.fact):
         if fact not in FACTS:
             raise ValueError(f"unknown fact {fact!r}; {suggestion(fact, FACTS)}")
-    toml.different("column", [column.header for column in facts.columns])
+    check_different("column", [column.header for column in facts.columns])
     for row in facts.rows:
         if row.run:
             RunSpec.from_dict({**facts.run, **row.run})

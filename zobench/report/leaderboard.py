@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from zobench.machine.reader import checked
 from zobench.machine.texts import toml_of
-from zobench.report import frames, toml
+from zobench.report import frames
 from zobench.report.book import Artifact
 from zobench.report.cells import meets
 from zobench.report.sheet import WARNING, CellText, Sheet, of_frame, rounded
-from zobench.report.table import USUAL
-from zobench.report.toml import Where
+from zobench.report.table import USUAL, Where, check_different
 from zobench.result import Result
 from zobench.result.quantity import Interval
 from zobench.runspec.registries import METRICS
@@ -77,7 +76,7 @@ class Ranking:
 def stated(path: Path = CELLS) -> tuple[Cell, ...]:
     """The cells of the file. Raises a one-line ``ValueError`` for a mistake in it."""
     body = checked(toml_of(path), {"cells": tuple[Cell, ...]}, path.name, ("cells",))
-    toml.different("cell", [cell.title for cell in body["cells"]])
+    check_different("cell", [cell.title for cell in body["cells"]])
     return tuple(replace(cell, where={**USUAL, **cell.where}) for cell in body["cells"])
 
 

@@ -14,8 +14,7 @@ from zobench.report import contest as contests
 from zobench.report import table as tables
 from zobench.report.chart import KINDS, Chart, Panel
 from zobench.report.contest import ContestTable
-from zobench.report.table import Table
-from zobench.report.toml import Where
+from zobench.report.table import Table, Where
 from zobench.runspec import named, suggestion
 
 

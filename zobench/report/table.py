@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from zobench import models
 from zobench.machine.reader import check_keys, read
 from zobench.machine.texts import toml_of
 from zobench.recipes.reference import COLUMNS
-from zobench.report import toml
-from zobench.report.toml import Reported, Where
-from zobench.runspec import FIELDS, RunSpec, check_value, named, suggestion
+from zobench.runspec import FIELDS, RunSpec, check_key, check_value, named, suggestion
 from zobench.runspec.registries import METRICS
+
+
+def checked_conditions(key: str, section: str, data: Mapping[str, Any]) -> Mapping[str, tuple[Any, ...]]:
+    """Conditions with every value checked as RunSpec would check it, so that a typing mistake cannot match nothing."""
+    conditions = {}
+    for name, value in data.items():
+        check_key(name)
+        values = tuple(value) if isinstance(value, list) else (value,)
+        if not values:
+            raise ValueError(f"`{key}.{name}` must allow a value, but got [] in {section}; leave it out to allow all")
+        checked = (check_value(name, item) for item in values)
+        conditions[name] = tuple(models.shown_name(item) if name == "model" else item for item in checked)
+    return conditions
+
+
+def checked_reference(key: str, section: str, data: Mapping[str, Any]) -> Mapping[str, str]:
+    """Checked conditions on columns of the papers' values, as text."""
+    for column in data:
+        if column not in COLUMNS:
+            raise ValueError(f"unknown key {column!r} in `{key}` of {section}; {suggestion(column, COLUMNS)}")
+    return {column: str(value) for column, value in data.items()}
+
+
+Where = Annotated[Mapping[str, tuple[Any, ...]], checked_conditions]
+"""Field of RunSpec -> the values that it may have, the preferred one first."""
+Reported = Annotated[Mapping[str, str], checked_reference]
+"""Column of the papers' values -> its value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,10 +205,16 @@ def name_of(stem: str, data: Mapping[str, Any]) -> str:
     return f"{data['paper']}/{data.get('artifact')}" if data.get("paper") else stem
 
 
+def check_different(what: str, headers: Sequence[str]) -> None:
+    """Raises ``ValueError`` if two of ``headers`` are equal."""
+    if len(set(headers)) < len(headers):
+        raise ValueError(f"{what} headers must differ, but got {', '.join(headers)}; rename one")
+
+
 def _check_headers(table: Table) -> None:
     rows, columns = [row.header for row in table.rows], [column.header for column in table.columns]
-    toml.different("column", columns)
-    toml.different("row", rows)
+    check_different("column", columns)
+    check_different("row", rows)
     if table.baseline and table.baseline not in (headers := [*columns, *rows]):
         raise ValueError(
             f"`baseline` must be the header of a column or a row, but got {table.baseline!r}; "
