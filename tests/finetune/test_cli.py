@@ -50,8 +50,9 @@ def given(data_dir: Path, weights_path: Path) -> list[str]:
 
 
 def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
-    zobench: Command, given: list[str], tmp_path: Path, weights_path: Path
+    zobench: Command, given: list[str], tmp_path: Path, weights_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys.modules["zobench.finetune.run"], "_TRAININGS", itertools.count())
     code, out, err = zobench("finetune", *given, "--method", "zo-sgd", "--steps", "4", "--set", "eval_every=2")
     assert code == 0
     (result,) = Store(tmp_path / "results").load()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -225,7 +227,10 @@ def test_early_results_that_a_crash_tore_or_lost_are_told_again(spec: Any, data_
     assert (parts / "progress.jsonl").read_text() == (whole / "progress.jsonl").read_text()
 
 
-def test_the_curve_its_best_and_the_test_set(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+def test_the_curve_its_best_and_the_test_set(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[run.__module__], "_TRAININGS", itertools.count())
     seen: list[Evaluation] = []
     moments: list[StepReport] = []
     early: list[int] = []
@@ -258,6 +263,9 @@ def test_the_curve_its_best_and_the_test_set(spec: Any, data_dir: Path, tmp_path
     assert (result.memory["device_peak_bytes"] or 0) > 0
     assert Result.from_dict(json.loads((tmp_path / "result.json").read_text())).to_dict() == result.to_dict()
     assert snapshot.steps(tmp_path) == []
+    second = run(spec(), folder=tmp_path / "second", data_dir=data_dir, examine=False)
+    assert second.memory["device_peak_bytes"] is None
+    assert "a run before it shares its process" in second.warnings[-1]
 
 
 def test_the_saved_model_is_the_best_and_judges_as_the_run_did(spec: Any, data_dir: Path, tmp_path: Path) -> None:

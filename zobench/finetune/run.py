@@ -6,6 +6,7 @@ With several ranks all train; the first one alone stores the result and evaluate
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 RESULT = "result.json"
 SAMPLE_SECONDS = 0.5
 """Seconds between two samples of the machine, all of which a run of many hours keeps until its end."""
+_TRAININGS = itertools.count()
+"""Numbers the trainings of this process: what the first one left allocated hides how much a later one takes."""
 
 
 def run(
@@ -67,8 +70,8 @@ def run(
     good; ``seal`` is shared by runs that may look at it once together. ``resume``: there must be something to go on
     with. ``callbacks`` are called at all that happens;
     the curve is in ``curve.csv`` and ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`,
-    over all steps; peaks are of this process, so of a resumed run since its resumption. With several ``gpus`` this
-    process is one of their ranks.
+    over all steps; peaks are of this process, so of a resumed run since its resumption; on a CPU the device's is None
+    where the process trained another run before. With several ``gpus`` this process is one of their ranks.
 
     Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
     journal cannot be written; and :class:`Interrupted`.
@@ -221,6 +224,7 @@ def _trained(
         progress.say(note)
     facts = replace(environment(spec.device), **provenance(spec), **plan)
     header = origin.header_of(spec, model, attention)
+    later = next(_TRAININGS) > 0
     observer, begin = Observer(spec.device, SAMPLE_SECONDS, alone=world is None), time.monotonic()
     try:
         with ExitStack() as during:
@@ -241,6 +245,9 @@ def _trained(
             skipped = built.method.skipped
     finally:
         seen = observer.stop((begin, time.monotonic()))
+    if later and spec.device == "cpu":
+        note = "a run before it shares its process, so that its own memory is not known; measure it in a fresh process"
+        seen = replace(seen, memory={**seen.memory, "device_peak_bytes": None}, warnings=[*seen.warnings, note])
     if world is None or world.leads:
         facts = replace(facts, journal_sha256=sealed(folder / JOURNAL))
     return _result(spec, record, data, where, facts, seen, at_rest, skipped, [another] if another else [])

@@ -80,7 +80,6 @@ def search(
     )  # fmt: skip
     rows = [trial.row() for trial in trials]
     grid = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
-    examined = _without_memory(examined) if len(trials) > 1 else examined
     winner = Trial(
         changes=first.changes,
         result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": grid}),
@@ -88,15 +87,6 @@ def search(
     record = {**grid, "winner": winner.row(), "test": examined.evaluation.get("test"), "spec": best_spec.to_dict()}
     replace(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())
     return trials, winner
-
-
-def _without_memory(result: Result) -> Result:
-    """``result`` without its peak of memory on a CPU, where all runs of the search share one process's peak."""
-    if result.spec.device != "cpu":
-        return result
-    note = "the runs of a search share a process, so that the winner's own memory is not known; measure it by finetune"
-    memory = {**result.memory, "device_peak_bytes": None}
-    return dataclasses.replace(result, memory=memory, warnings=[*result.warnings, note])
 
 
 def _check_unseen(winner: Trial, folder: Path) -> None:
