@@ -37,7 +37,7 @@ from zobench.runspec import RunSpec
         ("run --model opt-tiny --timeout soon", "`--timeout` must be a time, but got 'soon'; write 90s, 10m or 2h30m"),
         ("run --model opt-tiny --json no/x.json", "`--json` must be a file in a folder that exists, but got 'no/"),
         ("run --model opt-tiny --json .", "`--json` must be a file in a folder that exists, but got '.'; "),
-        ("run --model opt-tiny --disk-dir no", "`--disk-dir` must be a folder, but got 'no'; create it first"),
+        ("run --model opt-tiny --disk-dir no", "`--disk-dir` must be a folder, but got 'no'; it is not there; "),
         ("run --model opt-tiny --device-memory 8XB", "`device_memory` must be a size, but got '8XB'; write "),
         ("run --model opt-tiny --device-memory 8GB", "`device_memory=8GB` needs engine=offload, but got engine="),
         ("run --model opt-tiny --engine offload --device-memory 8GB", "`device_memory=8GB` needs noise=counter, but "),
@@ -68,7 +68,7 @@ from zobench.runspec import RunSpec
         ("sweep smoke --retry oomm", "`retry` takes oom, timeout, failed, skipped, contaminated or none, but got "
                                      "'oomm'; did you mean oom?"),
         ("sweep smoke --retry ok", "`retry` takes oom, timeout, failed, skipped, contaminated or none, but got 'ok'"),
-        ("sweep smoke --disk-dir no", "`--disk-dir` must be a folder, but got 'no'; create it first"),
+        ("sweep smoke --disk-dir no", "`--disk-dir` must be a folder, but got 'no'; it is not there; "),
         ("run --model opt-tiny --set model=qwen3-tiny", "`model` must be given once, but got it twice; leave one out"),
         ("sweep smoke --results file", "`results` must be a folder, but got 'file'; it is a file; name a folder"),
         ("sweep bad_key.toml", "bad_key.toml: unknown key 'axis' in the file; did you mean axes?"),

@@ -66,7 +66,7 @@ def test_a_sweep_that_cannot_be_is_one_line_before_anything_runs(recipes: Path, 
         ({"changes": {"device_memory": "much"}}, "`device_memory` "),
         ({"budget": -1.0}, "`budget` must be a time, but got '-1.0s'; write 90s, 10m or 2h30m"),
         ({"timeout": "soon"}, "`timeout` must be a time, but got 'soon'; write 90s, 10m or 2h30m"),
-        ({"disk_dir": "nowhere"}, "`disk_dir` must be a folder, but got 'nowhere'; create it first"),
+        ({"disk_dir": "nowhere"}, "`disk_dir` must be a folder, but got 'nowhere'; it is not there; check it"),
         ({"price": 0.0}, "`price > 0` must hold, but got 0; name the price of an hour, as 2.49"),
         ({"changes": {"engine": "fast"}}, "`engine` must be one of "),
     ):

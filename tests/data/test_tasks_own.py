@@ -141,6 +141,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a brace": (DATA + '[prompt]\ntemplate = "{text"\n' + LABELS, "`prompt.template` must be text with {columns}, but"),
     "a layout": (DATA + '[prompt]\ntemplate = "{text:>3}"\n' + LABELS, "`prompt.template` must name a column, but got"),
     "no template": (DATA + "[prompt]\n" + LABELS, "`template` must be given in [prompt], but is missing; write"),
+    "no column": (DATA + '[prompt]\ntemplate = "It was"\n' + LABELS, "`prompt.template` must name a column, but names"),
     "no prompt": (DATA + LABELS, "`prompt` must stand beside labels, candidates or an answer, and not beside text; wr"),
     "two asks": (DATA + PROMPT + LABELS + "[text]\n", "one of labels, candidates, answer, text must say what is right, "
                  "but got labels and text"),
@@ -322,6 +323,12 @@ def test_a_first_task_file_guesses_columns_and_lists_labels(folder: Path) -> Non
             "ids.csv",
             "id,text\n1,one\n2,two\n3,three\n",
             "must have a column of text and one of 2 to 20 labels, but has id",
+        ),
+        ("gap.csv", "text,label\na b,0\nc d,1\ne f,\ng h,0\n", "but has text, label (empty in row 3); write"),
+        (
+            "bare.csv",
+            "a b,0\nc d,1\ne f,0\ng h,1\ni j,0\n",
+            "must begin with a line of column names, but its first line",
         ),
         ("two.csv", "label,text\n0,one\n1,two\n", "`data.split` must leave rows to train on, but takes 2 of 2 rows"),
     ],

@@ -213,7 +213,7 @@ def test_conditions_that_nothing_fulfils_say_so(root: Path, capsys: pytest.Captu
     [
         (["--sort", "sped"], "unknown key 'sped'; did you mean "),
         (["results", "--results", "b"], "`--results` names the folder, but got 'results' too; leave one of them out"),
-        (["nowhere"], "`DIR` must be a folder, but got 'nowhere'; create it first"),
+        (["nowhere"], "`DIR` must be a folder, but got 'nowhere'; it is not there; check it"),
         (["--out", "runs.xlsx"], "`--out` must end in .csv or .parquet, but got 'runs.xlsx'; name it runs.csv"),
         (["--out", "no/runs.csv"], "`--out` must be a file in a folder that exists, but got 'no/runs.csv'; "),
         (

@@ -26,7 +26,7 @@ def check_folder(argument: str, folder: Path | None) -> None:
     """Raises ``ValueError``, which names the ``argument``, unless ``folder`` is one that exists, or None."""
     if folder is not None and not folder.is_dir():
         leads_nowhere = folder.is_symlink() and not folder.exists()
-        remedy = "it is a link that leads nowhere; name a folder" if leads_nowhere else "create it first"
+        remedy = "it is a link that leads nowhere; name a folder" if leads_nowhere else "it is not there; check it"
         remedy = "it is a file; name a folder" if folder.exists() else remedy
         raise ValueError(f"`{argument}` must be a folder, but got {str(folder)!r}; {remedy}")
 

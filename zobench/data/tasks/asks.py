@@ -24,6 +24,8 @@ def asked(body: Mapping[str, Any], columns: Sequence[str]) -> Task:
         stated = checked(body["prompt"], {"template": str}, "[prompt]", ("template",))
         template = Template.of(stated["template"], columns)
     kind = next(key for key in ASKS if key in body)
+    if kind in ("labels", "answer") and all(name is None for _, name in template.pieces):
+        raise ValueError("`prompt.template` must name a column, but names none; write {column} where a row's text goes")
     return read(ASKS[kind], body[kind], f"[{kind}]", template=template, data_columns=columns)
 
 

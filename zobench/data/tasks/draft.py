@@ -67,9 +67,15 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
     label = next(iter([*named, *repeated]), None)
     texts.pop(label or "", None)
     if label is None or not texts:
+        gaps = {name: _first_gap(values) for name, values in columns.items()}
+        there = ", ".join(f"{name} (empty in row {gap})" if gap else name for name, gap in gaps.items())
         raise ValueError(
-            f"{data} must have a column of text and one of 2 to {MOST} labels, but has {', '.join(columns)}; write its "
-            "task file by hand (docs/data.md)"
+            f"{data} must have a column of text and one of 2 to {MOST} labels, but has {there}; write its task file by "
+            "hand (docs/data.md)"
+        )
+    if label in few[label]:
+        raise ValueError(
+            f"{data} must begin with a line of column names, but its first line is a row, {', '.join(columns)}; add one"
         )
     prompts = [
         name for name, values in texts.items() if 2 * sum(" " in value.strip() for value in values) > len(values)
@@ -82,6 +88,11 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
         "# A word for each label, which the model chooses by: best one that a text would go on with, such as great.\n"
         f"[labels]\ncolumn = {_quoted(label)}\nwords = {{ {words} }}\n"
     )
+
+
+def _first_gap(values: Sequence[Any]) -> int:
+    """The number from 1 of the first row that has no value; 0 where all have one."""
+    return next((number for number, value in enumerate(values, 1) if value in ("", None)), 0)
 
 
 def _labels(values: Sequence[Any]) -> list[str]:
