@@ -386,7 +386,7 @@ def test_the_table_names_every_cell_and_why_one_is_ambiguous(
     for spec in SPECS[:2]:
         assert spec.label in out
     assert "AMBIGUOUS 1: 3 against 3 step times cannot reach 5 %" in out
-    assert f"Only in B, 1: {SPECS[2].label}" in out.replace("\n", " ")
+    assert f"Only in B, 1: {SPECS[2].label} ({SPECS[2].hash[:7]})" in out.replace("\n", " ")
     assert err.startswith(f"not read: {bad}: ")
     assert max(map(len, out.replace(a, "").replace(b, "").splitlines())) <= int(width)
 
@@ -501,7 +501,7 @@ def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path: Path, capsys:
     assert code == 0
     assert "2.000 to 2.000" in out
     assert "7 rounds" in out
-    assert "1 cells: 1 SLOWER" in out
+    assert "1 cell: 1 SLOWER" in out
     code, _, err = command(capsys, "compare", "engine=resident", "seed=7", "--results", str(tmp_path))
     assert (code, err.startswith("zobench: 'seed=7' must name results, but none in ")) == (2, True)
 

@@ -229,7 +229,7 @@ def show_comparison(console: Console, comparison: Comparison, names: tuple[str, 
         console.print(Text(printable(line), style="dim"))
     counts = Counter(finding.verdict for finding in findings)
     total = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
-    console.print(Text(f"{len(pairs)} cells: {total}", style="bold"))
+    console.print(Text(f"{len(pairs)} {'cell' if len(pairs) == 1 else 'cells'}: {total}", style="bold"))
 
 
 def _machines(pairs: Sequence[Pair], side: str) -> str:
@@ -260,7 +260,8 @@ def _remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
         yield f"AMBIGUOUS {number}: {reason}."
     for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
         if results:
-            yield f"Only in {name}, {len(results)}: {'; '.join(result.spec.label for result in results)}"
+            cells = "; ".join(f"{result.spec.label} ({result.spec.hash[:7]})" for result in results)
+            yield f"Only in {name}, {len(results)}: {cells}"
 
 
 def _ratio(value: float | None) -> str:
