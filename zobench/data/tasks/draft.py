@@ -73,7 +73,7 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
             f"{data} must have a column of text and one of 2 to {MOST} labels, but has {there}; write its task file by "
             "hand (docs/data.md)"
         )
-    if label in few[label]:
+    if label not in named and label in few[label]:
         raise ValueError(
             f"{data} must begin with a line of column names, but its first line is a row, {', '.join(columns)}; add one"
         )
