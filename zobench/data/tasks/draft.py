@@ -68,9 +68,9 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
     texts.pop(label or "", None)
     if label is None or not texts:
         gaps = {name: _first_gap(values) for name, values in columns.items()}
-        there = ", ".join(f"{name} (empty in row {gap})" if gap else name for name, gap in gaps.items())
+        parts = ", ".join(f"{name} (empty in row {gap})" if gap else name for name, gap in gaps.items())
         raise ValueError(
-            f"{data} must have a column of text and one of 2 to {MOST} labels, but has {there}; write its task file by "
+            f"{data} must have a column of text and one of 2 to {MOST} labels, but has {parts}; write its task file by "
             "hand (docs/data.md)"
         )
     if label not in named and label in few[label]:
