@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from zobench.methods.shaping import centred_ranks, z_scores
+from zobench.methods.shaping import SHAPINGS, centred_ranks, z_scores
 
 
 def test_z_scores_are_about_the_mean_of_a_group_over_the_deviation_of_all() -> None:
@@ -19,3 +19,9 @@ def test_z_scores_are_about_the_mean_of_a_group_over_the_deviation_of_all() -> N
 def test_ranks_are_within_a_group_and_ties_share_a_place() -> None:
     assert centred_ranks([5.0, 1.0, 30.0, 20.0], 2, 0.0) == [0.5, -0.5, 0.5, -0.5]
     assert centred_ranks([1.0, 2.0, 2.0], 1, 0.0) == [-0.5, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("shaping", SHAPINGS)
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_where_one_reward_is_not_finite_no_fitness_is(shaping: str, lost: float) -> None:
+    assert not any(map(math.isfinite, SHAPINGS[shaping]([1.0, lost, 2.0, 3.0], 2, 1e-5)))

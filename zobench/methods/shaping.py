@@ -20,7 +20,7 @@ def mean_and_deviation(values: Sequence[float], floor: float = 0.0, lost: int = 
 
 def raw(rewards: Sequence[float], group: int, floor: float) -> list[float]:
     """The rewards themselves."""
-    return list(rewards)
+    return list(rewards) if all(map(math.isfinite, rewards)) else [math.nan] * len(rewards)
 
 
 def z_scores(rewards: Sequence[float], group: int, floor: float) -> list[float]:
