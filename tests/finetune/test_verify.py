@@ -86,7 +86,7 @@ def test_a_journal_with_one_bit_changed_or_an_end_cut_off_is_refused(
     verify(copied, data_dir=data_dir)
 
 
-def test_a_step_whose_update_the_published_program_draws_anew_is_verified_and_no_other_seed(
+def test_a_step_whose_update_the_published_program_draws_anew_is_verified_and_no_other_update(
     tmp_path: Path, data_dir: Path, spec: Callable[..., RunSpec]
 ) -> None:
     lozo = spec(method="lozo", definition="as-shipped", noise="counter", steps=3, eval_every=3, options={"interval": 2})
@@ -96,12 +96,16 @@ def test_a_step_whose_update_the_published_program_draws_anew_is_verified_and_no
     path = folder / "journal.bin"
     header, items = journal.read(path)
     second = next(item for item in items if isinstance(item, Taken) and item.step == 1)
-    drawn_anew = replace(second, entries=(replace(second.entries[0], seed=second.entries[0].seed + REDRAWN),))
-    path.unlink()
-    with journal.JournalFile(path, header) as file:
-        file.append(*(drawn_anew if item is second else item for item in items))
     edited(folder, lambda told: told["environment"].pop("journal_sha256"))
-    assert "but those of step 1 have another seed or step: it was changed" in refused(folder, data_dir)
+    for changes, why in (
+        ({"seed": second.entries[0].seed + REDRAWN}, "but those of step 1 have another seed or step: it was changed"),
+        ({"lr": 2 * lozo.lr}, "must have the learning rates of its run, but step 1 has not 0.001: it was changed"),
+    ):
+        forged = replace(second, entries=(replace(second.entries[0], **changes),))
+        path.unlink()
+        with journal.JournalFile(path, header) as file:
+            file.append(*(forged if item is second else item for item in items))
+        assert why in refused(folder, data_dir)
 
 
 def test_what_is_not_the_run_is_refused(copied: Path, data_dir: Path, tmp_path: Path, weights_path: Path) -> None:

@@ -28,6 +28,7 @@ from zobench.finetune.record import Record
 from zobench.finetune.run import RESULT, sealed, task_data
 from zobench.machine.device import choose_device
 from zobench.machine.waiting import telling
+from zobench.methods.base import learning_rate
 from zobench.models import tokenizers
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
@@ -130,12 +131,13 @@ def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[
         raise ValueError(
             f"{result_path} must have its test of the best step on dev, but has one of another; take another copy"
         )
-    _check_seeds(path, result.spec, items)
+    _check_updates(path, result.spec, items)
     return result, header, items
 
 
-def _check_seeds(path: Path, spec: RunSpec, items: Sequence[Item]) -> None:
-    """Raises ``ValueError`` unless every update is of its own step, along directions of this or an earlier step."""
+def _check_updates(path: Path, spec: RunSpec, items: Sequence[Item]) -> None:
+    """Raises ``ValueError`` unless every update is of its own step and learning rate, along directions of this or an
+    earlier step."""
     drawn, kind = set[int](), METHODS.get(spec.method)
     for item in items:
         if isinstance(item, EvaluationItem):
@@ -145,6 +147,12 @@ def _check_seeds(path: Path, spec: RunSpec, items: Sequence[Item]) -> None:
             raise ValueError(
                 f"`{path}` must have updates along its own directions, but those of step {item.step} have another seed "
                 "or step: it was changed; take another copy"
+            )
+        rate = learning_rate(spec, item.step, spec.steps)
+        if not all(math.isclose(lr, rate, rel_tol=1e-9) for lr in (item.lr, *(entry.lr for entry in item.entries))):
+            raise ValueError(
+                f"`{path}` must have the learning rates of its run, but step {item.step} has not {rate:g}: it was "
+                "changed; take another copy"
             )
 
 
