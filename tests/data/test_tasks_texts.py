@@ -30,8 +30,8 @@ def test_a_text_too_long_is_named_with_its_remedy(tmp_path: Path, tokenizer: Any
             load(encoder, tokenizer, folder, positions)
         told = f"a text must have at most {limit} tokens (seq_len={encoder.seq_len}, the model's positions {positions})"
         assert told in str(error.value)
-        number = int(np.random.RandomState(0).permutation(12)[0]) + 1
-        assert str(error.value).startswith(f"train text, example {number} of {folder}/train.tsv: ")
+        number = int(np.random.RandomState(0).permutation(12)[0]) + 2  # the header is a line
+        assert str(error.value).startswith(f"train text, {folder}/train.tsv:{number}: ")
     with pytest.raises(ValueError, match=r"; use seq_len=\d+, which the longest needs, or use truncate") as error:
         load(run.replace(seq_len=10), tokenizer, folder)
     needed = int(str(error.value).partition("use seq_len=")[2].partition(",")[0])

@@ -54,10 +54,12 @@ class SetFiles:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSet:
-    """The labelled examples of one set, in their order; ``where``: its file, or its name on the hub."""
+    """The labelled examples of one set, in their order; ``where``: its file, or its name on the hub;
+    ``places``: of each example the file and line, or the row."""
 
     where: str
     examples: list[Example]
+    places: list[str]
 
     @property
     def name(self) -> str:
@@ -77,18 +79,20 @@ def read(task: Task, form: Form, data_dir: Path | None) -> tuple[LabelledSet, ..
 
 
 def _source(task: Task, form: Form, where: str, records: Iterable[tuple[str, Any]]) -> LabelledSet:
-    examples = []
+    examples: list[Example] = []
+    places: list[str] = []
     for row_place, record in records:
         try:
             if not isinstance(record, Mapping):
                 raise ValueError(f"a row must be an object with columns, but got {type(record).__name__}")
             examples += [task.example(row, form) for row in (task.flat or _rows)(record)]
+            places += [row_place] * (len(examples) - len(places))
         except ValueError as error:
             remedy = task.remedy or f"give {task.name}'s files as they are published"
             raise ValueError(f"{row_place}: {error}; {remedy}") from error
     if not examples:
         raise ValueError(f"{where}: a set must hold examples, but got none; give a whole set of {task.name}")
-    return LabelledSet(where, examples)
+    return LabelledSet(where, examples, places)
 
 
 def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ class TaskData:
         )  # fmt: skip
         named = dict(zip(task.parts, sources, strict=True))
         splits = {
-            name: _encode(encoder, encoding, name, named[part].where, units[part], chosen)
+            name: _encode(encoder, encoding, name, named[part], units[part], chosen)
             for name, part, chosen in (
                 ("train", "train", numbers.train), ("dev", "dev" if "dev" in units else "train", numbers.dev),
                 ("test", "validation", numbers.test),
@@ -179,10 +179,14 @@ def _encoder(spec: RunSpec, task: Task, tokenizer: PreTrainedTokenizerBase, mask
 
 
 def _encode(
-    encoder: Encoder, encoding: Encoding, name: str, where: str, units: Sequence[Any], numbers: list[int]
+    encoder: Encoder, encoding: Encoding, name: str, source: LabelledSet, units: Sequence[Any], numbers: list[int]
 ) -> list[Encoded]:
-    places = [f"{name} text, example {number + 1} of {where}" for number in numbers]
-    return encoding.encode(encoder, [units[number] for number in numbers], places)
+    places = source.places
+    if len(places) != len(units):  # they are packed
+        places = [f"example {number} of {source.where}" for number in range(1, len(units) + 1)]
+    return encoding.encode(
+        encoder, [units[number] for number in numbers], [f"{name} text, {places[number]}" for number in numbers]
+    )
 
 
 def _facts(
