@@ -419,6 +419,7 @@ def test_the_csv_has_every_number_in_full(tmp_path: Path, capsys: pytest.Capture
     ("arguments", "text"),
     [
         (["--tolerance", "some"], "`--tolerance` must be a percentage, but got 'some'; write 5%"),
+        (["--tolerance", "0.05"], "`--tolerance` must have its sign below 1, but got '0.05'; write 5% or 0.05%"),
         (["--fail-on-regression", "-5%"], "`--fail-on-regression` must be 0% to 100%, but got '-5%'; write 5%"),
         (["--fail-on-regression", "nan"], "`--fail-on-regression` must be 0% to 100%, but got 'nan'; write 5%"),
         (["--format", "pdf"], "unknown format 'pdf'; use one of terminal, csv"),

@@ -83,7 +83,7 @@ def parse_outcomes(text: str) -> frozenset[str]:
 
 
 def parse_percent(argument: str, text: str) -> float:
-    """0.05 for ``5%`` or ``5``. Raises ``ValueError`` that names the ``argument``."""
+    """0.05 for ``5%`` or ``5``. Raises ``ValueError`` that names the ``argument``; also for 0.05, perhaps a share."""
     if not isinstance(text, str):
         raise ValueError(f"`{argument}` must be text, but got {text!r}; write '5%'")
     try:
@@ -92,4 +92,8 @@ def parse_percent(argument: str, text: str) -> float:
         raise ValueError(f"`{argument}` must be a percentage, but got {text!r}; write 5%") from None
     if not 0 <= percent <= 100:
         raise ValueError(f"`{argument}` must be 0% to 100%, but got {text!r}; write 5%")
+    if 0 < percent < 1 and "%" not in text:
+        raise ValueError(
+            f"`{argument}` must have its sign below 1, but got {text!r}; write {100 * percent:g}% or {percent:g}%"
+        )
     return percent / 100
