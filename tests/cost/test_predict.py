@@ -372,6 +372,22 @@ def test_every_method_draws_its_own_noise(changes: dict[str, Any], draws: int) -
     assert seconds == pytest.approx(draws * PARAMETERS / 3e8)
 
 
+@pytest.mark.parametrize(
+    ("changes", "draws"),
+    [
+        ({"method": "zo-sgd-cons"}, 3),  # for a pair, for its two candidates, and in the update
+        ({"method": "qes", "queries": 4}, 4 * 3),  # opposite points of codes are no mirror images
+    ],
+)
+def test_opposite_points_share_a_draw_of_counter_noise_if_they_are_mirror_images(
+    changes: dict[str, Any], draws: int
+) -> None:
+    spec = RunSpec(model="OPT-1.3B", noise="counter", **changes).resolve("cpu")
+    without = dataclasses.replace(RATES, noise=dict.fromkeys(RATES.noise, 1e99))
+    seconds = step_seconds(spec, RATES) - step_seconds(spec, without)
+    assert seconds == pytest.approx(draws * sizes.drawn(spec) / RATES.noise["fused"])
+
+
 def test_the_candidates_of_cons_are_uploaded_once_more() -> None:
     slow = Rates.of(SLOW_DISK | {"disk_write_bytes_per_second": 1e99})
     plain, cons = (step_seconds(offload(method=method), slow) for method in ("zo-sgd", "zo-sgd-cons"))

@@ -74,6 +74,7 @@ KIND = MethodKind(
         piece_copies=7,
     ),
     scheme=SchemeKind(name="codes", make="zobench.schemes.integers:codes", adapter=_codes, base=_scales, tuned_width=1),
+    counter_draws=2,  # opposite points are no mirror images
     states=1,
     needs=(
         *INTEGERS,

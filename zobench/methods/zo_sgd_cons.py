@@ -65,7 +65,7 @@ KIND = MethodKind(
     ),
     candidates=3,
     draws=7,
-    counter_draws=3,
+    counter_draws=2,
     uploads=2,
     needs=(Need("queries", 1, "it has one direction, or none; use queries=1"),),
 )
