@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         with contextlib.suppress(OSError):  # it ends by itself
             if b"zobench.execute.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def started() -> Callable[[], list[int]]:
+    """The processes that the test has started by now: one that an earlier test left, as a fork server, is none."""
+    before = set(children(os.getpid()))
+    return lambda: [pid for pid in children(os.getpid()) if pid not in before]
 
 
 def cell(parallel: str, gpus: int, **changes: Any) -> RunSpec:
@@ -120,11 +127,11 @@ def listeners(pids: set[int]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_ranks_listen_on_loopback_alone_and_a_killed_one_ends_all() -> None:
+def test_ranks_listen_on_loopback_alone_and_a_killed_one_ends_all(started: Callable[[], list[int]]) -> None:
     running = Running(cell("pertp", 2, **LONG))
     ranks = running.ranks()
-    assert listeners({os.getpid(), *children(os.getpid())}) == {"127.0.0.1"}
-    everything = children(os.getpid())  # their samplers, too
+    everything = started()  # their samplers, too
+    assert listeners({os.getpid(), *everything}) == {"127.0.0.1"}
     os.kill(ranks[1], signal.SIGKILL)
     result = running.ended()
     assert (result.outcome, result.reason) == (Outcome.FAILED, "rank 1 was ended by SIGKILL")
@@ -153,9 +160,9 @@ def parent(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_kill_of_the_launcher_or_an_interrupt_ends_all_ranks() -> None:
+def test_a_kill_of_the_launcher_or_an_interrupt_ends_all_ranks(started: Callable[[], list[int]]) -> None:
     running = Running(cell("pertp", 2, **LONG))
-    ranks, everything = running.ranks(), children(os.getpid())
+    ranks, everything = running.ranks(), started()
     (launcher,) = {parent(pid) for pid in ranks.values()}
     os.kill(launcher, signal.SIGKILL)
     result = running.ended()
@@ -165,7 +172,7 @@ def test_a_kill_of_the_launcher_or_an_interrupt_ends_all_ranks() -> None:
 
     def interrupted() -> None:
         if len(found := ranks_of(os.getpid())) == 2 and all(children(pid) for pid in found.values()):
-            everything.extend(children(os.getpid()))
+            everything.extend(started())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -242,12 +249,12 @@ def test_two_nodes_meet_at_the_given_address_and_give_one_result_of_the_global_b
     ],
 )
 def test_a_node_that_is_gone_ends_the_others(
-    killed: int, reasons: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    killed: int, reasons: tuple[str, str], started: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{free_port()}")
     spec = cell("ddp", 2, nodes=2, **LONG)
     both = [Running(spec), Running(spec)]
-    ranks, everything = both[0].ranks(), children(os.getpid())
+    ranks, everything = both[0].ranks(), started()
     os.kill(parent(ranks[killed]), signal.SIGKILL)
     told = {one.ended().reason for one in both}
     assert told == set(reasons)
