@@ -82,6 +82,8 @@ def test_a_search_goes_on_where_it_stopped(
     monkeypatch.setattr(module, "run", own)
     found, winner = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
     assert winner.result.evaluation == expected
+    assert winner.result.memory["device_peak_bytes"] is None  # of all runs that this process has had
+    assert any("shares its process" in text for text in winner.result.warnings)
     again = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=tmp_path / "absent")
     assert again[1].result.evaluation == expected
     assert len(found) == 3

@@ -96,7 +96,7 @@ def test_a_step_whose_update_the_published_program_draws_anew_is_verified_and_no
     path = folder / "journal.bin"
     header, items = journal.read(path)
     second = next(item for item in items if isinstance(item, Taken) and item.step == 1)
-    edited(folder, lambda told: told["environment"].pop("journal_sha256"))
+    edited(folder, lambda stored: stored["environment"].pop("journal_sha256"))
     for changes, why in (
         ({"seed": second.entries[0].seed + REDRAWN}, "but those of step 1 have another seed or step: it was changed"),
         ({"lr": 2 * lozo.lr}, "must have the learning rates of its run, but step 1 has not 0.001: it was changed"),

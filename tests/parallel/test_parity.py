@@ -231,7 +231,7 @@ def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_found):
 @pytest.mark.slow
 def test_ranks_exchange_less_than_a_kilobyte_a_step(found):
     """As the kernel counts it, Gloo's headers included, of every rank in every strategy: in the median of its steps,
-    because a busy machine's kernel sends some packets again and counts them twice."""
+    because on a busy machine a single step was outside once, which the same code was not when it ran again."""
     _, cases, _, _, sent = found
     for number, case in enumerate(cases):
         for own in sent:

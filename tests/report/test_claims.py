@@ -156,9 +156,9 @@ def test_means_of_several_runs_have_no_interval_of_the_first_alone() -> None:
         )
         for seed, accuracy in enumerate(accuracies)
     ]
-    found = claims.measured(table, fill(table, runs, REFERENCE))[0]
-    assert [ratio.value for ratio in found.ratios] == pytest.approx([1.0])
-    assert found.verdict == claims.UNSHOWN  # by the first seeds alone it would hold
+    claim = claims.measured(table, fill(table, runs, REFERENCE))[0]
+    assert [ratio.value for ratio in claim.ratios] == pytest.approx([1.0])
+    assert claim.verdict == claims.UNSHOWN  # by the first seeds alone it would hold
 
 
 @pytest.mark.parametrize(("offloaded", "verdict"), [(0.8, claims.HOLDS), (0.801, claims.FAILS)])
