@@ -108,6 +108,25 @@ def test_a_step_whose_update_the_published_program_draws_anew_is_verified_and_no
         assert why in refused(folder, data_dir)
 
 
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("lozo", {"interval": 2}), ("lozo-m", {"interval": 2}), ("subzero", {"interval": 2, "rank": 4}),
+        ("zo-muon", {"interval": 2, "rank": 4}), ("eggroll", {}), ("zo-sgd", {}), ("zo-adam", {}), ("conmezo", {}),
+    ],
+)  # fmt: skip
+def test_weights_are_the_journals_where_forwards_are_in_16_bits(
+    method: str, options: dict[str, Any], tmp_path: Path, data_dir: Path, spec: Callable[..., RunSpec]
+) -> None:
+    queries = {"zo-muon": 4, "eggroll": 4}.get(method, 1)
+    changes = {"method": method, "options": options, "queries": queries, "lr": 1e-2, "steps": 6, "eval_every": 6}
+    cast = spec(noise="counter", autocast="bf16", **changes)
+    stored = run(cast, folder=tmp_path / "cast", data_dir=data_dir).evaluation
+    seen = verify(tmp_path / "cast", data_dir=data_dir).seen
+    assert [evaluation.loss for evaluation in seen] == [stored["best"]["loss"], stored["test"]["loss"]]
+    assert stored["best"]["step"] == 6, "only weights that were changed can tell"
+
+
 def test_what_is_not_the_run_is_refused(copied: Path, data_dir: Path, tmp_path: Path, weights_path: Path) -> None:
     other = write_weights(Path(shutil.copytree(weights_path, tmp_path / "other")))
     tensors = load_file(other / "model.safetensors")

@@ -3,19 +3,17 @@ points share the one with W."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from zobench.engine.base import Point
 from zobench.engine.directions.factor_rules import ALL, Basis
 from zobench.engine.directions.factors import is_matrix, subspace_of
-from zobench.engine.directions.narrow import add_narrow, joined
+from zobench.engine.directions.narrow import add_narrow, joined, uncast
 from zobench.engine.directions.perturb import is_decayed
 from zobench.engine.updates.pending import PendingUpdates, Term
 from zobench.engine.weights.blocks import Unit
@@ -104,8 +102,8 @@ class LowRankUnit:
 
     def rows(self, number: int, point: Point, weights: Tensor, rows: Tensor | slice) -> Tensor:
         """A matrix's ``rows``, which are ``weights`` in W, at a point; computed in float32."""
-        moved, kind = weights.float() * self.kept_of(number), weights.device.type
-        with contextlib.nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
+        moved = weights.float() * self.kept_of(number)
+        with uncast(weights.device):
             for term in self.terms(number, point):
                 basis, factor = self.basis(number, term), self.factor(number, term)
                 moved.addmm_(basis.outer(factor, rows), basis.inner(factor))

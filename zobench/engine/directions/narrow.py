@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -12,6 +14,13 @@ ELEMENTWISE = 4
 and takes two to five times as long (OPT's widths, one core of an AMD EPYC)."""
 PIECE = 1 << 19
 """Elements of the sum that stay in the cache meanwhile."""
+
+
+def uncast(device: torch.device | str) -> AbstractContextManager[object]:
+    """Inside, products are of their operands' dtypes, whatever autocast a forward pass has around it: updates reach
+    float32 weights in float32, and in a replay, which has no forward, with the same bits."""
+    kind = torch.device(device).type
+    return contextlib.nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
 def add_narrow(y: Tensor, narrow: Tensor | None, left: Tensor | None, shift: Tensor | None, kept: float = 1.0) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from zobench.engine.base import Entry, Point
 from zobench.engine.directions.factor_rules import Basis, FactorRule, begins
 from zobench.engine.directions.factors import Factors, LowRank, is_matrix, subspace_of
-from zobench.engine.directions.narrow import add_product, joined
+from zobench.engine.directions.narrow import add_product, joined, uncast
 from zobench.engine.directions.perturb import is_decayed
 from zobench.engine.weights.blocks import Field, Memory, Pieces, Unit
 from zobench.engine.weights.wire import DeviceWeights, is_read_only
@@ -196,7 +196,10 @@ class PendingUpdates:
 
     def groups(self, unit: Unit) -> list[Group]:
         """The unit's pending entries."""
-        return self._of(unit).follow(self._journal, self._device) if unit.trained else []
+        if not unit.trained:
+            return []
+        with uncast(self._device):
+            return self._of(unit).follow(self._journal, self._device)
 
     def terms(self, unit: Unit) -> tuple[list[Term], float]:
         """The pending entries as terms of one change of the weights, and what their weight decay leaves of these."""
@@ -224,7 +227,8 @@ class PendingUpdates:
         """A rule's state of the unit's tensors, all updates applied: fields of a buffer, which is None without one."""
         if not unit.trained or self._directions.rule is None or not self._directions.rule.has_state:
             return (), None
-        return self.factors(unit).fields, self._of(unit).state(self._journal, self._device)
+        with uncast(self._device):
+            return self.factors(unit).fields, self._of(unit).state(self._journal, self._device)
 
     def forget(self, unit: Unit, points: Sequence[Point]) -> None:
         """Lets go of A and B of subspaces that neither these points nor pending entries share."""
@@ -286,16 +290,20 @@ class PendingUpdates:
     def _fold(self, unit: Unit, weights: Memory, group: Group) -> None:
         """``W = kept * W + A F B`` in place, over all of the group's terms at once."""
         factors = self.factors(unit)
-        for item in unit.trainable:
-            tensor, parts = item.view(weights), [factors.of(item, buffer) for _, buffer in group.terms]
-            kept = group.kept if is_decayed(item.name) else 1.0
-            if is_matrix(item):
-                bases = [self.basis(item, seed, tensor.device) for seed, _ in group.terms]
-                pairs = list(zip(bases, parts, strict=True))
-                left, right = [basis.outer(part) for basis, part in pairs], [basis.inner(part) for basis, part in pairs]
-                add_product(tensor, joined(left, 1), joined(right, 0), kept)
-            else:
-                total = tensor.float() * kept
-                for part in parts:
-                    total.add_(part)
-                tensor.copy_(total)
+        with uncast(self._device):
+            for item in unit.trainable:
+                self._fold_tensor(factors, item, item.view(weights), group)
+
+    def _fold_tensor(self, factors: Factors, item: Field, tensor: Tensor, group: Group) -> None:
+        parts = [factors.of(item, buffer) for _, buffer in group.terms]
+        kept = group.kept if is_decayed(item.name) else 1.0
+        if is_matrix(item):
+            bases = [self.basis(item, seed, tensor.device) for seed, _ in group.terms]
+            pairs = list(zip(bases, parts, strict=True))
+            left, right = [basis.outer(part) for basis, part in pairs], [basis.inner(part) for basis, part in pairs]
+            add_product(tensor, joined(left, 1), joined(right, 0), kept)
+        else:
+            total = tensor.float() * kept
+            for part in parts:
+                total.add_(part)
+            tensor.copy_(total)
