@@ -6,17 +6,16 @@ and their states, the head computes their log-probabilities, and the objective t
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from zobench.engine.base import HEAD_BYTES as HEAD_BYTES
 from zobench.engine.base import rows_per_chunk
+from zobench.engine.directions.narrow import uncast
 from zobench.engine.passes.logits import Note, finished
 from zobench.engine.passes.loss import log_probabilities, mean_loss
 from zobench.engine.weights.blocks import Field, Unit
@@ -84,8 +83,7 @@ class Head:
         """The logits of ``targets`` (n,) at ``states`` (n, width) from the rows ``weight`` (k, width) and ``bias`` (k,)
         of the module's tensors that are ``compared``, in float32 whatever the dtype of the products."""
         assert self.compared is not None
-        kind = states.device.type
-        with contextlib.nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
+        with uncast(states.device):
             logits = self.logits(states.float(), weight.float(), None if bias is None else bias.float())
         return Picked(logits.float().gather(1, self.compared.index.unsqueeze(1)).squeeze(1), targets)
 
