@@ -18,7 +18,7 @@ from zobench.engine.directions.factors import Factors, LowRank
 from zobench.engine.twin import own_loss
 from zobench.measure.ledger import Ledger
 from zobench.methods import ZOSGD
-from zobench.methods.lozo import LOZO
+from zobench.methods.low_rank import LOZO
 from zobench.models.weights import RandomWeights, Weights
 from zobench.testing.plain import full, padded, skeleton, start
 

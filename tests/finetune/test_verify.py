@@ -18,7 +18,7 @@ from zobench.durable import journal
 from zobench.finetune import run
 from zobench.finetune.verify import verify
 from zobench.methods.base import Taken
-from zobench.methods.lozo import REDRAWN
+from zobench.methods.low_rank import REDRAWN
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.stats.significance import exceeds

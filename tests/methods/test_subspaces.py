@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zobench.methods.lozo import LOZO
+from zobench.methods.low_rank import LOZO
 
 
 def test_a_restored_method_goes_on_in_its_subspace() -> None:

@@ -14,7 +14,7 @@ from zobench import ZOSGD, Batch, Engine, EngineConfig, kernels, models
 from zobench.engine.directions.factors import LowRank
 from zobench.engine.weights.tiers import DiskTier
 from zobench.finetune.assemble import disk_dir
-from zobench.methods.lozo import LOZO
+from zobench.methods.low_rank import LOZO
 from zobench.models.weights import RandomWeights
 
 

@@ -14,13 +14,11 @@ from zobench.methods import (
     fzoo,
     hizoo,
     hybrid,
-    lozo,
+    low_rank,
     meazo,
     qes,
     qzo,
     rule_only,
-    subzero,
-    zo_muon,
     zo_sgd,
     zo_sgd_cons,
 )
@@ -47,9 +45,9 @@ if TYPE_CHECKING:
 
 KINDS = (
     zo_sgd.KIND, rule_only.SIGN, rule_only.MOMENTUM, zo_sgd_cons.KIND, rule_only.ADAM, zo_sgd.BLOCK, rule_only.SPARSE,
-    lozo.KIND, lozo.MOMENTUM, subzero.KIND, zo_muon.KIND, eggroll.KIND, fzoo.KIND, hizoo.KIND, rule_only.SPARSE_MEZO,
-    conmezo.KIND, meazo.KIND, es.KIND, rule_only.R_ADAZO, adamezo.KIND, qzo.KIND, qes.KIND, forward_grad.KIND,
-    hybrid.KIND, first_order.SGD, first_order.ADAM,
+    low_rank.LOZO_KIND, low_rank.LOZO_M_KIND, low_rank.SUBZERO_KIND, low_rank.ZO_MUON_KIND, eggroll.KIND, fzoo.KIND,
+    hizoo.KIND, rule_only.SPARSE_MEZO, conmezo.KIND, meazo.KIND, es.KIND, rule_only.R_ADAZO, adamezo.KIND, qzo.KIND,
+    qes.KIND, forward_grad.KIND, hybrid.KIND, first_order.SGD, first_order.ADAM,
 )  # fmt: skip
 """zobench's own methods, in the order in which they are listed."""
 
