@@ -10,9 +10,9 @@ from tests.support.devices import CUDA, on_devices
 from tests.support.reference import g_of
 from tests.support.streams import batches_of
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
+from zobench.engine import core
 from zobench.engine.base import PassRecord, Position
 from zobench.engine.directions.noise import TorchNoise
-from zobench.engine.updates import history
 from zobench.engine.updates.rules import Momentum
 from zobench.engine.weights.tiers import allocate
 from zobench.models import weights
@@ -151,17 +151,17 @@ def test_a_run_is_retraced_bit_for_bit(name, device, engine, width):
     dtype = {32: "fp32", 16: {"cpu": "bf16", CUDA: "fp16"}[device]}[width]
     with engine_of(name, True, config, dtype) as ran, engine_of(name, True, config, dtype) as again:
         moments, _ = run(ran, name, queries=2)
-        history.retrace(again, moments)
+        again.retrace(moments)
         assert again.journal == ran.journal
         assert_equal_from_here(ran, again, name)
 
 
 def test_a_run_of_several_windows_is_retraced_bit_for_bit(monkeypatch):
-    monkeypatch.setattr(history, "TOGETHER", 2)
+    monkeypatch.setattr(core, "RETRACED", 2)
     with engine_of("opt-tiny", True, {}) as ran, engine_of("opt-tiny", True, {}) as again:
         moments, _ = run(ran, "opt-tiny", queries=1)
         assert len(moments) > 2
-        history.retrace(again, moments)
+        again.retrace(moments)
         assert_equal_from_here(ran, again, "opt-tiny")
 
 
@@ -169,7 +169,7 @@ def test_a_run_of_several_windows_is_retraced_bit_for_bit(monkeypatch):
 def test_parts_are_found_before_a_run_of_parts_is_retraced(noise):
     with engine_of("opt-tiny", True, {"noise": noise}) as ran, engine_of("opt-tiny", True, {"noise": noise}) as again:
         moments, _ = run(ran, "opt-tiny", queries=1, parts=range(ran.parts))
-        history.retrace(again, moments)
+        again.retrace(moments)
         assert_equal_from_here(ran, again, "opt-tiny")
 
 
@@ -220,7 +220,7 @@ def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
                     kept.keep(ran, unit)
         assert len({position.passes for position in kept.positions.values()}) == 2
         with engine_of(name, True, config, rule=rule, start=kept) as again:
-            history.retrace(again, moments, kept)
+            again.retrace(moments, kept)
             assert_equal_from_here(ran, again, name)
 
 

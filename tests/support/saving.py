@@ -2,7 +2,6 @@
 
 from zobench.durable.snapshot import SnapshotStart
 from zobench.engine.base import BASE, PassRecord
-from zobench.engine.updates import history
 from zobench.finetune.assemble import tuner
 
 
@@ -48,5 +47,5 @@ def restored(spec, path, moments):
     """The weights at the end of a run that goes on from a snapshot."""
     start = SnapshotStart(path)
     with tuner(spec, start=start) as built:
-        history.retrace(built.engine, moments, start)
+        built.engine.retrace(moments, start)
         return weights_of(built.engine)

@@ -28,7 +28,6 @@ from zobench.engine.passes.forwards import Forwards
 from zobench.engine.passes.products import ProductForwards, RowForwards
 from zobench.engine.transfers.lanes import CudaLanes, Lanes, ThreadLanes
 from zobench.engine.transfers.pipeline import Pipeline
-from zobench.engine.updates import history
 from zobench.engine.updates.rules import UpdateRule
 from zobench.engine.weights import linear
 from zobench.engine.weights.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
@@ -59,7 +58,15 @@ class Source:
             write(master)
             wire.encode(unit, master, buffer)
         if self.start is not None:
-            history.resume(self.start, unit, buffer)
+            if self.start.fill(unit.name, buffer):
+                unit.changed = True
+            self.set_position(unit)
+
+    def set_position(self, unit: Unit) -> None:
+        """Lets a unit know how far the weights have come that it begins with."""
+        assert self.start is not None
+        position = self.start.position(unit.name)
+        unit.applied, unit.part = position.applied, max(unit.part, position.part)
 
     def put_on_device(self, unit: Unit, device: str) -> None:
         """Puts a unit on the device for good, unless it is there."""
@@ -195,7 +202,7 @@ def _stream(
     if hosts is not None and source.start is not None:
         for unit, changed in zip(units, hosts.any([unit.changed for unit in units]), strict=True):
             unit.changed = changed  # what the rank that filled a block knows of its unit, all ranks must
-            history.set_position(source.start, unit)
+            source.set_position(unit)
     waits = not TIERS[config.tier].is_pinned or (hosts is not None and hosts.waits)  # a copy stops who issues it
     streams = config.device.startswith("cuda") and not waits
     lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))

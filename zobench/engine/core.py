@@ -9,6 +9,7 @@ resident model (MeZO) and an offloaded one (ZO2): only where the blocks come fro
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from zobench.data.batch import Batch
+from zobench.data.batch import IGNORED, Batch
 from zobench.engine import twin
 from zobench.engine.assemble import check, check_directions, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Position
@@ -37,7 +38,6 @@ from zobench.engine.passes.population import Population, Reward
 from zobench.engine.passes.products import RowForwards
 from zobench.engine.transfers.lanes import Event, Lanes
 from zobench.engine.transfers.pipeline import Pipeline
-from zobench.engine.updates import history
 from zobench.engine.updates.rules import UpdateRule
 from zobench.engine.weights.blocks import Field, Unit
 from zobench.engine.weights.checkpoint import save_checkpoint
@@ -48,6 +48,9 @@ from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import ModelWeights, Weights
 
 T = TypeVar("T")
+RETRACED = 256
+"""Passes that :meth:`Engine.retrace` takes a unit through while it is on the device: torch's noise keeps a state for
+each of their seeds and every unit."""
 
 
 class Engine:
@@ -425,11 +428,43 @@ class Engine:
         (``before_change``)."""
         self.store.read(unit, out, first)
 
+    @torch.inference_mode()
     def retrace(self, records: Sequence[PassRecord], start: Start | None = None) -> None:
         """Brings an engine that was just built from ``start``, or from its base, to the end of ``records``: all of its
-        run. Each unit goes on from its own position. Afterwards journal and weights are, bit for bit, those of the run.
+        run. Each unit goes on from its own position. Afterwards journal and weights are, bit for bit, those of the run:
+        all passes are repeated too, because in-place noise rounds the weights at every point, and pending updates are
+        rounded together when they are written. A pass without a forward costs only its noise, and no unit depends on
+        another, so each is uploaded once for many passes.
         """
-        history.retrace(self, records, start)
+        has_parts = any(point.part is not None for record in records for point in record.points)
+        if has_parts and any(unit.part < 0 for unit in self.units):  # a unit's part is known from the first pass on
+            tokens = torch.zeros(1, 2, dtype=torch.long)
+            self.evaluate(Batch(tokens, torch.full_like(tokens, IGNORED)))
+        journal = [entry for record in records for entry in record.entries]
+        entries_before = list(itertools.accumulate((len(record.entries) for record in records), initial=0))
+        first_streamed = min((unit.index for unit in self.blocks), default=0)
+        residents = sorted(self.residents, key=lambda unit: unit.index)
+        before = [unit for unit in residents if unit.index < first_streamed]  # in stream order, for noise drawn once
+        for first in range(0, len(records), RETRACED):
+            last = min(first + RETRACED, len(records))
+            for unit in [*before, *self.blocks, *residents[len(before) :]]:
+                passed = start.position(unit.name).passes if start is not None else 0
+                begin = max(first, passed) if unit.trained else last
+                self.journal[:] = journal[: entries_before[begin]]
+                self.run(unit, functools.partial(self._retrace, unit, records[begin:last]))
+            self.noise.keep(())
+        self.drain()
+        self.journal[:], self.passes = journal, len(records)
+
+    def _retrace(self, unit: Unit, records: Sequence[PassRecord]) -> None:
+        """Takes a unit that is on the device through these passes; the journal grows as it did."""
+        for record in records:
+            self.arithmetic.retrace(unit, record.points)
+            self.journal.extend(record.entries)
+            if self.at_once and record.entries:
+                self.arithmetic.settle(unit)
+        if records and unit.streamed and not unit.is_tile:
+            unit.release()
 
     # --- moving weights ---------------------------------------------------------------------------------------------
 

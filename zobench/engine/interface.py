@@ -132,7 +132,7 @@ class SavingEngine(Protocol):
 
 
 class Start(Protocol):
-    """Weights at rest of an earlier run, by the names of its units, as :meth:`DurableEngine.read` gave them."""
+    """Weights at rest of an earlier run, by the names of its units, as :meth:`LocalEngine.read` gave them."""
 
     def fill(self, unit: str, out: Tensor) -> bool:
         """Writes the first bytes of ``out``, a uint8 buffer with the unit's base; False if the unit is as it was."""
@@ -141,12 +141,31 @@ class Start(Protocol):
         """How far the unit had come."""
 
 
-class DurableEngine(Protocol):
-    """What snapshots and journals need: units of weights at rest, how many updates each holds, and
-    repeating them.
+class MeasuredEngine(Protocol):
+    """What a measurement of a step's transfers and computation needs."""
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """What moves the streamed units, or None if there are none."""
+
+    @property
+    def blocks(self) -> Sequence[Unit]:
+        """The streamed units, in call order."""
+
+    def transfer_only(self) -> None:
+        """One traversal's transfers without any compute."""
+
+    def compute_only(self) -> AbstractContextManager[None]:
+        """Inside, steps run without any transfer."""
+
+
+class LocalEngine(MeasuredEngine, Protocol):
+    """One rank's own engine, and what snapshots and journals need of it: its weights lie in units, of which it knows
+    how many updates each holds at rest, and it can repeat them.
 
     ``journal``: all updates in order. ``passes``: passes over the model so far. ``failed``: within a pass, or after an
-    error in one. ``before_change`` is called with a unit before a step changes it.
+    error in one. ``before_change`` is called with a unit before a step changes it. ``thresholds``: of sparse
+    directions, by tensor id.
     """
 
     journal: list[Entry]
@@ -186,28 +205,6 @@ class DurableEngine(Protocol):
 
     def retrace(self, records: Sequence[PassRecord], start: Start | None = None) -> None:
         """Brings an engine built from ``start``, or from its base, to the end of ``records``, bit for bit."""
-
-
-class MeasuredEngine(Protocol):
-    """What a measurement of a step's transfers and computation needs."""
-
-    @property
-    def pipeline(self) -> Pipeline | None:
-        """What moves the streamed units, or None if there are none."""
-
-    @property
-    def blocks(self) -> Sequence[Unit]:
-        """The streamed units, in call order."""
-
-    def transfer_only(self) -> None:
-        """One traversal's transfers without any compute."""
-
-    def compute_only(self) -> AbstractContextManager[None]:
-        """Inside, steps run without any transfer."""
-
-
-class LocalEngine(DurableEngine, MeasuredEngine, Protocol):
-    """One rank's own engine, whose weights lie in units. ``thresholds``: of sparse directions, by tensor id."""
 
     @property
     def config(self) -> EngineConfig:

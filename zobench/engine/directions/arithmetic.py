@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from zobench.engine.base import Point
+from zobench.engine.base import BASE, Point
 from zobench.engine.passes.head import Head, Judged
 from zobench.engine.weights.blocks import Field, Unit
 
@@ -26,8 +26,8 @@ class Arithmetic(Protocol):
     evaluates the loss at some of them only.
     """
 
-    points: tuple[Point, ...]
-    route: tuple[Point, ...]
+    points: tuple[Point, ...] = ()
+    route: tuple[Point, ...] = ()
 
     @property
     def in_place(self) -> bool:
@@ -50,6 +50,7 @@ class Arithmetic(Protocol):
 
     def whole(self, unit: Unit) -> list[Tensor]:
         """The unit's tensors at W itself, as from :meth:`at`, also of a table that is larger than the scratch."""
+        return self.at(unit, BASE)
 
     def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
         """``weights`` of the unit at rest, in the model's dtype, with every entry applied: that tensor, or a copy."""

@@ -46,8 +46,6 @@ class Factored(Arithmetic):
     ``points``: all of a pass: once one of them leaves a subspace, what is pending in it is written into W.
     """
 
-    route: tuple[Point, ...] = ()
-    points: tuple[Point, ...] = ()
     in_place = False
 
     def __init__(
@@ -98,9 +96,6 @@ class Factored(Arithmetic):
 
     def settle(self, unit: Unit) -> None:
         self._updates.settle(unit)
-
-    def whole(self, unit: Unit) -> list[Tensor]:
-        return self.at(unit, BASE)
 
     def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
         current = self._updates.caught_up(unit, weights)

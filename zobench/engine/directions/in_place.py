@@ -28,8 +28,6 @@ class InPlace(Arithmetic):
     only: weights go by way of the others too, so that their roundings are those of one device (DistZO2, section 4).
     """
 
-    points: tuple[Point, ...] = ()
-    route: tuple[Point, ...] = ()
     in_place = True
 
     def __init__(
@@ -81,9 +79,6 @@ class InPlace(Arithmetic):
 
     def settle(self, unit: Unit) -> None:
         self.finish(unit)
-
-    def whole(self, unit: Unit) -> list[Tensor]:
-        return self.at(unit, BASE)
 
     def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
         return weights

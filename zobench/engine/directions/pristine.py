@@ -48,8 +48,6 @@ class Pristine(Arithmetic):
     drawn and which one is flipped.
     """
 
-    points: tuple[Point, ...] = ()
-    route: tuple[Point, ...] = ()
     in_place = False
 
     def __init__(
