@@ -8,9 +8,10 @@ floats; :class:`IntegerWire` keeps matrices as integers of 8 or 4 bits, with a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,24 +26,6 @@ from zobench.models.weights import Weights
 from zobench.runspec.kinds import SCALE_WIDTH, WIRES, WireKind
 
 FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
-
-
-class Wire(Protocol):
-    """Packs and unpacks units. ``read_only``: a unit is packed once, and no update is ever written into it."""
-
-    read_only: bool
-
-    def prepare(self, device: str, dtype: torch.dtype) -> None:
-        """Compiles what both conversions of weights of ``dtype`` launch on the device."""
-
-    def nbytes(self, unit: Unit) -> int:
-        """Bytes of the unit at rest, a whole number of pages."""
-
-    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
-        """Writes the unit's weights in ``slot`` into ``master``, in the model's dtype."""
-
-    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
-        """The inverse of :meth:`decode`, rounding to the wire's format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +51,57 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A unit at rest, ``nbytes`` long, a whole number of pages: what is ``cast`` or copied tensor by tensor, and what
-    is scaled, with all that lies beside it, in one launch for each dtype."""
+    """A unit at rest, ``nbytes`` long, a whole number of pages: what is ``cast`` or copied tensor by tensor, and
+    ``parts`` of a form of the wire's own."""
 
     cast: list[Packed]
-    packings: list[Packing]
+    parts: list[Any]
     nbytes: int
+
+
+class Wire(ABC):
+    """Packs and unpacks units. ``read_only``: a unit is packed once, and no update is ever written into it."""
+
+    read_only = True
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, Layout] = {}
+
+    def prepare(self, device: str, dtype: torch.dtype) -> None:  # noqa: B027  torch's own operations need nothing
+        """Compiles what both conversions of weights of ``dtype`` launch on the device."""
+
+    def nbytes(self, unit: Unit) -> int:
+        """Bytes of the unit at rest, a whole number of pages."""
+        return self.layout(unit).nbytes
+
+    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
+        """Writes the unit's weights in ``slot`` into ``master``, in the model's dtype."""
+        layout = self.layout(unit)
+        for item in layout.cast:
+            item.field.view(master).copy_(item.values(slot))
+        for part in layout.parts:
+            self._unpack(part, slot, master)
+
+    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
+        """The inverse of :meth:`decode`, rounding to the wire's format."""
+        layout = self.layout(unit)
+        for item in layout.cast:
+            item.values(slot).copy_(item.field.view(master))
+        for part in layout.parts:
+            self._pack(part, master, slot)
+
+    def layout(self, unit: Unit) -> Layout:
+        """Where the unit's tensors are at rest, made once."""
+        if id(unit) not in self._layouts:
+            self._layouts[id(unit)] = self._laid_out(unit)
+        return self._layouts[id(unit)]
+
+    @abstractmethod
+    def _laid_out(self, unit: Unit) -> Layout: ...
+    @abstractmethod
+    def _unpack(self, part: Any, slot: Tensor, master: Tensor) -> None: ...
+    @abstractmethod
+    def _pack(self, part: Any, master: Tensor, slot: Tensor) -> None: ...
 
 
 def is_read_only(unit: Unit, wire: Wire | None) -> bool:
@@ -112,62 +140,47 @@ class DeviceWeights:
             self.wire.encode(unit, self.master, unit.buffer)
 
 
-class FloatWire:
+class FloatWire(Wire):
     """A :class:`Wire` of floating-point numbers. ``kind``: fp16, bf16, or fp8 (e4m3, a float32 scale for each row of a
     matrix).
 
-    With fp8, vectors (biases, norms) keep their dtype: they are few, and eight bits would cost them most.
+    With fp8, vectors (biases, norms) keep their dtype: they are few, and eight bits would cost them most. What is
+    scaled is packed, with all that lies beside it, in one launch for each dtype (:class:`Packing`).
     """
 
     read_only = False
 
     def __init__(self, kind: str) -> None:
+        super().__init__()
         self._dtype, self._scaled = FORMATS[kind], WIRES[kind].is_scaled
-        self._layouts: dict[int, Layout] = {}
 
     def prepare(self, device: str, dtype: torch.dtype) -> None:
         if self._scaled:
             scaled.prepare(device, dtype)
 
-    def nbytes(self, unit: Unit) -> int:
-        return self._layout(unit).nbytes
+    def _unpack(self, part: Packing, slot: Tensor, master: Tensor) -> None:
+        scaled.unpack(part, slot, master)
 
-    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
-        layout = self._layout(unit)
-        for item in layout.cast:
-            item.field.view(master).copy_(item.values(slot))
-        for packing in layout.packings:
-            scaled.unpack(packing, slot, master)
+    def _pack(self, part: Packing, master: Tensor, slot: Tensor) -> None:
+        scaled.pack(part, master, slot)
 
-    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
-        layout = self._layout(unit)
-        for item in layout.cast:
-            item.values(slot).copy_(item.field.view(master))
-        for packing in layout.packings:
-            scaled.pack(packing, master, slot)
-
-    def _layout(self, unit: Unit) -> Layout:
-        if id(unit) not in self._layouts:
-            packed, offset = [], 0
-            for item in unit.fields:
-                is_scaled = self._scaled and item.is_parameter and len(item.shape) == 2
-                narrow = item.is_parameter and (is_scaled or not self._scaled)
-                dtype = self._dtype if narrow else item.dtype
-                values = aligned(item.shape.numel() * dtype.itemsize)
-                packed.append(Packed(item, dtype, offset, offset + values if is_scaled else None))
-                offset += values + (aligned(4 * item.shape[0]) if is_scaled else 0)
-            self._layouts[id(unit)] = self._grouped(packed, whole_pages(offset))
-        return self._layouts[id(unit)]
-
-    def _grouped(self, packed: list[Packed], nbytes: int) -> Layout:
+    def _laid_out(self, unit: Unit) -> Layout:
+        packed, offset = [], 0
+        for item in unit.fields:
+            is_scaled = self._scaled and item.is_parameter and len(item.shape) == 2
+            narrow = item.is_parameter and (is_scaled or not self._scaled)
+            dtype = self._dtype if narrow else item.dtype
+            values = aligned(item.shape.numel() * dtype.itemsize)
+            packed.append(Packed(item, dtype, offset, offset + values if is_scaled else None))
+            offset += values + (aligned(4 * item.shape[0]) if is_scaled else 0)
         groups: dict[torch.dtype, list[Rows]] = {}
         cast = []
-        for item in packed:
-            if self._scaled and item.field.dtype in DTYPES:
-                groups.setdefault(item.field.dtype, []).append(item.rows)
+        for place in packed:
+            if self._scaled and place.field.dtype in DTYPES:
+                groups.setdefault(place.field.dtype, []).append(place.rows)
             else:
-                cast.append(item)
-        return Layout(cast, [Packing(dtype, rows) for dtype, rows in groups.items()], nbytes)
+                cast.append(place)
+        return Layout(cast, [Packing(dtype, rows) for dtype, rows in groups.items()], whole_pages(offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,118 +209,91 @@ class Grid:
         return (slice(first, min(first + size, self.count)) for first in range(0, self.count, size))
 
 
-class IntegerWire:
+class IntegerWire(Wire):
     """A :class:`Wire` of integers; vectors (biases, norms) stay as they are.
 
     They lie on a symmetric grid (:mod:`zobench.engine.weights.grid`) and are unpacked as code times scale, rounded once
     to the model's dtype. What rests is never written again (:class:`zobench.runspec.kinds.WireKind`).
     """
 
-    read_only = True
-
     def __init__(self, kind: WireKind) -> None:
+        super().__init__()
         self._kind = kind
-        self._layouts: dict[int, tuple[list[Grid], list[tuple[Field, int]], int]] = {}
 
-    def prepare(self, device: str, dtype: torch.dtype) -> None:
-        """Nothing: torch's own operations do it."""
+    def _unpack(self, part: Grid, slot: Tensor, master: Tensor) -> None:
+        flat, packed, scale = part.field.view(master).view(-1), part.packed(slot), part.scale(slot)
+        for chunk in part.chunks(flat):
+            values = integers.unpacked(packed[chunk], self._kind.bits).mul_(scale[chunk].float()).view(-1)
+            target = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
+            target.copy_(values[: target.numel()])
 
-    def nbytes(self, unit: Unit) -> int:
-        return self._layout(unit)[2]
+    def _pack(self, part: Grid, master: Tensor, slot: Tensor) -> None:
+        flat, packed, scale = part.field.view(master).view(-1), part.packed(slot), part.scale(slot)
+        for chunk in part.chunks(flat):
+            shape = chunk.stop - chunk.start, self._kind.group
+            values = torch.zeros(shape, dtype=torch.float32, device=flat.device)
+            source = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
+            values.view(-1)[: source.numel()].copy_(source)
+            codes, scales = integers.rounded(values, self._kind.bits)
+            scale[chunk].copy_(scales)
+            packed[chunk].copy_(integers.packed(codes, self._kind.bits))
 
-    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
-        grids, plain, _ = self._layout(unit)
-        for grid in grids:
-            flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)
-            for chunk in grid.chunks(flat):
-                values = integers.unpacked(packed[chunk], self._kind.bits).mul_(scale[chunk].float()).view(-1)
-                target = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
-                target.copy_(values[: target.numel()])
-        for item, offset in plain:
-            item.view(master).copy_(_plain(item, offset, slot))
-
-    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
-        grids, plain, _ = self._layout(unit)
-        for grid in grids:
-            flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)
-            for chunk in grid.chunks(flat):
-                shape = chunk.stop - chunk.start, self._kind.group
-                values = torch.zeros(shape, dtype=torch.float32, device=flat.device)
-                source = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
-                values.view(-1)[: source.numel()].copy_(source)
-                codes, scales = integers.rounded(values, self._kind.bits)
-                scale[chunk].copy_(scales)
-                packed[chunk].copy_(integers.packed(codes, self._kind.bits))
-        for item, offset in plain:
-            _plain(item, offset, slot).copy_(item.view(master))
-
-    def _layout(self, unit: Unit) -> tuple[list[Grid], list[tuple[Field, int]], int]:
-        if id(unit) not in self._layouts:
-            grids: list[Grid] = []
-            plain, offset, kind = [], 0, self._kind
-            for item in unit.fields:
-                if item.is_parameter and len(item.shape) >= 2:
-                    count = -(-item.shape.numel() // kind.group)
-                    scales = offset + aligned(count * kind.group * kind.bits // 8)
-                    grids.append(Grid(item, kind, offset, scales, count))
-                    offset = scales + aligned(SCALE_WIDTH * count)
-                else:
-                    plain.append((item, offset))
-                    offset += aligned(item.nbytes)
-            self._layouts[id(unit)] = grids, plain, whole_pages(offset)
-        return self._layouts[id(unit)]
+    def _laid_out(self, unit: Unit) -> Layout:
+        grids, plain, offset, kind = list[Grid](), list[Packed](), 0, self._kind
+        for item in unit.fields:
+            if item.is_parameter and len(item.shape) >= 2:
+                count = -(-item.shape.numel() // kind.group)
+                scales = offset + aligned(count * kind.group * kind.bits // 8)
+                grids.append(Grid(item, kind, offset, scales, count))
+                offset = scales + aligned(SCALE_WIDTH * count)
+            else:
+                plain.append(Packed(item, item.dtype, offset))
+                offset += aligned(item.nbytes)
+        return Layout(plain, grids, whole_pages(offset))
 
 
-def _plain(item: Field, offset: int, slot: Tensor) -> Tensor:
-    """A tensor that rests as it is, inside a slot."""
-    return slot[offset : offset + item.nbytes].view(item.dtype).view(item.shape)
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor that rests as files have it: what they say of it, and where each of its pieces is in a slot."""
+
+    field: Field
+    stored: Stored
+    targets: list[int]
 
 
-class StoredWire:
+class StoredWire(Wire):
     """A :class:`Wire` that decodes units whose tensors rest as files have them; they are never
     written (writeback_every=inf)."""
 
-    read_only = True
-
     def __init__(self, weights: Weights) -> None:
+        super().__init__()
         self._weights = weights
-        self._layouts: dict[int, tuple[list[tuple[Field, Stored, list[int]]], int]] = {}
-
-    def prepare(self, device: str, dtype: torch.dtype) -> None:
-        """Nothing: torch's own operations do it."""
-
-    def nbytes(self, unit: Unit) -> int:
-        return self._layout(unit)[1]
 
     def extents(self, unit: Unit) -> list[Extent]:
         """Where the unit's bytes are in the files, and in a slot."""
         return [
             Extent(piece.file, piece.offset, piece.nbytes, target)
-            for _, stored, targets in self._layout(unit)[0]
-            for piece, target in zip(stored.pieces, targets, strict=True)
+            for part in self.layout(unit).parts
+            for piece, target in zip(part.stored.pieces, part.targets, strict=True)
         ]
 
-    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
-        for item, stored, targets in self._layout(unit)[0]:
-            pieces = zip(stored.pieces, targets, strict=True)
-            stored.write([slot[target : target + piece.nbytes] for piece, target in pieces], item.view(master))
+    def _unpack(self, part: Placed, slot: Tensor, master: Tensor) -> None:
+        pieces = zip(part.stored.pieces, part.targets, strict=True)
+        part.stored.write([slot[target : target + piece.nbytes] for piece, target in pieces], part.field.view(master))
 
-    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
-        """Never asked for: what rests is only read."""
-        raise AssertionError(f"{unit.name} rests in a checkpoint, which is only read")
+    def _pack(self, part: Placed, master: Tensor, slot: Tensor) -> None:
+        raise AssertionError(f"{part.field.name} rests in a checkpoint, which is only read")
 
-    def _layout(self, unit: Unit) -> tuple[Sequence[tuple[Field, Stored, list[int]]], int]:
-        if id(unit) not in self._layouts:
-            placed, offset = [], 0
-            for item in unit.fields:
-                stored = self._stored(item)
-                targets = []
-                for piece in stored.pieces:
-                    targets.append(offset)
-                    offset += aligned(piece.nbytes)
-                placed.append((item, stored, targets))
-            self._layouts[id(unit)] = placed, whole_pages(offset)
-        return self._layouts[id(unit)]
+    def _laid_out(self, unit: Unit) -> Layout:
+        placed, offset = [], 0
+        for item in unit.fields:
+            stored = self._stored(item)
+            targets = []
+            for piece in stored.pieces:
+                targets.append(offset)
+                offset += aligned(piece.nbytes)
+            placed.append(Placed(item, stored, targets))
+        return Layout([], placed, whole_pages(offset))
 
     def _stored(self, item: Field) -> Stored:
         if not item.is_parameter:
