@@ -10,6 +10,7 @@ import torch
 
 from zobench.durable import snapshot, tensors
 from zobench.durable.tensors import SnapshotWeights
+from zobench.engine.weights import checkpoint
 
 TENSORS = {
     "a.weight": torch.randn(6, 3, generator=torch.Generator().manual_seed(1)),
@@ -35,7 +36,7 @@ def state_of(path: Path) -> dict[str, Any]:
 
 
 def test_tensors_and_state_are_read_back_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensors, "SHARD_BYTES", 64)  # two shards
+    monkeypatch.setattr(checkpoint, "SHARD_BYTES", 64)  # two shards
     path = written(tmp_path)
     assert len(list(path.glob("*.safetensors"))) == 2
     assert state_of(path) == {"step": 4}

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from tests.support.bits import any_bits
-from zobench.kernels.packing import E4M3_MAX
+from zobench.kernels.base import E4M3_MAX
 from zobench.kernels.scaled_gpu import from_e4m3, to_e4m3
 
 BLOCK = 1 << 15

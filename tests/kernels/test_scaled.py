@@ -9,7 +9,7 @@ from tests.support.bits import any_bits
 from tests.support.devices import ON_GPU
 from tests.support.kernels import interpreted, needs_triton, run_interpreted
 from zobench.kernels import DTYPES, scaled
-from zobench.kernels.packing import E4M3_MAX, Packing, Rows
+from zobench.kernels.base import E4M3_MAX, Packing, Rows
 
 
 def placed(dtype, shapes):

@@ -97,7 +97,7 @@ def _float(bits: int) -> float:
 
 
 def _packing(told: dict[str, Any]) -> Any:
-    from zobench.kernels.packing import Packing, Rows
+    from zobench.kernels.base import Packing, Rows
 
     rows = told["segments"][: told["count"]].tolist()
     ends = [row[0] for row in rows[1:]] + [told["programs"]]

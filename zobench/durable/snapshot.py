@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import xxhash
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from zobench.engine.base import Position
@@ -249,8 +250,6 @@ class SnapshotStart:
 
     @torch.no_grad()
     def fill(self, unit: str, out: Tensor) -> bool:
-        from safetensors import safe_open
-
         for first, file, key in self._where.get(unit, ()):
             with safe_open(file, framework="pt") as handle:  # each time: its pages count as this process's memory
                 data = handle.get_tensor(key)
@@ -296,8 +295,6 @@ def checksum(file: Path) -> str:
 
 def keys_of(file: Path) -> list[str]:
     """The names of the tensors in a snapshot's file. Raises ``ValueError``, one line, if it is damaged."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(file, framework="pt") as handle:
             return list(handle.keys())

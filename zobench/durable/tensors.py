@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from zobench.durable import snapshot
 from zobench.durable.snapshot import STATE, checksum, keys_of, path_of, write_state
+from zobench.engine.weights.checkpoint import shards
 from zobench.machine.files import sync, writing
 from zobench.models.weights import Weights
-
-SHARD_BYTES = 1 << 30
 
 
 def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state: Mapping[str, Any]) -> Path:
@@ -36,12 +37,12 @@ def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state:
     temporary = folder / f".{path.name}.{secrets.token_hex(4)}.tmp"
     temporary.mkdir()
     try:
-        shards = {}
-        for number, shard in enumerate(_shards(tensors)):
+        facts = {}
+        for number, shard in enumerate(shards(tensors)):
             file = temporary / f"{number + 1:05d}.safetensors"
             _save(shard, file)
-            shards[file.name] = {"bytes": file.stat().st_size, "sum": checksum(file)}
-        write_state(temporary, {**state, "shards": shards})
+            facts[file.name] = {"bytes": file.stat().st_size, "sum": checksum(file)}
+        write_state(temporary, {**state, "shards": facts})
         os.rename(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)  # what stopped the write is the error worth reporting
@@ -82,29 +83,12 @@ class SnapshotWeights(Weights):
 def _rows(file: Path, name: str, first: int, count: int) -> Tensor:
     """Some rows of a tensor. The file is opened each time: pages read through an open handle count as this process's
     memory."""
-    from safetensors import safe_open
-
     with safe_open(file, framework="pt") as handle:
         part = handle.get_slice(name)
         return torch.as_tensor(part[first : first + count] if part.get_shape() else handle.get_tensor(name))
 
 
-def _shards(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
-    shard: dict[str, Tensor] = {}
-    size = 0
-    for name, tensor in tensors:
-        shard[name] = tensor.contiguous()
-        size += tensor.nbytes
-        if size >= SHARD_BYTES:
-            yield shard
-            shard, size = {}, 0
-    if shard:
-        yield shard
-
-
 def _save(shard: dict[str, Tensor], file: Path) -> None:
-    from safetensors.torch import save_file
-
     with writing(file):
         save_file(shard, file)
     sync(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zobench.durable import fingerprint, journal, replay, snapshot
+from zobench.durable import journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
 from zobench.engine.passes import attention
@@ -23,22 +24,47 @@ if TYPE_CHECKING:
     from zobench.parallel.world import World
 
 JOURNAL = "journal.bin"
+_ELEMENTS = 1024
+"""Elements of a vector that count in :func:`base_of`; of a matrix three rows do. Whole files would take minutes for a
+large model."""
 
 
 def header_of(spec: RunSpec, model: PreTrainedModel, kernels: attention.Choice) -> dict[str, Any]:
     """The journal's header. ``complete``: whether initial weights and journal give the run's weights; a journal has
     nothing of what backpropagation changes. ``threads``: sums on a CPU depend on how many there are. ``zobench``: the
     version that begins the run; another may go on with it. ``attention``: its ``kernels``, where there are any."""
-    base = fingerprint.of_base(spec, model, initial_weights(spec, model))
     return {
         "run": spec.hash,
         "spec": spec.to_dict(),
-        "base": base,
+        "base": base_of(spec, model),
         "complete": not METHODS.get(spec.method).backpropagates,
         "threads": torch.get_num_threads(),
         "zobench": __version__,
         **({"attention": kernels} if kernels else {}),
     }
+
+
+def base_of(spec: RunSpec, model: PreTrainedModel) -> str:
+    """A fingerprint of the initial values of ``model``, which was built without weights: it shows whether a journal
+    began from the weights of this process.
+
+    Random values follow from the seed. Of pretrained ones the first, the middle and the last row of every tensor count,
+    in the run's dtype, so that the same weights in other files are the same.
+    """
+    weights = initial_weights(spec, model)
+    if spec.weights != "pretrained":
+        return f"{spec.weights}, seed {spec.seed}"
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        size = parameter.shape[0]
+        places = (0, size // 2, size - 1) if parameter.dim() > 1 else (0,)
+        for first in places:
+            rows = 1 if parameter.dim() > 1 else min(size, _ELEMENTS)
+            out = torch.empty(rows, *parameter.shape[1:], dtype=parameter.dtype)
+            weights.fill(name, out, first)
+            digest.update(out.view(torch.uint8).numpy().data)
+    return f"sha256 {digest.hexdigest()[:16]}"
 
 
 def same_sums(spec: RunSpec, path: Path, say: Callable[[str], None]) -> attention.Choice:

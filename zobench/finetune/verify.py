@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from zobench import kernels, models
-from zobench.durable import fingerprint, journal, replay
+from zobench.durable import journal, replay
 from zobench.durable.journal import EvaluationItem, Item
 from zobench.finetune import origin
-from zobench.finetune.assemble import empty_model, initial_weights, planned, tuner
+from zobench.finetune.assemble import empty_model, planned, tuner
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.examine import up_to
 from zobench.finetune.origin import JOURNAL
@@ -76,7 +76,7 @@ def verify(
     data = task_data(spec, words, data_dir)
     _check_data(result.evaluation["task"], json.loads(json.dumps(data.facts)))
     base_model = empty_model(spec)
-    _check_base(spec, header, fingerprint.of_base(spec, base_model, initial_weights(spec, base_model)))
+    _check_base(spec, header, origin.base_of(spec, base_model))
     if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)
     splits = [split for split in ("dev", "test") if split == "dev" or split in result.evaluation]

@@ -1,4 +1,5 @@
-"""The kernels' arguments: which elements of a tensor a buffer holds, and which updates are to be applied to it."""
+"""The kernels' arguments: which elements of a tensor a buffer holds, which updates are to be applied to it, and where
+the tensors of a unit in scaled eight bits lie among the weights and in a slot."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+E4M3_MAX = 448.0
 PADDING = 64
 """Bytes of which a tensor in a flat buffer begins at a multiple."""
 
@@ -62,6 +64,27 @@ class Flat:
     def whole(self, buffer: Tensor) -> Tensor:
         """All of them, and what pads them, in a buffer of bytes."""
         return buffer[self.segments[0].offset * self.dtype.itemsize : self.end].view(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A tensor of ``rows`` rows of ``width`` elements: where it begins among the weights, and its values in the slot,
+    and the float32 scales of its rows in the slot, in bytes; without scales it lies there as it is."""
+
+    weights: int
+    values: int
+    scales: int | None
+    rows: int
+    width: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Packing:
+    """The tensors of one ``dtype`` in a flat buffer of bytes and in a slot. ``tables``: what a back end keeps of it."""
+
+    dtype: torch.dtype
+    pieces: Sequence[Rows]
+    tables: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from zobench.kernels import told_of_a_compiler
-from zobench.kernels.packing import E4M3_MAX, Packing, Rows
+from zobench.kernels.base import E4M3_MAX, Packing, Rows
 
 CHUNK_ELEMENTS = 1 << 20
 """Elements that torch's operations scale at once: their temporary."""

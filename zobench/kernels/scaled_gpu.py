@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from zobench.kernels.base import E4M3_MAX, Packing
 from zobench.kernels.gpu_base import Launcher, narrow, row_of, stream_of, to_device, widen
-from zobench.kernels.packing import E4M3_MAX, Packing
 
 BLOCK = 1024
 """Elements of a row at once: eight per thread, so that 16-bit weights move in 16-byte pieces."""

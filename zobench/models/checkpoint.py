@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from zobench.machine.errors import first_line
@@ -132,8 +133,6 @@ def _mapping(file: Path, demand: str) -> dict[str, Any]:
 
 def _names(file: Path) -> set[str]:
     """The names of a file's tensors."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(file, framework="pt") as handle:
             return set(handle.keys())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from zobench.machine.errors import first_line
@@ -314,8 +315,6 @@ def _weight_name(model: nn.Module, module: Any) -> str:
 def _read(key: str, file: Path, rows: Rows) -> tuple[torch.Size, Tensor]:
     """(shape, rows) of one tensor of a file, which is opened each time: the pages read through an open handle count as
     this process's memory."""
-    from safetensors import safe_open
-
     with safe_open(file, framework="pt") as handle:
         tensor = handle.get_slice(key)
         return torch.Size(tensor.get_shape()), tensor[rows]

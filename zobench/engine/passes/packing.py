@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from zobench.data.batch import IGNORED, Batch
+from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.engine.base import EngineConfig
 from zobench.engine.passes import attention
 from zobench.engine.passes.drive import Drive, call, plain
@@ -230,7 +230,5 @@ def _largest_difference(kind: Any, config: Any) -> float:
 
 def _scored(ids: Tensor) -> Batch:
     """A batch whose one candidate is the last token."""
-    from zobench.data.batch import Choices
-
     first = torch.zeros(1, dtype=torch.int64)
     return Batch(ids, ids, None, Choices(torch.tensor([[0, ids.shape[1] - 1]]), ids[:1, -1], first, first, first))

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, ClassVar
 
 import torch
@@ -93,8 +94,6 @@ class WholeSteps(Shaped):
 @functools.cache
 def edges(sigma: float) -> tuple[float, ...]:
     """For k = 1, 2, ...: what a normal number reaches with the chance that ``sigma u`` rounded at random reaches k."""
-    from statistics import NormalDist
-
     chances = itertools.takewhile(lambda p: p > LEAST_CHANCE, (_reaches(k, sigma) for k in itertools.count(1)))
     return tuple(-NormalDist().inv_cdf(chance) for chance in chances)
 

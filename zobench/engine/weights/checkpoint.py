@@ -59,9 +59,7 @@ def save_checkpoint(model: nn.Module, tensors: Iterable[tuple[str, Tensor]], fol
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as temporary:
         staging = Path(temporary)
         _describe(pretrained, staging)
-        written = [
-            _written(shard, staging / str(n)) for n, shard in enumerate(_shards(_converted(pretrained, tensors)))
-        ]
+        written = [_written(shard, staging / str(n)) for n, shard in enumerate(shards(_converted(pretrained, tensors)))]
         files_of = {_shard_name(n, len(written)): sizes for n, sizes in enumerate(written)}
         for number, name in enumerate(files_of):
             (staging / str(number)).rename(staging / name)
@@ -121,7 +119,8 @@ def _together(model: PreTrainedModel, names: Iterable[str]) -> dict[str, str]:
     return {name: first(name) for name in names}
 
 
-def _shards(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+def shards(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    """Tensors by name, contiguous, about :data:`SHARD_BYTES` at a time."""
     shard: dict[str, Tensor] = {}
     for name, tensor in tensors:
         shard[name] = tensor.contiguous()

@@ -20,7 +20,7 @@ from zobench.engine.weights import grid as integers
 from zobench.engine.weights.blocks import ALIGNMENT, PAGE, Field, Pieces, Unit
 from zobench.engine.weights.tiers import Extent
 from zobench.kernels import DTYPES, scaled
-from zobench.kernels.packing import Packing, Rows
+from zobench.kernels.base import Packing, Rows
 from zobench.models.stored import Stored
 from zobench.models.weights import Weights
 from zobench.runspec.kinds import SCALE_WIDTH, WIRES, WireKind
