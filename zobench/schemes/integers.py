@@ -42,40 +42,23 @@ class Form:
         """Groups of a matrix; the last one may be short and is filled up with zeros."""
         return -(-shape.numel() // self.group)
 
-    def empty(self, shape: torch.Size) -> tuple[nn.Parameter, nn.Parameter]:
-        """(codes, scales) of a matrix, without values, on the meta device; what is tuned is marked so."""
+    def empty(self, count: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
+        """(codes, scales) of so many groups, without values."""
         width, stored = (self.group, torch.int8) if self.steps else (self.group * self.bits // 8, torch.uint8)
-        codes = torch.empty(self.count(shape), width, dtype=stored, device="meta")
-        scales = torch.empty(self.count(shape), 1, dtype=torch.bfloat16 if self.steps else torch.float32, device="meta")
-        kept = nn.Parameter(codes, requires_grad=False), nn.Parameter(scales, requires_grad=not self.steps)
-        kept[0].is_stepped = self.steps  # type: ignore[attr-defined]  # torch has gradients of floats alone
-        return kept
+        codes = torch.empty(count, width, dtype=stored, device=device)
+        return codes, torch.empty(count, 1, dtype=torch.bfloat16 if self.steps else torch.float32, device=device)
 
     def decoded(self, codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """The matrix that codes and scales stand for, each value rounded once to ``dtype``."""
-        whole = torch.empty(len(codes) * self.group, dtype=dtype, device=codes.device)
-        size = grid.chunk(whole, self.group)
-        for first in range(0, len(codes), size):
-            some = codes[first : first + size]
-            values = some.float() if self.steps else grid.unpacked(some, self.bits)
-            whole[first * self.group : (first + len(some)) * self.group] = values.mul_(
-                scales[first : first + size].float()
-            ).view(-1)
-        return whole[: shape.numel()].view(shape)
+        whole = torch.empty(shape.numel(), dtype=dtype, device=codes.device)
+        grid.decode(codes, scales, whole, self.bits, self.group)
+        return whole.view(shape)
 
     def encoded(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The inverse of :meth:`decoded` for a float32 matrix, or any groups of it, rounding to the grid; scales in
-        float32."""
-        count, flat = self.count(values.shape), values.reshape(-1)
-        padded = torch.zeros(count * self.group) if count * self.group != flat.numel() else flat
-        padded[: flat.numel()] = flat
-        groups, size = padded.view(count, self.group), grid.chunk(flat, self.group)
-        codes, scales = [], []
-        for first in range(0, count, size):
-            whole, scale = grid.rounded(groups[first : first + size].clone(), self.bits)
-            codes.append(whole.to(torch.int8) if self.steps else grid.packed(whole, self.bits))
-            scales.append(scale.float())
-        return torch.cat(codes), torch.cat(scales)
+        """The inverse of :meth:`decoded` for a float32 matrix, or any groups of it, rounding to the grid."""
+        codes, scales = self.empty(self.count(values.shape))
+        grid.encode(values.reshape(-1), codes, scales, self.bits, self.group)
+        return codes, scales
 
 
 class IntegerLinear(nn.Module):
@@ -84,7 +67,9 @@ class IntegerLinear(nn.Module):
     def __init__(self, layer: nn.Linear, form: Form) -> None:
         super().__init__()
         self.in_features, self.out_features, self.form = layer.in_features, layer.out_features, form
-        self.codes, self.scales = form.empty(layer.weight.shape)
+        codes, scales = form.empty(form.count(layer.weight.shape), "meta")
+        self.codes, self.scales = nn.Parameter(codes, False), nn.Parameter(scales, requires_grad=not form.steps)
+        self.codes.is_stepped = form.steps  # type: ignore[attr-defined]  # torch has gradients of floats alone
         self.bias: nn.Parameter | None
         self.register_parameter("bias", layer.bias)
 

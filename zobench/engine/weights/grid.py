@@ -6,6 +6,8 @@ A group of values w has the scale s = max |w| / L, L = 127 or 7, rounded to bflo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -15,9 +17,29 @@ CUDA_CHUNK_ELEMENTS = 1 << 24
 """The elements at once on a CUDA device, where a launch costs more than the memory."""
 
 
-def chunk(tensor: Tensor, group: int) -> int:
-    """Groups that are packed or unpacked at once where ``tensor`` is."""
-    return max(1, (CUDA_CHUNK_ELEMENTS if tensor.is_cuda else CHUNK_ELEMENTS) // group)
+def encode(values: Tensor, codes: Tensor, scales: Tensor, bits: int, group: int) -> None:
+    """Writes the codes of ``values``, floats (n,), into ``codes``, a group in each row: int8, one a byte, or uint8 as
+    :func:`packed` has them; and their scales into ``scales`` (groups, 1). Zeros fill up a short last group."""
+    for some, part in _chunks(values, group):
+        padded = torch.zeros(part.numel() + -part.numel() % group, dtype=torch.float32, device=values.device)
+        padded[: part.numel()].copy_(part)
+        whole, scale = rounded(padded.view(-1, group), bits)
+        codes[some].copy_(whole if codes.dtype == torch.int8 else packed(whole, bits))
+        scales[some].copy_(scale)
+
+
+def decode(codes: Tensor, scales: Tensor, out: Tensor, bits: int, group: int) -> None:
+    """The inverse of :func:`encode`: code times scale, each rounded once to the dtype of ``out`` (n,)."""
+    for some, part in _chunks(out, group):
+        whole = codes[some].float() if codes.dtype == torch.int8 else unpacked(codes[some], bits)
+        part.copy_(whole.mul_(scales[some].float()).view(-1)[: part.numel()])
+
+
+def _chunks(flat: Tensor, group: int) -> Iterator[tuple[slice, Tensor]]:
+    """Some groups at a time of a matrix that lies in ``flat``, and their values."""
+    size = max(1, (CUDA_CHUNK_ELEMENTS if flat.is_cuda else CHUNK_ELEMENTS) // group)
+    for first in range(0, -(-flat.numel() // group), size):
+        yield slice(first, first + size), flat[first * group : (first + size) * group]
 
 
 def rounded(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:

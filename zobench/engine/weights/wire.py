@@ -9,7 +9,6 @@ floats; :class:`IntegerWire` keeps matrices as integers of 8 or 4 bits, with a s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,11 +202,6 @@ class Grid:
         """The groups' scales (groups, 1), bfloat16."""
         return slot[self.scales : self.scales + SCALE_WIDTH * self.count].view(torch.bfloat16).unsqueeze(1)
 
-    def chunks(self, flat: Tensor) -> Iterator[slice]:
-        """The groups that are packed or unpacked at once, of a matrix that lies in ``flat``."""
-        size = integers.chunk(flat, self.kind.group)
-        return (slice(first, min(first + size, self.count)) for first in range(0, self.count, size))
-
 
 class IntegerWire(Wire):
     """A :class:`Wire` of integers; vectors (biases, norms) stay as they are.
@@ -221,22 +215,12 @@ class IntegerWire(Wire):
         self._kind = kind
 
     def _unpack(self, part: Grid, slot: Tensor, master: Tensor) -> None:
-        flat, packed, scale = part.field.view(master).view(-1), part.packed(slot), part.scale(slot)
-        for chunk in part.chunks(flat):
-            values = integers.unpacked(packed[chunk], self._kind.bits).mul_(scale[chunk].float()).view(-1)
-            target = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
-            target.copy_(values[: target.numel()])
+        flat = part.field.view(master).view(-1)
+        integers.decode(part.packed(slot), part.scale(slot), flat, self._kind.bits, self._kind.group)
 
     def _pack(self, part: Grid, master: Tensor, slot: Tensor) -> None:
-        flat, packed, scale = part.field.view(master).view(-1), part.packed(slot), part.scale(slot)
-        for chunk in part.chunks(flat):
-            shape = chunk.stop - chunk.start, self._kind.group
-            values = torch.zeros(shape, dtype=torch.float32, device=flat.device)
-            source = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
-            values.view(-1)[: source.numel()].copy_(source)
-            codes, scales = integers.rounded(values, self._kind.bits)
-            scale[chunk].copy_(scales)
-            packed[chunk].copy_(integers.packed(codes, self._kind.bits))
+        flat = part.field.view(master).view(-1)
+        integers.encode(flat, part.packed(slot), part.scale(slot), self._kind.bits, self._kind.group)
 
     def _laid_out(self, unit: Unit) -> Layout:
         grids, plain, offset, kind = list[Grid](), list[Packed](), 0, self._kind
