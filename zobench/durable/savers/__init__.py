@@ -23,23 +23,19 @@ if TYPE_CHECKING:
     from zobench.engine.interface import TunedEngine
 
 
-def make(kind: str, engine: TunedEngine, target: Target) -> Saver:
-    """The saver of ``RunSpec.checkpoint`` "sync", "async" or "journal" for ``engine``, or the saver of named tensors
-    where no journal has the changes of its weights."""
-    if engine.local is None:
-        return TensorSaver(engine, target)
-    kinds: dict[str, type[SyncSaver | HalvesSaver | JournalSaver]] = {
-        "sync": SyncSaver,
-        "async": HalvesSaver,
-        "journal": JournalSaver,
-    }
-    return kinds[kind](engine.local, target)
+KINDS: dict[str, type[SyncSaver | HalvesSaver | JournalSaver]] = {
+    "sync": SyncSaver,
+    "async": HalvesSaver,
+    "journal": JournalSaver,
+}
 
 
 @contextlib.contextmanager
 def saving(kind: str, engine: TunedEngine, target: Target) -> Iterator[Saver]:
-    """A saver that is closed at the end; after an error without finishing what is under way."""
-    saver = make(kind, engine, target)
+    """The saver of ``RunSpec.checkpoint`` "sync", "async" or "journal" for ``engine``, or the saver of named tensors
+    where no journal has the changes of its weights. It is closed at the end; after an error without finishing what is
+    under way."""
+    saver: Saver = TensorSaver(engine, target) if engine.local is None else KINDS[kind](engine.local, target)
     try:
         yield saver
     except BaseException:

@@ -7,15 +7,14 @@ import os
 import queue
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Target, block_of, failure
-from zobench.engine.transfers.lanes import Event
+from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Saver, Target, block_of, failure
 from zobench.engine.weights.blocks import Unit
 from zobench.engine.weights.tiers import allocate
 
@@ -64,7 +63,7 @@ class CopyThread:
             job()
 
 
-class BackgroundSaver(ABC):
+class BackgroundSaver(Saver):
     """A saver that works while steps go on: one thread copies, one writes, and a step waits where it must.
 
     Weights are copied while no step touches them: ``_due`` holds the units whose copy is not done, and the engine calls
@@ -73,10 +72,8 @@ class BackgroundSaver(ABC):
     """
 
     def __init__(self, engine: LocalEngine, target: Target) -> None:
-        self.engine, self.target = engine, target
-        self.saved: list[Saved] = []
-        self.events: list[Event] = []
-        self.held_bytes = 0
+        super().__init__(target)
+        self.engine = engine
         self._cut: Cut | None = None
         self._due: dict[int, Copy] = {}
         self._lock = threading.Lock()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -80,22 +81,25 @@ class Target:
         return f"{drawn if self.world is None else self.world.from_first([drawn])[0]:014x}"
 
 
-class Saver(Protocol):
+class Saver(ABC):
     """Saves a run. ``saved``: its checkpoints so far; ``events``: what its lanes ``copy`` and ``save`` did for the last
     one, in seconds of ``time.perf_counter``; ``held_bytes``: host memory that it keeps for copies."""
 
-    saved: list[Saved]
-    events: list[Event]
-    held_bytes: int
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.saved: list[Saved] = []
+        self.events: list[Event] = []
+        self.held_bytes = 0
 
+    @abstractmethod
     def begin(self, step: int) -> None:
         """Asks for a checkpoint at the boundary after ``step`` steps, before its :meth:`after_step`; one that another
         is still under way at begins when that is done."""
 
-    def after_step(self, step: int) -> None:
+    def after_step(self, step: int) -> None:  # noqa: B027  who holds the run has nothing to do there
         """Comes at the boundary after every step, in the thread that steps."""
 
-    def close(self, finish: bool = True) -> None:
+    def close(self, finish: bool = True) -> None:  # noqa: B027
         """Returns when all checkpoints are on the disk; without ``finish``, as after an error, leaves the last."""
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from zobench.durable import tensors
-from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Target, block_of, failure, part
-from zobench.engine.transfers.lanes import Event
+from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Saver, Target, block_of, failure, part
 from zobench.engine.weights.tiers import allocate
 
 if TYPE_CHECKING:
@@ -22,14 +21,8 @@ PIECE = 64 << 20
 """Bytes that a synchronous checkpoint reads at a time."""
 
 
-class BlockingSaver(ABC):
+class BlockingSaver(Saver):
     """A saver that holds the run until all is on the disk."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.saved: list[Saved] = []
-        self.events: list[Event] = []
-        self.held_bytes = 0
 
     def begin(self, step: int) -> None:
         start, made = time.perf_counter(), Saved(step=step)
@@ -45,12 +38,6 @@ class BlockingSaver(ABC):
             self.target.warn(failure(made))
         end = time.perf_counter()
         made.stall = made.seconds = end - start
-
-    def after_step(self, step: int) -> None:  # noqa: B027  it has nothing to do there
-        """See :class:`Saver`."""
-
-    def close(self, finish: bool = True) -> None:  # noqa: B027
-        """See :class:`Saver`."""
 
     @abstractmethod
     def _save(self, made: Saved) -> None:
