@@ -3,9 +3,9 @@ the tensors of a unit in scaled eight bits lie among the weights and in a slot."
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,13 +103,7 @@ class Update:
     extra: float = 0.0
 
 
-class Normals(Protocol):
-    """A back end's ``normals``."""
-
-    def __call__(self, seed: int, span: Span, out: Tensor) -> None: ...
-
-
-def by_seed(normals: Normals, seeds: Sequence[int], span: Span, out: Tensor) -> None:
+def by_seed(normals: Callable[[int, Span, Tensor], None], seeds: Sequence[int], span: Span, out: Tensor) -> None:
     """``normals_each`` as one call for each seed."""
     for seed, row in zip(seeds, out, strict=True):
         normals(seed, span, row)
@@ -126,17 +120,8 @@ class Pass:
     moved: int
 
 
-class Advance(Protocol):
-    """A back end's ``advance``."""
-
-    def __call__(
-        self, master: Tensor, span: Span, updates: Sequence[Update], base: Tensor | None, scratch: Tensor | None,
-        mirror: Tensor | None, seed: int, scale: float,
-    ) -> None: ...  # fmt: skip
-
-
 def by_segment(
-    advance: Advance, master: Tensor, flat: Flat, updates: Sequence[Update], base: Tensor | None,
+    advance: Callable[..., None], master: Tensor, flat: Flat, updates: Sequence[Update], base: Tensor | None,
     scratch: Tensor | None, seed: int, scale: float,
 ) -> None:  # fmt: skip
     """``advance_flat`` where a call costs little: one for each segment."""
