@@ -1,4 +1,4 @@
-"""The engine's interface: what a method, an evaluation, a saver and a measurement each need of an engine.
+"""The engine's interface: what a method, a whole run, and a rank's snapshots and measurements need of an engine.
 
 What only some methods need is a capability, a protocol that ``isinstance`` asks for: :class:`PartedEngine`,
 :class:`TangentEngine`, :class:`PopulationEngine`. :class:`~zobench.engine.Engine` is all of these,
@@ -100,37 +100,6 @@ class GradientEngine(SteppingEngine, Protocol):
         """Frees the gradients."""
 
 
-class EvaluatingEngine(Protocol):
-    """What an evaluation needs: losses and scores at the weights with every update applied."""
-
-    @property
-    def model(self) -> nn.Module:
-        """The model that is evaluated."""
-
-    def evaluate(self, batch: Batch) -> float:
-        """The batch's mean loss."""
-
-    def scores(self, batch: Batch) -> Tensor:
-        """The score of each of the batch's candidates, float32 (c,) on the CPU."""
-
-    def next_logits(self, batch: Batch) -> Tensor:
-        """The logits after each row's last token, float32 (rows, vocabulary) on the CPU; rows are padded on the
-        left."""
-
-
-class SavingEngine(Protocol):
-    """What saving a model needs: its tensors with every update applied."""
-
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter, tied ones once, and of every buffer that a checkpoint holds."""
-
-    def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(parameter#state, CPU copy) of every state of a rule or an optimizer."""
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Writes a Hugging Face checkpoint."""
-
-
 class Start(Protocol):
     """Weights at rest of an earlier run, by the names of its units, as :meth:`LocalEngine.read` gave them."""
 
@@ -141,27 +110,10 @@ class Start(Protocol):
         """How far the unit had come."""
 
 
-class MeasuredEngine(Protocol):
-    """What a measurement of a step's transfers and computation needs."""
-
-    @property
-    def pipeline(self) -> Pipeline | None:
-        """What moves the streamed units, or None if there are none."""
-
-    @property
-    def blocks(self) -> Sequence[Unit]:
-        """The streamed units, in call order."""
-
-    def transfer_only(self) -> None:
-        """One traversal's transfers without any compute."""
-
-    def compute_only(self) -> AbstractContextManager[None]:
-        """Inside, steps run without any transfer."""
-
-
-class LocalEngine(MeasuredEngine, Protocol):
-    """One rank's own engine, and what snapshots and journals need of it: its weights lie in units, of which it knows
-    how many updates each holds at rest, and it can repeat them.
+class LocalEngine(Protocol):
+    """One rank's own engine, whose weights lie in units: what snapshots and journals need of it, which is how many
+    updates each unit holds at rest and repeating them, and what a measurement of a step's transfers and computation
+    needs.
 
     ``journal``: all updates in order. ``passes``: passes over the model so far. ``failed``: within a pass, or after an
     error in one. ``before_change`` is called with a unit before a step changes it. ``thresholds``: of sparse
@@ -218,16 +170,49 @@ class LocalEngine(MeasuredEngine, Protocol):
     def thresholds(self) -> Mapping[int, float]:
         """The thresholds of sparse directions, by tensor id."""
 
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """What moves the streamed units, or None if there are none."""
+
+    @property
+    def blocks(self) -> Sequence[Unit]:
+        """The streamed units, in call order."""
+
+    def transfer_only(self) -> None:
+        """One traversal's transfers without any compute."""
+
+    def compute_only(self) -> AbstractContextManager[None]:
+        """Inside, steps run without any transfer."""
+
     def visit(self, look: Callable[[Unit, list[Tensor]], None]) -> None:
         """Calls ``look(unit, tensors)`` for every unit but the word embedding and the head."""
 
 
-class TunedEngine(SteppingEngine, EvaluatingEngine, SavingEngine, Protocol):
-    """What a whole run needs: to step, evaluate, save and close."""
+class TunedEngine(SteppingEngine, Protocol):
+    """What a whole run needs: to step, to evaluate and save the weights with every update applied, and to close."""
 
     @property
     def model(self) -> nn.Module:
         """The model whose weights are tuned."""
+
+    def evaluate(self, batch: Batch) -> float:
+        """The batch's mean loss."""
+
+    def scores(self, batch: Batch) -> Tensor:
+        """The score of each of the batch's candidates, float32 (c,) on the CPU."""
+
+    def next_logits(self, batch: Batch) -> Tensor:
+        """The logits after each row's last token, float32 (rows, vocabulary) on the CPU; rows are padded on the
+        left."""
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, CPU copy) of every parameter, tied ones once, and of every buffer that a checkpoint holds."""
+
+    def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(parameter#state, CPU copy) of every state of a rule or an optimizer."""
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes a Hugging Face checkpoint."""
 
     @property
     def local(self) -> LocalEngine | None:

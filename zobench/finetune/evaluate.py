@@ -20,7 +20,7 @@ from zobench.data.batch import IGNORED, Batch
 from zobench.data.tasks.encode import Encoded
 from zobench.data.tasks.judge import Score, exact_match, f1, judge
 from zobench.data.tasks.task_data import TaskData
-from zobench.engine.interface import EvaluatingEngine
+from zobench.engine.interface import TunedEngine
 from zobench.engine.passes.loss import counted
 from zobench.finetune.progress import Evaluation
 from zobench.runspec import RunSpec
@@ -36,7 +36,7 @@ SHARE, LEAST = 1 / 8, 4 << 20
 class Judge(Protocol):
     """Evaluates a task's goal (:class:`zobench.data.tasks.task.Goal`)."""
 
-    def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
+    def look(self, engine: TunedEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
         """What the model makes of one group of examples."""
 
     def scores(self, total: Score) -> tuple[float, ...]:
@@ -46,7 +46,7 @@ class Judge(Protocol):
 class Choosing:
     """A :class:`Judge` of choices: the share of examples whose highest score is a right candidate's."""
 
-    def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
+    def look(self, engine: TunedEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
         batch = data.batch(items)
         assert batch.choices is not None
         return judge(batch.choices, engine.scores(batch), [item.right for item in items])
@@ -59,7 +59,7 @@ class Answering(Choosing):
     """A :class:`Judge` of answers that are generated, token by token the likeliest: their F1 and exact matches. The
     loss is that of the right answer, as it trains."""
 
-    def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
+    def look(self, engine: TunedEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
         answers, score = generate(engine, data, items), super().look(engine, data, items)
         pairs = [(answer, item.golds) for answer, item in zip(answers, items, strict=True)]
         right = math.fsum(f1(*pair) for pair in pairs)
@@ -72,7 +72,7 @@ class Answering(Choosing):
 class Continuing:
     """A :class:`Judge` of plain text: the perplexity, the exponential of the mean loss of a token."""
 
-    def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
+    def look(self, engine: TunedEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
         batch = data.batch(items)
         count = counted(engine.model, batch)
         return Score(0, count, engine.evaluate(batch) * count)
@@ -83,7 +83,7 @@ class Continuing:
 
 
 def evaluate(
-    engine: EvaluatingEngine, data: TaskData, split: str, step: int, between: Callable[[], None] = lambda: None
+    engine: TunedEngine, data: TaskData, split: str, step: int, between: Callable[[], None] = lambda: None
 ) -> Evaluation:
     """Mean loss and scores on every example of ``split``, "dev" or "test".
 
@@ -124,7 +124,7 @@ def _in_order(
     return tuple(example for _, example in sorted(zip(order, examples, strict=True))) if examples else ()
 
 
-def generate(engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> list[str]:
+def generate(engine: TunedEngine, data: TaskData, items: Sequence[Encoded]) -> list[str]:
     """An answer to each question, at most as long as the task's goal allows, without special tokens and the spaces at
     its ends. It ends with the goal's ``stop``, of which the last token counts, or with the tokenizer's end of text."""
     goal, tokenizer = data.asked.goal, data.tokenizer
@@ -135,7 +135,7 @@ def generate(engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded])
 
 
 def greedy(
-    engine: EvaluatingEngine, prompts: Sequence[Sequence[int]], *, most: int, stops: Collection[int | None], pad: int
+    engine: TunedEngine, prompts: Sequence[Sequence[int]], *, most: int, stops: Collection[int | None], pad: int
 ) -> list[list[int]]:
     """What follows each of ``prompts``, up to ``most`` tokens, one of ``stops`` the last of them."""
     answers: list[list[int]] = [[] for _ in prompts]

@@ -23,7 +23,7 @@ from zobench.data.batch import Batch
 from zobench.data.tokens import stream
 from zobench.durable.replay import local
 from zobench.engine.core import judged
-from zobench.engine.interface import MeasuredEngine, TunedEngine
+from zobench.engine.interface import LocalEngine, TunedEngine
 from zobench.engine.weights.survival import Survival
 from zobench.finetune.assemble import empty_model, engine_config, planned, tuner
 from zobench.finetune.cautions import cautions
@@ -230,7 +230,7 @@ def _enough(spec: RunSpec, step_seconds: float) -> bool:
     return left is not None and left < END_SECONDS + (1 + PARTS_STEPS * spec.parts) * step_seconds
 
 
-def _parts(engine: MeasuredEngine, step: Callable[[], object], device: str) -> dict[str, list[float]]:
+def _parts(engine: LocalEngine, step: Callable[[], object], device: str) -> dict[str, list[float]]:
     """Seconds of a step's transfers without compute, of its compute without transfers, and of whole steps after them:
     with updates that stay pending, each step replays one more than the last."""
     transfer, compute, whole = StepTimer(device), StepTimer(device), StepTimer(device)

@@ -15,7 +15,7 @@ from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Saver, Target, 
 from zobench.engine.weights.tiers import allocate
 
 if TYPE_CHECKING:
-    from zobench.engine.interface import LocalEngine, SavingEngine
+    from zobench.engine.interface import LocalEngine, TunedEngine
 
 PIECE = 64 << 20
 """Bytes that a synchronous checkpoint reads at a time."""
@@ -47,7 +47,7 @@ class BlockingSaver(Saver):
 class TensorSaver(BlockingSaver):
     """Holds the run and writes named tensors: for engines that backpropagate, whose changes are in no journal."""
 
-    def __init__(self, engine: SavingEngine, target: Target) -> None:
+    def __init__(self, engine: TunedEngine, target: Target) -> None:
         super().__init__(target)
         self.engine = engine
 
