@@ -18,6 +18,7 @@ from zobench.durable import journal
 from zobench.engine.passes import packing
 from zobench.finetune.assemble import empty_model, planned, tuner
 from zobench.finetune.origin import JOURNAL
+from zobench.finetune.run import task_data
 from zobench.machine.waiting import telling
 from zobench.measure.calibrate import matmul_rate
 from zobench.models import tokenizers
@@ -101,8 +102,7 @@ def _in_16_bits(
         return spec, f"autocast: none, because {rates}"
     say(f"autocast: {rates}; comparing g along {DIRECTIONS} directions in both")
     words, _ = tokenizers.load(spec)
-    masked = models.of(spec).masked
-    data = TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
+    data = task_data(spec, words, data_dir)
     with telling(say, "autocast: comparing"):
         exact = gradients(spec, data)
         try:

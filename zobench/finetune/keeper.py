@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench.durable import savers, snapshot, tensors
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.finetune.assemble import Tuner
-from zobench.finetune.progress import EarlyResults
 from zobench.finetune.record import Record
+from zobench.machine.files import writing
 from zobench.runspec import METHODS, RunSpec
 
 if TYPE_CHECKING:
     from zobench.parallel.world import World
 
 EARLY = "progress.jsonl"
+"""A line per evaluation on dev, on the disk as soon as it is known."""
 
 
 class Keeper:
@@ -37,7 +40,8 @@ class Keeper:
         self._backpropagates = METHODS.get(spec.method).backpropagates
         self._run = {key: header[key] for key in ("run", "base")}
         self._say, self._world = say, world
-        self._early = None if journal is None else EarlyResults(folder / EARLY, lines)
+        if journal is not None:  # any other lines in the file, as after a crash, are removed
+            self._write_early("w", lines)
         self._saver: savers.Saver | None = None
         self._built: Tuner | None = None
         self.good: list[int] = []
@@ -62,8 +66,15 @@ class Keeper:
         self._record.add(item)
         if self._journal is not None:
             self._journal.append(item)
-        if self._early is not None and isinstance(item, EvaluationItem):
-            self._early.add(self._record.line())
+        if self._journal is not None and isinstance(item, EvaluationItem):
+            self._write_early("a", [self._record.line()])
+
+    def _write_early(self, mode: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        path = self._folder / EARLY
+        with writing(path), path.open(mode) as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
 
     def after_step(self) -> None:
         """Takes a snapshot if one is due; to be called after a step that is in the journal."""

@@ -1,15 +1,10 @@
-"""Progress of a fine-tuning run: hooks for its caller, and a line of JSON for each evaluation."""
+"""Progress of a fine-tuning run, and hooks for its caller."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-from zobench.machine.files import writing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,25 +58,3 @@ class Hooks:
     begin: Callable[[int, int], None] = lambda done, total: None
     step: Callable[[StepReport], None] = lambda moment: None
     evaluated: Callable[[Evaluation], None] = lambda evaluation: None
-
-
-class EarlyResults:
-    """``progress.jsonl``: a line per evaluation on dev, on the disk as soon as it is known.
-
-    ``lines``: those of the evaluations in the journal; any others in the file, as after a crash, are removed.
-    """
-
-    def __init__(self, path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-        self._path = path
-        with writing(path):
-            path.write_text("".join(map(_line, lines)))
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        with writing(self._path), self._path.open("a") as file:
-            file.write(_line(row))
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(dict(row)) + "\n"

@@ -52,7 +52,6 @@ class InSubspaces(ZOSGD):
         self._subspace: int | None = None
 
     def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
-        """See :class:`zobench.methods.Method`."""
         self._enter(taken.directions)
         return super().retrace(engine, taken)
 

@@ -108,7 +108,6 @@ class ZOSGD:
             setattr(self, attribute, state[key])
 
     def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
-        """See :class:`zobench.methods.Method`."""
         parts = self._parts(engine)
         directions = tuple(zip(self._draw(len(parts)), parts, strict=True))
         if (taken.step, taken.directions) != (self._step, directions):

@@ -53,7 +53,6 @@ class Full:
         self._model = model
 
     def weights(self, base: Weights, config: EngineConfig) -> Weights:
-        """See :class:`Scheme`."""
         return base
 
     def save(self, folder: str | Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -85,7 +84,6 @@ class Adapter(ABC):
         self.names = frozenset(name for name, tensor in model.named_parameters() if tensor.requires_grad)
 
     def weights(self, base: Weights, config: EngineConfig) -> Weights:
-        """See :class:`Scheme`."""
         return _Joined(base, self.base_name, self.names, self.values(base, config))
 
     def save(self, folder: str | Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -130,7 +128,6 @@ class _Joined(Weights):
         self._base, self._base_name, self._adapter_names, self._make = base, base_name, adapter_names, make
 
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
-        """See :class:`~zobench.models.weights.Weights`."""
         if name in self._adapter_names:
             out.copy_(self._make(name)[first : first + out.shape[0]])
         else:

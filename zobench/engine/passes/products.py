@@ -165,7 +165,6 @@ class RowForwards(ProductForwards):
     arithmetic: RowFactored
 
     def judge(self, driven: Driven, objective: Objective) -> list[Tensor]:
-        """See :meth:`Forwards.judge`."""
         return self.judge_each(driven, [objective] * len(self.points))
 
     def judge_each(self, driven: Driven, objectives: Sequence[Objective]) -> list[Tensor]:

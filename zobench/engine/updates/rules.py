@@ -65,7 +65,6 @@ class ElementwiseRule(ABC):
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
-        """See :meth:`UpdateRule.apply`."""
         descend(weights, self.change(estimate, states, step), lr, weight_decay)
 
 

@@ -32,7 +32,6 @@ class AtLeast(ElementwiseRule):
         return estimate
 
     def apply(self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], **rates: Any) -> None:
-        """See :meth:`~zobench.engine.updates.rules.UpdateRule.apply`."""
         super().apply(weights, estimate, states, **rates)
         weights.clamp_(min=self.least)
 
