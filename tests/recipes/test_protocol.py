@@ -152,7 +152,7 @@ def test_a_neighbour_that_ran_out_of_memory_leaves_an_edge(tmp_path: Path) -> No
     lost = beyond.replace(seed=10)
     known[lost.hash] = result(lost, dev=[0.5, 0.7], loss=None, outcome=Outcome.OOM)
     state = found.search("ZO-SGD", known)
-    assert (state.waiting, state.best.lr, [one["lr"] for one in state.beyond]) == ((), 3e-3, [beyond.lr])
+    assert (state.waiting, state.best.lr, [one.lr for one in state.beyond]) == ((), 3e-3, [beyond.lr])
 
 
 def test_two_axes_go_on_where_a_first_neighbour_wins_and_end_where_the_method_would_be_another(tmp_path: Path) -> None:

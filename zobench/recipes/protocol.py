@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from zobench.machine import reader
-from zobench.recipes.grids import untried
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec, check_key, check_value, flat, suggestion
+from zobench.runspec import DECLARED, METHODS, RunSpec, check_key, check_value, flat, suggestion
 
 UNITS = ("forwards", "seconds", "gigabytes")
 """What a budget can be given in: forwards of one batch (a backward pass is two), seconds of predicted steps, 1e9 bytes
@@ -111,8 +110,51 @@ class Protocol:
         if waiting or best is None or math.isinf(ranks[best][0]):
             return Search(points=tuple(points), waiting=waiting, best=None, beyond=())
         whole = [point for point, own in runs.items() if all(run and run.outcome == Outcome.OK for run in own)]
-        beyond = tuple(untried(whole, best, contender.axes))
+        beyond = tuple(_untried(whole, best, contender.axes))
         return Search(points=tuple(points), waiting=(), best=best, beyond=beyond)
+
+
+def _untried(points: Sequence[RunSpec], best: RunSpec, axes: Sequence[str]) -> list[RunSpec]:
+    """The neighbours of ``best`` that are not among ``points``: on both sides of each of ``axes``, the others as they
+    are. Empty: the best point is interior. A neighbour that no run can have is none."""
+    tried = {tuple(point.value(key) for key in axes) for point in points}
+    neighbours = [_changed(best, key, value) for key in axes for value in _beside(key, points, best)]
+    return [spec for spec in neighbours if spec and tuple(spec.value(key) for key in axes) not in tried]
+
+
+def _changed(spec: RunSpec, key: str, value: float | None) -> RunSpec | None:
+    """``spec`` with ``value`` under ``key``; None without one, where it is out of its range, or where the method is
+    another with it."""
+    try:
+        new = None if value is None else spec.replace(**{key: value})
+    except ValueError:
+        return None
+    return None if new is None or METHODS.get(new.method).nothing(new) else new
+
+
+def _beside(key: str, points: Sequence[RunSpec], best: RunSpec) -> tuple[float | None, float | None]:
+    """The values below and above that of ``best``: of those tried with the other axes at any value, else new ones."""
+    values = sorted({point.value(key) for point in points})
+    place = values.index(best.value(key))
+    below = values[place - 1] if place else _beyond(key, values[::-1])
+    return below, values[place + 1] if place + 1 < len(values) else _beyond(key, values)
+
+
+def _beyond(key: str, values: Sequence[float]) -> float | None:
+    """The value after the last of ``values``, at the grid's spacing; None after a single one.
+
+    The factors of the grid come in turn, so that 0.3, 1, 3, 10 goes on with 30 and 100. A share below 1, as sparsity,
+    is spaced by what it leaves: 0.5, 0.75 goes on with 0.875. Whole numbers stay whole.
+    """
+    if len(values) < 2:
+        return None
+    share = getattr(DECLARED.get(key), "below", None) == 1
+    a, b, c = (1 - value if share else value for value in (values[-3:] if len(values) > 2 else (values[0], *values)))
+    if not a or not b:
+        return None
+    new = float(f"{c * (b / a if len(values) > 2 else c / b):.6g}")
+    new = float(f"{1 - new:.6g}") if share else new
+    return max(round(new), 1) if isinstance(values[0], int) else new
 
 
 def _rank(runs: Sequence[Result]) -> tuple[float, float]:
@@ -125,13 +167,13 @@ def _rank(runs: Sequence[Result]) -> tuple[float, float]:
 class Search:
     """How far the tuning of a method is. ``points``: those of its grid, then those that were added; ``waiting``: those
     that have not run with every tuning seed; ``best``: the one with the least mean loss on dev, None as long as any
-    waits or if none has a finite loss; ``beyond``: the neighbours of the best point that were not evaluated, as changes
-    of it, none if it is interior. A run that ended for lack of memory or time says nothing of its point."""
+    waits or if none has a finite loss; ``beyond``: the neighbours of the best point that were not evaluated, none if it
+    is interior. A run that ended for lack of memory or time says nothing of its point."""
 
     points: tuple[RunSpec, ...]
     waiting: tuple[RunSpec, ...]
     best: RunSpec | None
-    beyond: tuple[Mapping[str, Any], ...]
+    beyond: tuple[RunSpec, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +201,7 @@ class Contest:
         while True:
             state = self.protocol.search(contender, points, results)
             room = most - len(points)
-            beyond = [self._bought(header, state.best.replace(**one)) for one in state.beyond] if state.best else []
+            beyond = [_bought(self.protocol, header, point, self.price) for point in state.beyond]
             added = [point for point in beyond if point not in points][:room]
             if not added:
                 return state
@@ -204,9 +246,6 @@ class Contest:
             if state.waiting or state.beyond:
                 runs += self.protocol.tuning_runs(state.points[0]) * (most - len(state.points))
         return tuple(runs)
-
-    def _bought(self, header: str, spec: RunSpec) -> RunSpec:
-        return _bought(self.protocol, header, spec, self.price)
 
 
 def is_done(run: Result | None) -> bool:
