@@ -118,7 +118,7 @@ class Shown:
         """In a listing; of some, in tables of all formats and on the page."""
         from zobench.cli import listing
         from zobench.cli.console import outcome_line
-        from zobench.report.html.runs import machines, runs
+        from zobench.report.html import machines, runs
 
         screen = Console(file=io.StringIO(), width=random_.choice((60, 80, 200)), force_terminal=False)
         listing.show_runs(screen, [result])

@@ -18,7 +18,7 @@ from zobench.report import artifacts
 from zobench.report.cells import fill
 from zobench.report.compose import measured_sheet
 from zobench.report.facts import FactTable
-from zobench.report.html.page import status
+from zobench.report.html import status
 from zobench.report.plot import Plot
 from zobench.report.render import grids
 from zobench.report.sheet import Sheet

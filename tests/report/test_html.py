@@ -22,9 +22,7 @@ from zobench.report import artifacts, fits
 from zobench.report import html as package
 from zobench.report.book import Book
 from zobench.report.chart import Chart, Event, Panel
-from zobench.report.html import write
-from zobench.report.html.page import _short, status
-from zobench.report.html.runs import embedded, machines, runs
+from zobench.report.html import _short, embedded, machines, runs, status, write
 from zobench.report.sheet import Sheet, without_blanks
 from zobench.result import Facts, Outcome
 
