@@ -73,7 +73,7 @@ def test_two_installations_of_zobench_are_compared(tmp_path: Path) -> None:
     matrix = tmp_path / "tiny.toml"
     base = 'model = "opt-tiny"\nseq_len = 16\nsteps = 4\nwarmup = 1\n'
     matrix.write_text(f'[base]\n{base}[[variants]]\nengine = "resident"\n')
-    command = [str(ROOT / "action" / "compare"), zobench, zobench, str(matrix), "2", "100%", str(tmp_path / "out")]
+    command = [str(ROOT / "action" / "compare"), zobench, zobench, str(matrix), "1", "100%", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     comment = (tmp_path / "out" / "comment.md").read_text()

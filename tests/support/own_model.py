@@ -23,11 +23,11 @@ def changes_for(runner: Path, folder: Path) -> dict[str, str]:
     return {"model": str(folder / "mine")}
 
 
-def packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets small models of the same kinds stand for those of packages, as if they were added."""
-    layers = 30  # as SmolLM2-135M has
+def packages(folder: Path, monkeypatch: pytest.MonkeyPatch, layers: int = 30) -> None:
+    """Lets small models of the same kinds stand for those of packages, as if they were added; ``layers``: of each, by
+    default SmolLM2-135M's."""
     LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, **SMALL)).save_pretrained(folder / "smollm2-135m")
-    gemma = Gemma3TextConfig(num_hidden_layers=18, **SMALL)
+    gemma = Gemma3TextConfig(num_hidden_layers=layers, **SMALL)
     Gemma3ForCausalLM(gemma).save_pretrained(folder / "gemma3-270m")
     monkeypatch.setattr(packaged, "file_of", lambda model: folder / model.short)
     monkeypatch.setattr(gguf, "converted", lambda file: file)

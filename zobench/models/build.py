@@ -64,7 +64,9 @@ def _empty_parameters() -> Iterator[None]:
     def emptied(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         if parameter is None or parameter.is_meta:  # a tied one is there already
             return None
-        return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+        empty = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+        empty._is_hf_initialized = True  # type: ignore[attr-defined]  # so transformers draws no values for it
+        return empty
 
     hook = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
     try:
