@@ -11,7 +11,10 @@ import torch
 
 pytest.register_assert_rewrite("tests.support")
 
-from tests.support.thinned import left_out  # noqa: E402  # after what says that its asserts are rewritten
+from tests.support import normals  # noqa: E402  # after what says that its asserts are rewritten
+from tests.support.thinned import left_out  # noqa: E402
+
+normals.draw_once()
 
 hypothesis.settings.register_profile("no-deadline", deadline=None)
 hypothesis.settings.load_profile("no-deadline")

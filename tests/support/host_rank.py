@@ -12,6 +12,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from transformers import OPTConfig, OPTForCausalLM
 
+from tests.support import normals
 from tests.support.streams import batches_of
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.engine.base import Position
@@ -196,6 +197,7 @@ def main():
         return
     with join(spec) as world:
         if told["cases"]:
+            normals.draw_once()
             ways = {"run": run, "resumed": resumed}
             cases = enumerate(told["cases"])
             results = [ways[case.get("way", "run")](case, number, out, world.device) for number, case in cases]

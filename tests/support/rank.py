@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from tests.support import normals
 from tests.support.streams import batches_of
 from zobench import Engine, EngineConfig, RunSpec, methods, models
 from zobench.models import weights
@@ -35,6 +36,7 @@ def adds_up_to_what_is_gathered(world):
 def main():
     cases, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     told, sent = [], []
+    normals.draw_once()
     with join(RunSpec(**cases[0]["spec"])) as first:
         rank, reduced = first.rank, adds_up_to_what_is_gathered(first)
         for number, case in enumerate(cases):

@@ -105,11 +105,15 @@ class RandomWeights(Weights):
         key = (out.dtype, out.device, std)
         with self._lock:  # several threads fill at once, and one pool serves them all
             if key not in self._pools:
-                # NumPy, because torch's CPU and CUDA generators draw different numbers from one seed
-                normals = np.random.default_rng(self._seed).standard_normal(POOL, dtype=np.float32)
-                normals *= std
-                self._pools[key] = torch.from_numpy(normals).to(out.dtype).to(out.device)
+                self._pools[key] = _normals(self._seed, std).to(out.dtype).to(out.device)
             return self._pools[key]
+
+
+def _normals(seed: int, std: float) -> Tensor:
+    """The pool of a seed, drawn by NumPy, because torch's CPU and CUDA generators draw different numbers from one."""
+    normals = np.random.default_rng(seed).standard_normal(POOL, dtype=np.float32)
+    normals *= std
+    return torch.from_numpy(normals)
 
 
 class ModelWeights(Weights):
