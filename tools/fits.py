@@ -1,5 +1,5 @@
 """``python -m tools.fits`` prints the tables of docs/fits.md; ``--write`` puts them there and into
-``zobench/cost/fits.csv``, which the report draws."""
+``zobench/report/fits.csv``, which the report draws."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zobench.cost import hardware
 from zobench.cost.choices import TargetMachine, choices
-from zobench.cost.fits import DATA, GPUS, HOSTS, MODELS, Fit, cautions, heading
+from zobench.report.fits import DATA, GPUS, HOSTS, MODELS, Fit, cautions, heading
 
 PAGE = Path(__file__).parents[1] / "docs" / "fits.md"
 BEGIN = "<!-- fits: begin -->\n"

@@ -1,6 +1,6 @@
 """Two steps beside a checkpoint on a virtual clock: the savers' own schemes, whose copies and files take no bytes.
 
-``python -m tools.timelines`` writes the file of :mod:`zobench.cost.timelines`, which the report draws
+``python -m tools.timelines`` writes the file of :mod:`zobench.report.recorded`, which the report draws
 where nothing was recorded.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zobench.cost import hardware, timelines
+from zobench.cost import hardware
 from zobench.cost.gpu import STEPS
 from zobench.cost.hardware import Gpu
 from zobench.durable.savers.background import BackgroundSaver, Copy
@@ -26,6 +26,7 @@ from zobench.durable.savers.journal import JournalSaver
 from zobench.engine.transfers.lanes import Event
 from zobench.engine.weights.blocks import Unit
 from zobench.finetune.virtual import VirtualRun, virtual_step
+from zobench.report import recorded
 from zobench.runspec import RunSpec
 
 
@@ -76,7 +77,7 @@ class _OnClock(BackgroundSaver):
             start = max(now, self._copied, lanes.awaited)
             self._copied = start + copy.data.numel() / self.run.device.pageable
             begin = max(self._copied, self._written)
-            self._written = begin + copy.data.numel() / timelines.DISK
+            self._written = begin + copy.data.numel() / recorded.DISK
             copy.done = _Done(self.run, self._copied)
             block = block_of(self.engine, copy.unit)
             self.events += [("copy", "copy", block, start, self._copied), ("save", "save", block, begin, self._written)]
@@ -101,7 +102,7 @@ class _Sync(BlockingSaver):
         for unit in self.run.engine.units:
             first, last = part(self.run.engine, unit, self.target) if unit.changed else (0, 0)
             start = self.run.now
-            self.run.lanes.spend((last - first) / timelines.DISK)
+            self.run.lanes.spend((last - first) / recorded.DISK)
             if last > first:
                 self.events.append(("save", "save", block_of(self.run.engine, unit), start, self.run.now))
 
@@ -136,15 +137,15 @@ def _unexpected(text: str) -> None:
 
 def made(form: Mapping[str, Any]) -> list[Event]:
     """One of the stored timelines, made anew."""
-    spec, device = timelines.spec_of(form), hardware.load(timelines.GPU)
+    spec, device = recorded.spec_of(form), hardware.load(recorded.GPU)
     events = virtual_step(spec, device).timeline if spec.checkpoint == "none" else timeline(spec, device)
     return [(lane, kind, block, round(start, 6), round(end, 6)) for lane, kind, block, start, end in events]
 
 
 def main() -> None:
     """Writes the file."""
-    rows = map(json.dumps, map(made, timelines.FORMS))
-    timelines.DATA.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
+    rows = map(json.dumps, map(made, recorded.FORMS))
+    recorded.DATA.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.support.campaigns import HEAD, MATRIX, PART
-from zobench.execute import idle, plan, process
+from zobench.execute import plan, process
 from zobench.result import Result
 from zobench.result.repeats import number_of, pairs
 from zobench.runspec import RunSpec
+from zobench.session import campaigns
 from zobench.store import Store
 
 TEXT = HEAD + PART.format("first") + PART.format("second") + "repeats = 2\naxes = { seed = [0, 7] }\ninclude = []\n"
@@ -26,7 +27,7 @@ def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (here / "campaigns").mkdir()
     (here / "runners" / "mine.toml").write_text(MATRIX.replace("[0, 1]", "[0, 3]"))
     (here / "campaigns" / "c.toml").write_text(TEXT)
-    monkeypatch.setattr(idle, "disturbance", lambda device, seconds: "")
+    monkeypatch.setattr(campaigns, "disturbance", lambda device, seconds: "")
     return here
 
 
@@ -142,7 +143,7 @@ def test_a_failed_cell_is_tried_again_only_if_that_is_asked_for(
 def test_a_busy_machine_is_refused_in_one_line_unless_it_is_allowed(
     mine: Path, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle, "disturbance", lambda device, seconds: "other processes keep 1.5 cores busy")
+    monkeypatch.setattr(campaigns, "disturbance", lambda device, seconds: "other processes keep 1.5 cores busy")
     code, _, err = zobench("campaign", "c")
     assert (code, cells) == (2, [])
     assert err.splitlines()[-1] == (

@@ -13,9 +13,9 @@ import zobench
 from tests.support import contest as support
 from tests.support.campaigns import HEAD, MATRIX, PART
 from zobench import RunSpec, Session, Store
-from zobench.execute import idle
 from zobench.result import Result
 from zobench.result.repeats import number_of
+from zobench.session import campaigns
 from zobench.session.monitor import Monitor
 
 
@@ -39,7 +39,7 @@ def recipes(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder, text in (("runners", MATRIX), ("campaigns", HEAD + PART.format("first"))):
         (here / folder).mkdir()
         (here / folder / "mine.toml").write_text(text)
-    monkeypatch.setattr(idle, "disturbance", lambda device, seconds: "")
+    monkeypatch.setattr(campaigns, "disturbance", lambda device, seconds: "")
     return here
 
 

@@ -11,11 +11,12 @@ import torch
 from tests.support.rates import CALIBRATION
 from tools import fits as written_fits
 from zobench import models
-from zobench.cost import choices, fits, footprint, gpu, hardware, interval, local, seconds
+from zobench.cost import choices, footprint, gpu, hardware, interval, local, seconds
 from zobench.cost.choices import TargetMachine
 from zobench.cost.seconds import Rates
 from zobench.engine.transfers.lanes import VirtualLanes
 from zobench.engine.transfers.pipeline import Pipeline
+from zobench.report import fits
 from zobench.runspec import RunSpec
 
 LANES = {"compute": 3.0, "update": 0.5, "upload": 2.0, "offload": 2.5, "head": 4.0}

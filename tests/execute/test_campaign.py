@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.rates import RATES
-from zobench.execute import campaign, idle
+from zobench.execute import campaign
 from zobench.execute.plan import Limits, Plan, decide
 from zobench.recipes.campaign import Part, PartOn
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.runspec import RunSpec
+from zobench.session import campaigns
 
 ROOM = Limits(device_bytes=None, host_bytes=2**40, disk_bytes=2**40)
 CELLS = [RunSpec(model="opt-tiny", seq_len=32, seed=seed).resolve("cpu") for seed in range(3)]
@@ -102,8 +103,8 @@ def test_a_machine_is_busy_if_it_is_whenever_it_is_watched(
         def cores(self) -> float | None:
             return rest.pop(0)
 
-    monkeypatch.setattr(idle, "Neighbours", Watch)
-    assert idle.lasting_disturbance("cpu", seconds=0, tries=3) == told
+    monkeypatch.setattr(campaigns, "Neighbours", Watch)
+    assert campaigns.lasting_disturbance("cpu", seconds=0, tries=3) == told
     assert rest == []
 
 
@@ -116,8 +117,8 @@ def test_another_process_on_the_gpu_is_a_disturbance(monkeypatch: pytest.MonkeyP
             known: dict[str, dict[int, int | None]] = {"GPU-b": {4711: 3}, "GPU-a": {}}
             return known.get(self._uuid)
 
-    monkeypatch.setattr(idle, "DeviceReader", Reader)
-    monkeypatch.setattr(idle, "gpu_uuids", lambda: ("GPU-a", "GPU-b", "GPU-c"))
-    told = [idle.disturbance(f"cuda:{number}", seconds=0) for number in range(4)]
+    monkeypatch.setattr(campaigns, "DeviceReader", Reader)
+    monkeypatch.setattr(campaigns, "gpu_uuids", lambda: ("GPU-a", "GPU-b", "GPU-c"))
+    told = [campaigns.disturbance(f"cuda:{number}", seconds=0) for number in range(4)]
     assert told == ["", "another process uses the GPU (pid 4711)", "", ""]
-    assert idle.lasting_disturbance("cuda:1", seconds=0) == told[1]
+    assert campaigns.lasting_disturbance("cuda:1", seconds=0) == told[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zobench.machine.texts import DEEPEST, json_of, toml_of
+from zobench.machine.texts import DEEPEST, first_line, json_of, toml_of
 
 TOO_DEEP = "^lists and sections must be nested 50 levels at most, but are more; mend the file$"
 
@@ -33,3 +33,12 @@ def test_what_is_no_json_is_one_line(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r".") as error:
         json_of(text)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(OSError("\n no such repository \nsee the log"), "no such repository "), (OSError(), "OSError"),
+     (ValueError(" \n"), "ValueError")],
+)  # fmt: skip
+def test_the_first_line_or_the_type(error: Exception, line: str) -> None:
+    assert first_line(error) == line

@@ -248,7 +248,8 @@ def test_any_chart_can_be_drawn(one: Chart) -> None:
 
 def test_what_fits_where_is_drawn_from_the_file_that_the_docs_have() -> None:
     """Every number of the page is a mark, predicted; what fits nowhere says so; a GPU with a caution is marked."""
-    from zobench.cost import fits, hardware
+    from zobench.cost import hardware
+    from zobench.report import fits
     from zobench.report.fits import UNFIT, artifact
 
     made = artifact()

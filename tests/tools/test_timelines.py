@@ -8,11 +8,12 @@ import pytest
 
 from tools import timelines as written
 from tools.timelines import timeline
-from zobench.cost import hardware, timelines
+from zobench.cost import hardware
 from zobench.models import checked
+from zobench.report import recorded
 from zobench.runspec import RunSpec
 
-CARD = hardware.load(timelines.GPU)
+CARD = hardware.load(recorded.GPU)
 
 
 def events(kind: str, **fields: Any) -> list[Any]:
@@ -30,11 +31,11 @@ def ends(found: list[Any], kind: str) -> dict[int, list[tuple[float, float]]]:
 
 def test_the_stored_timelines_are_made_by_the_engine_as_it_is() -> None:
     """One of them anew: the others come out of the same program."""
-    assert len(timelines.stored()) == len(timelines.FORMS)
-    number = next(k for k, form in enumerate(timelines.FORMS) if form.get("checkpoint") == "async")
-    made = written.made(timelines.FORMS[number])
-    assert [event[:3] for event in made] == [event[:3] for event in timelines.stored()[number].events]
-    pairs = zip(made, timelines.stored()[number].events, strict=True)
+    assert len(recorded.stored()) == len(recorded.FORMS)
+    number = next(k for k, form in enumerate(recorded.FORMS) if form.get("checkpoint") == "async")
+    made = written.made(recorded.FORMS[number])
+    assert [event[:3] for event in made] == [event[:3] for event in recorded.stored()[number].events]
+    pairs = zip(made, recorded.stored()[number].events, strict=True)
     assert all(one[3:] == pytest.approx(other[3:], abs=2e-6) for one, other in pairs)
 
 

@@ -19,8 +19,8 @@ from zobench.cli import verdict as _verdict  # noqa: F401
 from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.cli.usage import Command
 from zobench.machine import files
-from zobench.machine.errors import shortened
 from zobench.machine.processes import end_with_launcher, leads
+from zobench.machine.texts import shortened
 from zobench.store import printable
 from zobench.version import __version__
 

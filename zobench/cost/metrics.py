@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from zobench import models
 from zobench.cost.budget import moved_bytes
-from zobench.cost.equation4 import predicted_step
-from zobench.cost.seconds import floor_share, link_rate
+from zobench.cost.seconds import floor_share, link_rate, predicted_step
 from zobench.result import Result
 from zobench.result.quantity import Quantity
 from zobench.store import measured

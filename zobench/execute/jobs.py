@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from zobench.execute.plan import is_settled
-from zobench.machine.errors import first_line
 from zobench.machine.files import replace
-from zobench.machine.texts import json_of
+from zobench.machine.texts import first_line, json_of
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.store import Store

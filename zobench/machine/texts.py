@@ -1,5 +1,5 @@
-"""JSON and TOML that may come from anybody: what no reader could take is a ``ValueError`` of one line. Quantities as
-text."""
+"""JSON and TOML that may come from anybody: what no reader could take is a ``ValueError`` of one line. Quantities, and
+what another library's error says, as text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ DEEPEST = 50
 
 LARGEST = 1_000_000
 """Characters of a TOML file, which people write: tomllib takes seconds for more."""
+LONGEST, _END = 1_500, 300
+"""Characters of an error on the terminal, and how many of them its end, which tells the remedy, has."""
 _BLANKS = " \t\r\n\v\f\x00\xa0\u200b\u3000\ufeff"
 
 
@@ -87,3 +89,14 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of the error's text; of one without a text, its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def shortened(text: str) -> str:
+    """``text`` on one line, without the middle of a long one: a value that it quotes may have a million characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - _END]} ... {text[-_END:]}"

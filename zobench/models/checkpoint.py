@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from zobench.machine.errors import first_line
-from zobench.machine.texts import json_of
+from zobench.machine.texts import first_line, json_of
 from zobench.models import compressed, source
 from zobench.models.identity import CONFIG, INDEX, SINGLE
 

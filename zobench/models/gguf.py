@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zobench.machine.errors import first_line
 from zobench.machine.locks import locked
+from zobench.machine.texts import first_line
 from zobench.machine.waiting import telling
 from zobench.models import cache, identity
 

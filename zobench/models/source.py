@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from zobench.machine.errors import first_line
+from zobench.machine.texts import first_line
 from zobench.models import gguf, identity, packaged, published
 from zobench.models.registry import ARCHITECTURES, get, is_registered
 from zobench.runspec import RunSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from zobench.machine.errors import first_line
+from zobench.machine.texts import first_line
 from zobench.models.variants import of, weights_place
 from zobench.runspec import RunSpec
 

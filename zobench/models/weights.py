@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from zobench.machine.errors import first_line
+from zobench.machine.texts import first_line
 from zobench.models import checkpoint, compressed, identity, initialisation
 from zobench.models.checkpoint import TensorSource
 from zobench.models.initialisation import Rule

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.machine import files
-from zobench.machine.errors import first_line
-from zobench.machine.texts import json_of
+from zobench.machine.texts import first_line, json_of
 
 FOLDER = "ZOBENCH_CONFIG_DIR"
 """The environment variable of the folder of the user's configuration, in place of ~/.config/zobench."""

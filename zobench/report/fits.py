@@ -1,11 +1,17 @@
-"""The report's page of what fits where: models and GPUs as a heat map of predicted tokens per second, and as tables."""
+"""The report's page of what fits where: models and GPUs as a heat map of predicted tokens per second, and as tables.
+
+They are drawn from the file ``fits.csv`` that ``python -m tools.fits --write`` makes: each row is the best that
+``zobench plan`` finds for a model on a GPU with a given host.
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from zobench.cost import fits
-from zobench.cost.fits import Fit
+from zobench.cost import hardware
 from zobench.report.book import Artifact
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.sheet import CellText, Sheet, of_frame
@@ -13,37 +19,87 @@ from zobench.report.sheet import CellText, Sheet, of_frame
 NAME, TITLE = "what_fits_where", "What fits where: models and GPUs that nobody ran here"
 SOURCE = "predicted, not measured: fp16, one sequence of 2048 tokens, one GPU in a slot of its own PCIe generation"
 UNFIT = "does not fit"
+DATA = Path(__file__).with_suffix(".csv")
+MODELS = ("OPT-1.3B", "OPT-6.7B", "LLaMA2-7B", "Qwen3-8B", "OPT-13B", "OPT-30B", "Qwen3-32B", "OPT-66B", "OPT-175B")
+GPUS = ("t4", "rtx-3090", "rtx-4090", "rtx-5090", "v100", "l40s", "a100-80gb-sxm", "h100-sxm", "h200", "b200", "mi300x")
+HOSTS = (64, 512)
+"""Gigabytes of host memory."""
+STREAMED = "*"
+"""Marks a model of which blocks are streamed, because it does not fit whole."""
+CAUTIOUS = "†"
+"""Marks a GPU on which zobench may not run."""
+NONE = "·"
+"""Where no setting fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The best that was found for ``model`` on ``gpu`` with ``host`` gigabytes: tokens per second in fp16, one sequence
+    of 2048 tokens, None where no setting fits; the error that nine of ten held-out values stay within, as a share;
+    whether blocks are streamed."""
+
+    model: str
+    gpu: str
+    host: int
+    rate: float | None
+    share: float
+    streamed: bool
+
+    @property
+    def text(self) -> str:
+        """``~847*``."""
+        return NONE if self.rate is None else f"~{self.rate:.0f}{STREAMED * self.streamed}"
+
+
+def stored() -> list[Fit]:
+    """Those of the committed file."""
+    with DATA.open(encoding="utf-8", newline="") as file:
+        return [
+            Fit(row["model"], row["gpu"], int(row["host"]), float(row["rate"]) if row["rate"] else None,
+                float(row["share"]), row["streamed"] == "True")
+            for row in csv.DictReader(file)
+        ]  # fmt: skip
+
+
+def heading(gpu: str) -> str:
+    """The GPU's name, marked if its file has a caution."""
+    return gpu + CAUTIOUS * bool(hardware.load(gpu).caution)
+
+
+def cautions(gpus: Sequence[str] = GPUS) -> list[str]:
+    """A line for each GPU that is marked."""
+    return [f"{CAUTIOUS} {gpu}: {caution}." for gpu in gpus if (caution := hardware.load(gpu).caution)]
 
 
 def artifact() -> Artifact:
     """From the file that docs/fits.md is written with."""
     import pandas as pd
 
-    stored = fits.stored()
-    shares = sorted({fit.share for fit in stored})
+    fits = stored()
+    shares = sorted({fit.share for fit in fits})
     within = " to ".join(f"{100 * share:.1f} %" for share in (shares[0], shares[-1]))
-    marks = f"{fits.STREAMED}: blocks are streamed from host memory; {fits.NONE}: no setting fits."
+    marks = f"{STREAMED}: blocks are streamed from host memory; {NONE}: no setting fits."
     remarks = (
         "Tokens per second of the best settings that `zobench plan` finds for each.",
         f"Nine of ten held-out values of the papers' programs are within {within} of such predictions; zobench's own "
         "engine has never run on one of these GPUs (docs/predictions.md).",
-        *fits.cautions(),
+        *cautions(),
     )
     return Artifact(
         name=NAME, kind="figure", title=TITLE, paper="", runner="",
-        sheets=tuple(_sheet(host, stored, (marks, *remarks)) for host in fits.HOSTS), frame=pd.read_csv(fits.DATA),
-        charts=tuple(_chart(host, stored, remarks) for host in fits.HOSTS),
+        sheets=tuple(_sheet(host, fits, (marks, *remarks)) for host in HOSTS), frame=pd.read_csv(DATA),
+        charts=tuple(_chart(host, fits, remarks) for host in HOSTS),
     )  # fmt: skip
 
 
-def _chart(host: int, stored: Sequence[Fit], remarks: Sequence[str]) -> Chart:
-    rates = {(fit.model, fit.gpu): fit.rate for fit in stored if fit.host == host}
+def _chart(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Chart:
+    rates = {(fit.model, fit.gpu): fit.rate for fit in fits if fit.host == host}
     series = tuple(
-        Series(label=model, marks=tuple(_mark(rates[model, gpu]) for gpu in fits.GPUS), paper=(None,) * len(fits.GPUS))
-        for model in fits.MODELS
+        Series(label=model, marks=tuple(_mark(rates[model, gpu]) for gpu in GPUS), paper=(None,) * len(GPUS))
+        for model in MODELS
     )
     panel = Panel(
-        y_label="tokens/s, predicted", positions=tuple(map(fits.heading, fits.GPUS)), series=series, log_y=True,
+        y_label="tokens/s, predicted", positions=tuple(map(heading, GPUS)), series=series, log_y=True,
     )  # fmt: skip
     return Chart(
         name=f"{NAME}-{host}gb", kind="heatmap", title=f"What fits where with {host} GB of host memory", source=SOURCE,
@@ -55,14 +111,14 @@ def _mark(rate: float | None) -> Mark:
     return Mark(failure=UNFIT, source="predicted") if rate is None else Mark(value=rate, source="predicted")
 
 
-def _sheet(host: int, stored: Sequence[Fit], remarks: Sequence[str]) -> Sheet:
+def _sheet(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Sheet:
     import pandas as pd
 
-    texts = pd.Series({(fit.model, fit.gpu): _text(fit.text) for fit in stored if fit.host == host})
-    frame = texts.unstack().loc[list(fits.MODELS), list(fits.GPUS)].rename(columns=fits.heading).rename_axis("Model")
+    texts = pd.Series({(fit.model, fit.gpu): _text(fit.text) for fit in fits if fit.host == host})
+    frame = texts.unstack().loc[list(MODELS), list(GPUS)].rename(columns=heading).rename_axis("Model")
     title = f"What fits where with {host} GB of host memory"
     return of_frame(frame, label=f"{NAME}-{host}gb", title=title, source=SOURCE, heading="tokens/s", remarks=remarks)
 
 
 def _text(text: str) -> CellText:
-    return CellText(text=text, tone="blank" if text == fits.NONE else "predicted")
+    return CellText(text=text, tone="blank" if text == NONE else "predicted")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from zobench.cost import timelines as stored
+from zobench import models
 from zobench.cost.hardware import load as hardware_of
-from zobench.cost.timelines import Timeline
 from zobench.report.cells import meets
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.choice import dev_loss
 from zobench.report.plot import Plot, TimelinePanel, nothing
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, INCIDENTAL
+from zobench.runspec import FIELDS, INCIDENTAL, RunSpec
 from zobench.runspec.registries import METRICS
 from zobench.store import place_of
 
@@ -23,6 +26,41 @@ Curve = Mapping[float, tuple[float | None, float | None]]
 """Step, or forwards up to it -> (loss, accuracy as a share) on dev."""
 _ALIKE = ("model", "task", "shots", "train_size", "dev_size")
 """Fields in which the runs of one chart of curves agree; in all others they may differ, and the titles say in which."""
+DATA = Path(__file__).with_name("timelines.json")
+"""Timelines of steps that nobody ran, which are drawn where nothing was recorded; ``python -m tools.timelines`` writes
+them, with the real engine and savers on a virtual clock."""
+GPU, DISK = "a100-80gb-sxm", 3e9
+"""What they are for; bytes/s of the disk that checkpoints go to."""
+EVERY = 4
+"""Steps from one checkpoint to the next."""
+BASE: Mapping[str, Any] = {"model": "OPT-1.3B", "dtype": "fp32", "engine": "offload"}
+FORMS: tuple[Mapping[str, Any], ...] = (
+    {}, {"overlap": False}, {"fused_update": False},
+    *({"checkpoint": kind, "checkpoint_every": EVERY} for kind in ("async", "journal", "sync")),
+)  # fmt: skip
+"""What differs in each from :data:`BASE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Operations of one step of ``spec``, or of the two beside a checkpoint, as a run records them."""
+
+    spec: RunSpec
+    events: tuple[tuple[str, str, int, float, float], ...]
+
+
+def spec_of(form: Mapping[str, Any]) -> RunSpec:
+    """One of :data:`FORMS` as a cell."""
+    return models.checked(RunSpec.from_dict({**BASE, **form}), "cuda:0")
+
+
+@functools.cache
+def stored() -> tuple[Timeline, ...]:
+    """Those of the file, in the order of :data:`FORMS`."""
+    rows = json.loads(DATA.read_text(encoding="utf-8"))
+    return tuple(
+        Timeline(spec_of(form), tuple(tuple(event) for event in rows[number])) for number, form in enumerate(FORMS)
+    )
 
 
 def timelines(plot: Plot, results: Sequence[Result]) -> Charts:
@@ -125,7 +163,7 @@ def _events(rows: Iterable[Sequence[Any]], begin: float = 0.0) -> tuple[Event, .
 def _predicted_timeline(plot: Plot) -> Chart:
     """The figure of a timeline that nobody recorded: what is predicted of its panels, if anything is."""
     message = f"Nothing recorded yet: `zobench reproduce {plot.name}` records here what it can."
-    cases = {panel.title: run for panel in plot.panels for run in stored.stored() if meets(run.spec, panel.where)}
+    cases = {panel.title: run for panel in plot.panels for run in stored() if meets(run.spec, panel.where)}
     if not cases:
         return nothing(plot, message)
     panels = tuple(
@@ -133,11 +171,11 @@ def _predicted_timeline(plot: Plot) -> Chart:
         if panel.title in cases else Panel(title=panel.title, message="No timeline is predicted of this case.")
         for panel in plot.panels
     )  # fmt: skip
-    disk = f"; a checkpoint goes to a disk of {stored.DISK / 1e9:.0f} GB/s"
+    disk = f"; a checkpoint goes to a disk of {DISK / 1e9:.0f} GB/s"
     saves = disk if any(run.spec.checkpoint != "none" for run in cases.values()) else ""
     return Chart(
         name=plot.name, kind="timeline", title=plot.title, panels=panels,
-        source=f"Predicted for one {hardware_of(stored.GPU).name}, not measured: zobench's own engine on a virtual "
+        source=f"Predicted for one {hardware_of(GPU).name}, not measured: zobench's own engine on a virtual "
         f"clock, {shared(cases.values())}{saves}",
         remarks=(message, *filter(None, [plot.caption])),
     )  # fmt: skip

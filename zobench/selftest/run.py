@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from zobench.execute.process import child_environment
-from zobench.machine.errors import first_line
 from zobench.machine.processes import ended_by
+from zobench.machine.texts import first_line
 from zobench.measure.environment import environment
 from zobench.runspec import suggestion
 from zobench.runspec.registry import resolve

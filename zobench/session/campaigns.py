@@ -1,18 +1,24 @@
-"""A campaign on this machine: what is left of its parts, and their runs, each part when it fits the budget."""
+"""A campaign on this machine: what is left of its parts, and their runs, each part when it fits the budget and others
+leave the machine idle."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from zobench.cost.budget import price
 from zobench.execute import campaign as campaigns
-from zobench.execute import idle, plan, together
+from zobench.execute import plan, together
 from zobench.execute.campaign import Outlook
+from zobench.execute.plan import gpu_uuids
 from zobench.execute.sweep import Summary
 from zobench.machine.device import choose_device
 from zobench.machine.texts import duration
+from zobench.measure.observe import DISTURBING_CORES
+from zobench.measure.readers import DeviceReader
+from zobench.measure.threads import Neighbours
 from zobench.recipes.campaign import Campaign, PartOn
 from zobench.result import Result
 from zobench.runspec import suggestion
@@ -21,6 +27,11 @@ from zobench.session.machine import LocalMachine
 from zobench.session.matrices import MatrixSweep, SweepOptions, refuse_torchrun
 from zobench.session.selftest_first import selftest_first
 from zobench.store import Store
+
+WATCH_SECONDS = 3.0
+"""How long others are watched, or waited for."""
+TRIES = 5
+"""Watches of a machine that is busy, before it counts as such: what lasts a moment is over by then."""
 
 
 def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, more: bool = False) -> list[PartOn]:
@@ -48,6 +59,29 @@ def campaign_session(campaign: Campaign, store: Store, **settings: Any) -> Local
             "would take"
         ) from error
     return LocalMachine(store, campaign.device, **settings)
+
+
+def disturbance(device: str, seconds: float) -> str:
+    """What would disturb a measurement on ``device`` now, by as much as its result would say so, or ""."""
+    if device.startswith("cuda"):
+        uuids, index = gpu_uuids(), int(device.partition(":")[2] or 0)
+        others = DeviceReader(uuids[index], os.getpid()).processes() if index < len(uuids) else {}
+        return f"another process uses the GPU (pid {', '.join(map(str, others))})" if others else ""
+    neighbours = Neighbours()
+    time.sleep(seconds)
+    cores = neighbours.cores()
+    return "" if cores is None or cores <= DISTURBING_CORES else f"other processes keep {cores:.1f} cores busy"
+
+
+def lasting_disturbance(device: str, seconds: float = WATCH_SECONDS, tries: int = TRIES) -> str:
+    """The same, if it is still there after ``tries`` watches."""
+    why = ""
+    for number in range(tries):
+        if number and device.startswith("cuda"):
+            time.sleep(seconds)
+        if not (why := disturbance(device, seconds)):
+            break
+    return why
 
 
 class CampaignRun:
@@ -122,7 +156,7 @@ class CampaignRun:
 
     def _check_idle(self) -> None:
         """Raises ``ValueError`` if others use the machine, unless that was allowed."""
-        if not self._busy and (why := idle.lasting_disturbance(self._session.device)):
+        if not self._busy and (why := lasting_disturbance(self._session.device)):
             raise ValueError(f"a campaign needs an idle machine, but {why}; wait for them, or add busy=True (--busy)")
 
     def _run_part(self, outlook: Outlook, which: str, budget: float | None) -> Summary:

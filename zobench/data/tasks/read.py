@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.data.tasks.task import Example, Form, Task
-from zobench.machine.errors import first_line
+from zobench.machine.texts import first_line
 
 REVISIONS = {
     "nyu-mll/glue": "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c",
