@@ -13,7 +13,7 @@ from tests.support.published import RESULTS, written
 from tests.support.tables import EVIL, PAPER, TINY, result
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, publish
-from zobench.report.formats import macros
+from zobench.report.formats import latex
 from zobench.report.render import grids
 
 OWN = {'paper = "p"\n': "", 'artifact = "t1"\n': ""}
@@ -94,7 +94,7 @@ def test_a_machine_has_a_figure_of_its_own_and_figures_of_an_earlier_report_are_
 
 def test_every_number_has_a_macro_that_prints_it_as_the_table_does(few: Path) -> None:
     table: Any = artifacts.load("tiny")
-    text = macros.write([(table, grids(table, RESULTS, None, Reference(PAPER.rows[:1])))])
+    text = latex.macros([(table, grids(table, RESULTS, None, Reference(PAPER.rows[:1])))])
     numbers = dict(re.findall(r"\\zobenchset\{(.*?)\}\{(.*)\}", text))
     assert numbers == {
         "p-t1-m1-a-gpu-memory-box": "200",
@@ -109,8 +109,8 @@ def test_two_numbers_never_share_a_macro(few: Path) -> None:
     twice = dataclasses.replace(table, columns=(table.columns[0], dataclasses.replace(table.columns[0], header="a.")))
     other = dataclasses.replace(twice, columns=(twice.columns[0], dataclasses.replace(twice.columns[0], header="A!")))
     results = [result("M1")]
-    assert "p-t1-m1-a.-" in macros.write([(twice, grids(twice, results, None, Reference(())))])
-    same = macros.write([(other, grids(other, results, None, Reference(())))])
+    assert "p-t1-m1-a.-" in latex.macros([(twice, grids(twice, results, None, Reference(())))])
+    same = latex.macros([(other, grids(other, results, None, Reference(())))])
     assert same.count("p-t1-m1-a-gpu-memory-box}") == 1  # equal numbers may
 
 

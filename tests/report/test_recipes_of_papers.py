@@ -21,7 +21,7 @@ from zobench.report.artifacts import load, shows
 from zobench.report.cells import conditions, fill, is_meant
 from zobench.report.compose import measured_sheet, paper_sheet
 from zobench.report.facts import FactTable
-from zobench.report.formats import macros
+from zobench.report.formats import latex
 from zobench.report.plot import Plot
 from zobench.report.table import Table
 from zobench.result import Result
@@ -288,7 +288,7 @@ def test_the_one_value_that_the_paper_leaves_out_is_marked_as_inferred() -> None
     numbers = frames.of_cells(table, [(None, fill(table, [], REFERENCE))])
     marked = numbers[numbers["status"] == "inferred"]
     assert marked[["row", "column"]].to_numpy().tolist() == [["ZO-SGD", "SST2 aligned"]]
-    lines = macros.write([(table, [(None, fill(table, [], REFERENCE))])]).splitlines()
+    lines = latex.macros([(table, [(None, fill(table, [], REFERENCE))])]).splitlines()
     assert [line.partition("{*}")[0][-4:] for line in lines if "{*}" in line] == ["89.4"]
     assert any(line.startswith("% *: Inferred") for line in lines)
 

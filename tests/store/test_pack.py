@@ -24,7 +24,7 @@ from tests.support.stores import ENVIRONMENT, MACHINE, command
 from zobench import recipes
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.store import Store, text_of, without_place
-from zobench.store import unpack as module
+from zobench.store import merge as module
 from zobench.store.merge import merge
 from zobench.store.pack import implausible, pack, unfit
 from zobench.store.reading import parsed

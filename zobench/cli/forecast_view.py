@@ -256,8 +256,9 @@ def _footnote(target: TargetMachine | None) -> str:
 
 def tables(names: Sequence[str], predictions: Sequence[Prediction], gpu: Gpu, results: Path, form: str) -> str:
     """The matrix's tables: what is predicted of them, then what is stored, and the paper's values."""
-    from zobench.report import artifacts, predicted
+    from zobench.report import artifacts
     from zobench.report.forecasts import VALUES
+    from zobench.report.render import render_predicted
 
     screen, stored = console.answer_console(), Store(results).load()
     items = [table for name in names if (table := artifacts.laid_out(artifacts.load(name))) is not None]
@@ -265,7 +266,7 @@ def tables(names: Sequence[str], predictions: Sequence[Prediction], gpu: Gpu, re
     if not tables:
         _list(predictions)
     width, colored = max(console.NARROWEST, screen.width), console.is_colored(screen)
-    texts = [predicted.render(item, predictions, stored, form, width=width, color=colored) for item in tables]
+    texts = [render_predicted(item, predictions, stored, form, width=width, color=colored) for item in tables]
     notes = (*cautions([gpu]), _footnote(None))
     return "\n".join([*texts, *(textwrap.fill(note, width) for note in notes)]) + "\n"
 

@@ -17,9 +17,8 @@ from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
 from zobench.report.contest import ContestTable
-from zobench.report.draw import chart
+from zobench.report.draw import chart, pareto
 from zobench.report.facts import FactTable
-from zobench.report.pareto import pareto
 from zobench.report.plot import Plot, load_plot
 from zobench.report.recorded import curves, timelines
 from zobench.report.render import grids, of_machine, sheets, shown

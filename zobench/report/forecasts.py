@@ -23,9 +23,9 @@ from zobench.cost.published.errors import memory_share, papers_gpus, quantile
 from zobench.cost.published.memory import device_bytes
 from zobench.cost.published.seconds import step_seconds, throughput
 from zobench.cost.seconds import rates_of
-from zobench.recipes.reference import PAPERS
-from zobench.report.cells import Grid, TableCell, conditions, flat, is_meant, mapped, not_run
-from zobench.report.table import Table
+from zobench.recipes.reference import PAPERS, Reference
+from zobench.report.cells import Grid, TableCell, conditions, fill, flat, is_meant, mapped, meets, not_run
+from zobench.report.table import Table, TableRow
 from zobench.result import Facts, Result
 from zobench.runspec import RunSpec
 
@@ -179,3 +179,29 @@ def _of_cpu(table: Table, cell: TableCell, rates: Rates, results: Sequence[Resul
         return None
     seconds = estimate(spec, rates, results).step_seconds
     return replace(machine_predicts(spec, rates), step_seconds=seconds)
+
+
+def of_predictions(table: Table, predictions: Sequence[Prediction], reference: Reference) -> Grid:
+    """The cells of ``table`` with the predictions that belong in them; of rows that the paper does not have, those in
+    which any belongs."""
+
+    def shown(row: TableRow) -> TableRow:
+        places = [conditions(table, row, column) for column in table.columns]
+        wanted = any(meets(prediction.spec, where) for prediction in predictions for where in places)
+        return replace(row, extra=row.extra and not wanted)
+
+    whole = replace(table, rows=tuple(map(shown, table.rows)))
+    grid = fill(whole, [], reference)
+    return mapped(grid, lambda cell: replace(cell, forecast=_belonging(whole, cell, predictions)))
+
+
+def _belonging(table: Table, cell: TableCell, predictions: Sequence[Prediction]) -> Forecast | None:
+    """Of the predictions that belong in a cell the one with the values that the table names first."""
+    where = conditions(table, cell.row, cell.column)
+    fitting = [prediction for prediction in predictions if meets(prediction.spec, where)]
+    if cell.metric.name not in VALUES or not fitting or not is_meant(cell.row, cell.column):
+        return None
+    chosen = min(fitting, key=lambda fit: [where[name].index(getattr(fit.spec, name)) for name in sorted(where)])
+    needs = f"needs {chosen.device_bytes / 1e9:.1f} GB, by prediction; the GPU has {chosen.gpu.memory / 1e9:.1f} GB"
+    notes = (needs,) if cell.metric.name == "gpu_memory" and not chosen.fits else ()
+    return by_engine(chosen, cell.metric.name, fits=chosen.fits, notes=notes)

@@ -11,7 +11,7 @@ from pathlib import Path
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, frames, html, opening
 from zobench.report.book import Artifact, Book
-from zobench.report.formats import latex, macros, markdown
+from zobench.report.formats import latex, markdown
 from zobench.report.summary import Filled
 from zobench.result import Result
 
@@ -55,7 +55,7 @@ def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progr
     progress(PAGE, len(book.artifacts), len(book.artifacts))
     _write(out, SUMMARY, markdown.write(book.summary))
     _write(out, COMPARISON, comparison(filled))
-    _write(out, NUMBERS, macros.write((item.table, item.grids) for item in filled))
+    _write(out, NUMBERS, latex.macros((item.table, item.grids) for item in filled))
     _write(out, PAGE, html.write(book, images))
     return book
 

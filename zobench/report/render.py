@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from zobench.cost.gpu import Prediction
 from zobench.recipes.reference import Reference
 from zobench.report import contest_sheets, facts, forecasts, frames
 from zobench.report.cells import Grid, fill, flat
@@ -49,6 +50,19 @@ def render(
         raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, (*FORMATS, 'parquet'))}")
     shown_sheets, numbers = shown(item, results, machine, reference or Reference.load())
     return frames.csv(numbers()) if fmt == "csv" else WRITERS[fmt](shown_sheets, width, color)
+
+
+def render_predicted(
+    table: Table, predictions: Sequence[Prediction], stored: Sequence[Result], form: str, *, width: int, color: bool
+) -> str:
+    """``table`` as ``predictions`` have it, then as it was measured in ``stored`` and as the papers have it."""
+    if form not in WRITERS:
+        raise ValueError(f"unknown format {form!r}; {suggestion(form, WRITERS)}")
+    reference = Reference.load()
+    grid = forecasts.of_predictions(table, predictions, reference)
+    first = [predicted_sheet(table, grid)] if any(cell.forecast for cell in flat(grid)) else []
+    others = sheets(table, grids(table, stored, None, reference, foretold=False))
+    return WRITERS[form]([*first, *others], width, color)
 
 
 def shown(

@@ -1,16 +1,33 @@
-"""Merges stores: every readable run ends up in one folder, and of two runs of a cell the better one."""
+"""Merges stores, or archives of them, which may come from anyone: every readable run ends up in one folder, and of two
+runs of a cell the better one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gzip
+import io
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from zobench.result import Result
 from zobench.result.repeats import number_of
-from zobench.store import Store, machine_of
+from zobench.store.files import Store, machine_of
+from zobench.store.pack import ENDING, unfit
+from zobench.store.reading import LARGEST, parsed
 from zobench.store.sendable import sendable
-from zobench.store.unpack import runs_of
+
+_MEMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}/[A-Za-z0-9_][A-Za-z0-9._-]{0,249}\.json")
+_MOST, _MANY = 256 << 20, 20_000
+"""Bytes and files of an archive: a small one can hold much more than what it takes itself."""
+_NAME = 64 << 10
+"""Bytes of the header of a long name, which tarfile reads whole."""
+_HEADERS = 2 * _NAME
+"""Bytes of an archive before a file of it: its header, that of its name, and what tarfile reads ahead."""
+_PROBLEMS = 10
+"""Files of an archive that are no runs, after which the rest of it is not read."""
 
 
 @dataclass(kw_only=True)
@@ -38,7 +55,7 @@ def merge(sources: Sequence[Path], into: Path, *, keep_text: bool = False) -> Me
     merged, target = Merged(), Store(into)
     with target.lock():
         for source in sources:
-            for result in runs_of(source, merged.problems, keep_text=keep_text):
+            for result in _runs_of(source, merged.problems, keep_text=keep_text):
                 _add(result, source, target, merged)
     return merged
 
@@ -75,3 +92,107 @@ def _worth(result: Result) -> tuple[bool, int, float]:
 
 def _summary(result: Result) -> str:
     return f"{result.outcome}, {len(result.measured_seconds)} steps"
+
+
+def _runs_of(source: Path, problems: list[str], *, keep_text: bool = False) -> Iterator[Result]:
+    """The runs in the folder ``source``, or in an archive that :func:`zobench.store.pack.pack` wrote.
+
+    An archive is looked through to its end, and its sizes are checked, before the first run is parsed. Of each run
+    only what may be sent is taken, texts only with ``keep_text``; what is no run or in doubt gets a line in
+    ``problems``, and after ten of them the rest is not read. A folder is one's own: its runs are only read. Raises
+    ``ValueError`` for what is no such archive.
+    """
+    if not source.name.endswith(ENDING):
+        store = Store(source)
+        yield from store.each()
+        problems += store.problems
+        return
+    for _ in _members(source):
+        pass  # _members checks each name and size as it passes, and the sum at the end
+    store, cut_off = Store(source), list[str]()
+    for name, content in _members(source):
+        path = source / name
+        result = store.believed(path, lambda content=content: parsed(content))  # type: ignore[misc]
+        if result is not None and (why := unfit(result, keep_text)):
+            store.add_problem(f"{path}: {why}")
+        elif result is not None:
+            yield sendable(result, keep_text)
+        if len(store.problems) == _PROBLEMS:
+            cut_off = [f"{source}: the rest of it, after {_PROBLEMS} files that are no runs"]
+            break
+    problems += [*store.problems, *cut_off]
+
+
+class _RefusedError(Exception):
+    """What an archive must hold, and that this one does not."""
+
+    @classmethod
+    def name(cls, member: str) -> _RefusedError:
+        return cls(f"files MACHINE/NAME.json alone, but has {member[:80]!r}")
+
+    @classmethod
+    def size(cls) -> _RefusedError:
+        return cls(f"at most {_MANY:,} runs of {_MOST >> 20} MiB in all, but has more; send them in parts")
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a plain file, or of its long name; others are refused before anything of theirs is read."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        header = super().frombuf(buf, encoding, errors)
+        is_name = header.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME) and header.size <= _NAME
+        if not (is_name or header.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
+            raise _RefusedError.name(header.name)
+        return header
+
+
+class _Counted(io.RawIOBase):
+    """An archive's bytes, counted as tarfile asks for them: of headers alone it would read any number.
+
+    ``until``: how many may be read by now.
+    """
+
+    def __init__(self, squeezed: gzip.GzipFile) -> None:
+        self._squeezed, self.count, self.until = squeezed, 0, _HEADERS
+
+    def read(self, size: int = -1) -> bytes:
+        """The next ``size`` bytes. Raises :class:`_RefusedError` for more than an archive may have here, or in all."""
+        data = self._squeezed.read(size)
+        self.count += len(data)
+        if self.count > _MOST:
+            raise _RefusedError.size()
+        if self.count > self.until:
+            raise _RefusedError(f"names of {_NAME >> 10} KiB at most, but has a longer header")
+        return data
+
+
+def _members(source: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file of an archive. Raises ``ValueError``, one line, for what is no archive of runs."""
+    try:
+        # tarfile's own gzip takes an archive that was cut off between two files for a whole one, and checks no sum
+        with gzip.open(source) as squeezed:
+            counted = _Counted(squeezed)
+            yield from _read(counted)
+            counted.until = _MOST
+            while counted.read(1 << 20):
+                pass  # gzip compares the sum of all once it has read the end
+    except _RefusedError as error:
+        raise ValueError(f"{source} must hold {error}") from error
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
+        raise ValueError(f"{source} must be an archive of `zobench results --pack`, but {error}") from error
+
+
+def _read(counted: _Counted) -> Iterator[tuple[str, bytes]]:
+    """The files of an archive. Raises :class:`_RefusedError` for others, and for too large ones, before they are read;
+    ``ValueError`` or ``TarError`` for what is no archive."""
+    with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Header) as tar:
+        for count, member in enumerate(tar, 1):
+            if not _MEMBER.fullmatch(member.name):
+                raise _RefusedError.name(member.name)
+            if not 0 <= member.size <= LARGEST or count > _MANY:
+                raise _RefusedError.size()
+            counted.until = counted.count + member.size + _HEADERS
+            content = tar.extractfile(member)
+            assert content is not None  # of a regular file there is one
+            yield member.name, content.read()

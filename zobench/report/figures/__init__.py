@@ -33,13 +33,13 @@ def draw(chart: Chart) -> Figure:
     """
     _check(chart)
     try:
-        from zobench.report.figures import page, style
+        from zobench.report.figures import layout, style
     except ImportError as error:
         if error.name != "matplotlib":
             raise
         raise ImportError("a figure needs matplotlib, but it is not installed; pip install 'zobench[report]'") from None
     with style.context(_key(chart)):
-        return page.figure(chart)
+        return layout.figure(chart)
 
 
 def save(chart: Chart, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:

@@ -10,8 +10,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from zobench.report.chart import Mark, Panel, Series
 from zobench.report.figures import scales, style
-from zobench.report.figures.layout import Fit, Frame
-from zobench.report.figures.marks import Legend, paper_marker
+from zobench.report.figures.scales import Fit, Frame, Legend, paper_marker
 
 HEIGHT = 122.0
 

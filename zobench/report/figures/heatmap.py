@@ -16,8 +16,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from zobench.report.chart import Mark, Panel
 from zobench.report.figures import scales, style
-from zobench.report.figures.layout import Fit, Frame
-from zobench.report.figures.marks import cross
+from zobench.report.figures.scales import Fit, Frame, cross
 from zobench.report.sheet import rounded
 
 _EMPTY: dict[str, Any] = {"edgecolor": "#BBBBBB", "hatch": "xxxxxx", "linewidth": 0}

@@ -8,8 +8,9 @@ labels that wrap, so it is executed three times.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,11 +20,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 
 from zobench.report.chart import Chart, Panel
-from zobench.report.figures import style
-from zobench.report.figures.marks import Legend
+from zobench.report.figures import bars, heatmap, lines, pareto, style, timeline
+from zobench.report.figures.scales import Fit, Frame, Legend
 
-Fit = Callable[[], None]
-"""What is left to do once an axes' width is known; may be called again when it changes."""
+_KINDS: dict[str, ModuleType] = {
+    "bars": bars, "lines": lines, "heatmap": heatmap, "timeline": timeline, "pareto": pareto,
+}  # fmt: skip
+_AROUND = 48.0
+"""Points that the labels of one panel's y axis take, about."""
 
 MARGIN = 4.0
 """Around the figure and between its parts."""
@@ -32,17 +36,6 @@ _SPARE = 200.0
 """Added to a figure's height before it is known: axes without any height would not be laid out."""
 _HANDLE, _BETWEEN = 20.0, 10.0
 """Of a legend's row: what stands before a label, and between entries."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What a kind of figure draws with: the axes of one panel, the look of its series, the whole figure's legend."""
-
-    axes: Axes
-    panel: Panel
-    chart: Chart
-    looks: tuple[style.Swatch, ...]
-    legend: Legend
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +48,41 @@ class Cell:
     names: tuple[str, str, str]
 
 
-def blank(width: float) -> Figure:
-    """An empty figure whose pixels are points."""
-    figure = Figure(figsize=(width / 72, 4), dpi=72, facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
+def figure(chart: Chart) -> Figure:
+    """The figure of a checked ``chart``, with a remark for each panel that has nothing to draw; call it with the look
+    of :func:`zobench.report.figures.style.context`."""
+    kind, panels = _KINDS[chart.kind], chart.drawn
+    width, columns = _size(chart.kind, panels)
+    whole, legend = Figure(figsize=(width / 72, 4), dpi=72, facecolor="white"), Legend()  # whose pixels are points
+    FigureCanvasAgg(whole)
+    looks = style.swatches(chart)
+    heights = [kind.height(panel, width / columns - _AROUND) for panel in panels]
+    if columns > 1:
+        grid = whole.add_gridspec(1, columns, width_ratios=[kind.need(panel) for panel in panels])
+    else:
+        grid = whole.add_gridspec(len(panels), 1, height_ratios=heights)
+    cells = []
+    for i, panel in enumerate(panels):
+        axes = whole.add_subplot(grid[i])
+        fit = kind.paint(Frame(axes, panel, chart, looks[i], legend))
+        names = axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()
+        cells.append(Cell(axes, heights[i], fit, names))
+    rows = [cells[i : i + columns] for i in range(0, len(cells), columns)]
+    _arrange(whole, rows, chart.title, legend, (*chart.remarks, *chart.lacking, chart.source))
+    return whole
 
 
-def arrange(figure: Figure, rows: Sequence[Sequence[Cell]], title: str, legend: Legend, foot: Sequence[str]) -> None:
+def _size(kind: str, panels: tuple[Panel, ...]) -> tuple[float, int]:
+    """Width of the figure, and panels in a row: a column of a paper if that holds them, else the page, else stacked."""
+    needed = sum(_KINDS[kind].need(panel) + _AROUND for panel in panels)
+    labels = dict.fromkeys(series.label for panel in panels for series in panel.series)
+    named = sum(style.width(label) + 30 for label in labels)
+    if kind == "timeline" or needed > style.PAGE:
+        return style.PAGE, 1
+    return style.COLUMN if needed <= style.COLUMN and named <= 3 * style.COLUMN else style.PAGE, len(panels)
+
+
+def _arrange(figure: Figure, rows: Sequence[Sequence[Cell]], title: str, legend: Legend, foot: Sequence[str]) -> None:
     """Places everything and sets the figure's height; the axes of ``rows`` stand in a grid of ``figure``."""
     width = figure.get_figwidth() * 72
     room = width - 2 * MARGIN

@@ -12,8 +12,7 @@ from matplotlib.patches import Patch
 
 from zobench.report.chart import Mark, Panel
 from zobench.report.figures import scales, style
-from zobench.report.figures.layout import Fit, Frame
-from zobench.report.figures.marks import Legend
+from zobench.report.figures.scales import Fit, Frame, Legend
 
 HEIGHT = 132.0
 DASHES, DOTS = (0, (2.6, 1.4)), (0, (1, 1.2))

@@ -13,7 +13,7 @@ from matplotlib.transforms import Bbox, BboxBase
 
 from zobench.report.chart import Panel
 from zobench.report.figures import scales, style
-from zobench.report.figures.layout import Fit, Frame
+from zobench.report.figures.scales import Fit, Frame
 
 HEIGHT = 250.0
 _LARGEST = 11.0

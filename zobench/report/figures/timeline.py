@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 from zobench.report.chart import Chart, Event, Panel
 from zobench.report.figures import scales, style
-from zobench.report.figures.layout import Fit, Frame
+from zobench.report.figures.scales import Fit, Frame
 
 ROW = 20.0
 _KNOWN = {

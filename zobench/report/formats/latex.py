@@ -1,11 +1,15 @@
-"""Sheets as LaTeX tables in the style of booktabs, all metrics side by side as the papers print them."""
+"""Sheets as LaTeX tables in the style of booktabs, all metrics side by side as the papers print them, and numbers as
+macros."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from zobench.report.sheet import CellText, Group, Sheet
+from zobench.report.cells import Grid, flat
+from zobench.report.compose import INFERRED
+from zobench.report.sheet import CellText, Group, Sheet, rounded
+from zobench.report.table import Table
 
 _ESCAPED = str.maketrans(
     {
@@ -36,6 +40,10 @@ _ESCAPED = str.maketrans(
 
 WIDEST = 8
 """Columns of numbers that stand side by side on a page."""
+_MACROS = r"""% Every number of the tables. In the preamble: \input{numbers.tex}; in the text: \zobench{<key>}.
+\providecommand{\zobench}[1]{\ifcsname zobench@#1\endcsname\csname zobench@#1\endcsname\else\textbf{??#1??}\fi}
+\providecommand{\zobenchset}[2]{\expandafter\def\csname zobench@#1\endcsname{#2}}
+"""
 
 
 def write(sheets: Iterable[Sheet]) -> str:
@@ -101,3 +109,29 @@ def _entry(entry: CellText) -> str:
     text = escape(f"{entry.text} {entry.detail}".rstrip())
     text = rf"\textcolor{{gray}}{{{text}}}" if entry.tone == "predicted" else text
     return text + (rf"\textsuperscript{{{','.join(map(str, entry.marks))}}}" if entry.marks else "")
+
+
+def macros(filled: Iterable[tuple[Table, Iterable[tuple[str | None, Grid]]]]) -> str:
+    """Definitions of all measured and reported values, each as its table prints it, one LaTeX macro per number:
+    ``\\zobench{zo2-table1-opt-13b-zo2-fp32-throughput-paper}``."""
+    numbers: dict[str, str] = {}
+    for table, grids in filled:
+        for machine, grid in grids:
+            for key, text in _numbers(table, machine, grid):
+                if numbers.setdefault(key, text) != text:
+                    raise ValueError(f"two numbers of {table.name} have the key {key!r}; rename a row or a column")
+    inferred = [f"% *: {INFERRED}"] if any(text.endswith("*") for text in numbers.values()) else []
+    lines = [*inferred, *(rf"\zobenchset{{{key}}}{{{escape(text)}}}" for key, text in numbers.items())]
+    return _MACROS + "".join(f"{line}\n" for line in lines)
+
+
+def _numbers(table: Table, machine: str | None, grid: Grid) -> Iterator[tuple[str, str]]:
+    for cell in flat(grid):
+        cell_key = f"{table.name}-{cell.row.header}-{cell.column.header}-{cell.metric.name}"
+        for source, value in ((machine, cell.value), ("paper", cell.paper_value), (f"{machine}-ratio", cell.ratio)):
+            if value is not None:
+                ratio = source is not None and source.endswith("-ratio")
+                text = f"{value:.3g}" if ratio else rounded(value / cell.metric.scale, cell.metric.format)
+                text += "*" if source == "paper" and cell.is_inferred else ""
+                key = re.sub(r"[^a-z0-9.]+", "-", f"{cell_key}-{source}".lower()).strip("-")
+                yield key, text
