@@ -28,13 +28,12 @@ def _offloads(run: Result) -> float | None:
 
 
 LINK_RATES = (
-    Quantity(
-        name="link_rate", key="upload_rate", value=measured.of_runs(_uploads), bounds=measured.runs_interval(_uploads),
-        per_run=True, base_unit="params/s", units=_RATE, absent=_NOT_ASKED, part="upload_seconds",
+    measured.per_run(
+        _uploads, name="link_rate", key="upload_rate", base_unit="params/s", units=_RATE, absent=_NOT_ASKED,
+        part="upload_seconds",
     ),
-    Quantity(
-        name="offload_rate", key="offload_rate", value=measured.of_runs(_offloads),
-        bounds=measured.runs_interval(_offloads), per_run=True, base_unit="params/s", units=_RATE, absent=_NOT_ASKED,
+    measured.per_run(
+        _offloads, name="offload_rate", key="offload_rate", base_unit="params/s", units=_RATE, absent=_NOT_ASKED,
         part="offload_seconds",
     ),
 )  # fmt: skip

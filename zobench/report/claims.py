@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from zobench.report.cells import Grid, TableCell
@@ -178,7 +178,7 @@ def _checked(
     *, extra: bool = False,
 ) -> CheckedClaim:  # fmt: skip
     checked = []
-    for header, cells in _lines(table, claim, grid, extra):
+    for header, cells in _lines(table, claim, grid, extra).items():
         if all(name in cells for name in claim.ratio):
             checked.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
     lines = table.rows if _by_column(table, claim) else [column for column in table.columns if column.minus is None]
@@ -191,22 +191,17 @@ def _by_column(table: Table, claim: Claim) -> bool:
     return claim.ratio[0] in [column.header for column in table.columns]
 
 
-def _lines(table: Table, claim: Claim, grid: Grid, extra: bool) -> list[tuple[str, dict[str, TableCell]]]:
+def _lines(table: Table, claim: Claim, grid: Grid, extra: bool) -> Mapping[str, Mapping[str, TableCell]]:
     """The cells of the claim's metric: per row by column, or per column by row; only those that the claim means, and of
     these the extra ones or all others."""
-    j = [metric.name for metric in table.metrics].index(claim.metric)
-    if _by_column(table, claim):
-        by_row: list[Sequence[TableCell]] = [row[j] for row in grid if row[j][0].row.extra == extra]
-        lines = [(cells[0].row.header, {cell.column.header: cell for cell in cells}) for cells in by_row]
-    else:
-        by_row = [row[j] for row in grid if not row[j][0].row.extra]
-        columns = [
-            cells
-            for cells in zip(*by_row, strict=True)
-            if cells[0].column.extra == extra and cells[0].column.minus is None
-        ]
-        lines = [(cells[0].column.header, {cell.row.header: cell for cell in cells}) for cells in columns]
-    return [(header, cells) for header, cells in lines if not claim.only or header in claim.only]
+    j, by_column = [metric.name for metric in table.metrics].index(claim.metric), _by_column(table, claim)
+    lines: dict[str, dict[str, TableCell]] = {}
+    for cell in (cell for row in grid for cell in row[j]):
+        line, across = (cell.row, cell.column) if by_column else (cell.column, cell.row)
+        is_meant = by_column or not (cell.row.extra or cell.column.minus)
+        if is_meant and line.extra == extra and (not claim.only or line.header in claim.only):
+            lines.setdefault(line.header, {})[across.header] = cell
+    return lines
 
 
 def bounds(claim: Claim) -> str:

@@ -305,13 +305,7 @@ def judge_pairs(ratio: Ratio, tolerance: float) -> Judgement:
         return replace(unjudged, reason="one round tells nothing of chance; repeat them (--repeats 6)")
     if ratio.differs:
         return replace(unjudged, verdict=Verdict.FASTER if ratio.value < 1 else Verdict.SLOWER)
-    if _is_within(ratio.interval, tolerance):
-        return replace(unjudged, verdict=Verdict.SAME)
-    return replace(unjudged, reason=_UNSHOWN.format(100 * tolerance, "rounds"))
-
-
-def _is_within(interval: tuple[float, float], tolerance: float) -> bool:
-    return 1 / (1 + tolerance) <= interval[0] and interval[1] <= 1 + tolerance
+    return _within(unjudged, ratio.interval, tolerance, "rounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +319,6 @@ class Values:
 
 STEPS = Values("steps", "step times", "--set steps={}")
 PROCESSES = Values("processes", "processes", "--repeats {}")
-_UNSHOWN = "no difference is shown, nor that it is within {:.3g} %; measure more {}"
 
 
 def judge(a: Sequence[float], b: Sequence[float], tolerance: float, values: Values = STEPS) -> Judgement:
@@ -334,29 +327,29 @@ def judge(a: Sequence[float], b: Sequence[float], tolerance: float, values: Valu
     if not a or not b or min(*a, *b) <= 0:
         return Judgement(verdict=Verdict.AMBIGUOUS, reason="a side has no step times above 0")
     ratio, interval = statistics.median(b) / statistics.median(a), ranks.ratio_interval(a, b)
+    unjudged = Judgement(verdict=Verdict.AMBIGUOUS, ratio=ratio, interval=interval, values=values.name)
     if interval is None:
         reason = (
             f"{len(a)} against {len(b)} {values.times} cannot reach 5 %, whatever they are; measure at least "
             f"{ranks.LEAST} on each side ({values.more.format(ranks.LEAST)})"
         )
-        return Judgement(verdict=Verdict.AMBIGUOUS, ratio=ratio, reason=reason, values=values.name)
+        return replace(unjudged, reason=reason)
     probability, larger = ranks.rank_test(a, b)
-    verdict, reason = _verdict(probability, larger, ratio, interval, tolerance, values)
-    return Judgement(verdict=verdict, ratio=ratio, interval=interval, reason=reason, values=values.name)
-
-
-def _verdict(
-    probability: float, larger: float, ratio: float, interval: tuple[float, float], tolerance: float, values: Values
-) -> tuple[Verdict, str]:
+    if probability <= LEVEL and larger < 0.5 and ratio < 1:
+        return replace(unjudged, verdict=Verdict.FASTER)
+    if probability <= LEVEL and larger > 0.5 and ratio > 1:
+        return replace(unjudged, verdict=Verdict.SLOWER)
     if probability <= LEVEL:
-        if larger < 0.5 and ratio < 1:
-            return Verdict.FASTER, ""
-        if larger > 0.5 and ratio > 1:
-            return Verdict.SLOWER, ""
-        return Verdict.AMBIGUOUS, "the ranks differ, but the medians do not agree; look at the step times"
-    if _is_within(interval, tolerance):
-        return Verdict.SAME, ""
-    return Verdict.AMBIGUOUS, _UNSHOWN.format(100 * tolerance, values.name)
+        return replace(unjudged, reason="the ranks differ, but the medians do not agree; look at the step times")
+    return _within(unjudged, interval, tolerance, values.name)
+
+
+def _within(unjudged: Judgement, interval: tuple[float, float], tolerance: float, values: str) -> Judgement:
+    """The verdict where no difference is shown: SAME if the ``interval`` is within the ``tolerance``."""
+    if 1 / (1 + tolerance) <= interval[0] and interval[1] <= 1 + tolerance:
+        return replace(unjudged, verdict=Verdict.SAME)
+    reason = f"no difference is shown, nor that it is within {100 * tolerance:.3g} %; measure more {values}"
+    return replace(unjudged, reason=reason)
 
 
 def regressions(comparison: Comparison, limit: float) -> list[str]:

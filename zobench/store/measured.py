@@ -16,33 +16,25 @@ BYTES = {"MB": 2**20, "GB": 2**30}
 PERCENT = {"%": 0.01}
 
 
-def of_runs(value: Callable[[Result], float | None]) -> Callable[[Result], float | None]:
-    """The median of what each run has."""
+def per_run(of_run: Callable[[Result], float | None], **rest: Any) -> Quantity:
+    """What each process has its own of, ``of_run``: the median of those that have it, with its interval, which is None
+    for one run alone, or where one has no value."""
 
     def median(result: Result) -> float | None:
-        values = [number for run in result.runs if (number := value(run)) is not None]
+        values = [number for run in result.runs if (number := of_run(run)) is not None]
         return statistics.median(values) if values else None
 
-    return median
-
-
-def runs_interval(value: Callable[[Result], float | None]) -> Callable[[Result], Interval | None]:
-    """Of that median; None for one run alone, or where one has no value."""
-
     def interval(result: Result) -> Interval | None:
-        values = [number for run in result.runs if (number := value(run))]
+        values = [number for run in result.runs if (number := of_run(run))]
         return repeats_interval(values) if len(values) == len(result.runs) else None
 
-    return interval
+    return Quantity(value=median, bounds=interval, per_run=True, **rest)
 
 
 def _bytes(name: str, key: str, of_run: Callable[[Result], float | None] | None = None, **rest: Any) -> Quantity:
     """Bytes that each process has: ``of_run``, or what is in its ``Result.memory`` under ``key``."""
     value = of_run or (lambda run: run.memory.get(key))
-    return Quantity(
-        name=name, key=key, value=of_runs(value), bounds=runs_interval(value), per_run=True, steady=True,
-        base_unit="bytes", units=BYTES, **rest,
-    )  # fmt: skip
+    return per_run(value, name=name, key=key, steady=True, base_unit="bytes", units=BYTES, **rest)
 
 
 def _score(name: str, point: str) -> Callable[[Result], float | None]:
@@ -180,36 +172,30 @@ def _seconds_to_target(run: Result) -> float | None:
 
 
 COSTS = (
-    Quantity(
+    per_run(
+        _joules_per_token,
         name="energy_per_token",
         key="energy_per_token_joules",
-        value=of_runs(_joules_per_token),
         base_unit="J/token",
         units={"J/token": 1, "mJ/token": 1e-3},
-        bounds=runs_interval(_joules_per_token),
-        per_run=True,
         about="Energy: of the GPU (NVML), on a CPU of its packages (RAPL), during the measured steps, by {unit}.",
         absent=("—", "no counter of energy could be read"),
     ),
-    Quantity(
+    per_run(
+        _cost,
         name="cost",
         key="cost_per_million_tokens",
-        value=of_runs(_cost),
         base_unit="1/1e6 tokens",
         units={"1/1e6 tokens": 1},
-        bounds=runs_interval(_cost),
-        per_run=True,
         about="Cost of a million tokens, in the currency of the price of an hour.",
         absent=("—", "no price of an hour was named (--price)"),
     ),
-    Quantity(
+    per_run(
+        _seconds_to_target,
         name="time_to_accuracy",
         key="seconds_to_accuracy",
-        value=of_runs(_seconds_to_target),
         base_unit="s",
         units={"s": 1, "min": 60},
-        bounds=runs_interval(_seconds_to_target),
-        per_run=True,
         learned=True,
         about="Time to accuracy: of steps, until an evaluation on dev first reached the target.",
         absent=("—", "no accuracy was named (--accuracy), or it was not reached"),
@@ -260,20 +246,17 @@ UPDATE_SURVIVAL = Quantity(
     absent=("—", "it was not asked for (survival=true)"),
 )  # fmt: skip
 CHECKPOINTS = (
-    Quantity(
-        name="checkpoint_stall", key="checkpoint_stall_seconds", part="checkpoint_stall_seconds",
-        value=of_runs(_median("checkpoint_stall_seconds")), bounds=runs_interval(_median("checkpoint_stall_seconds")),
-        per_run=True, base_unit="s", units={"ms": 1e-3, "s": 1}, absent=_NOT_SAVED,
+    per_run(
+        _median("checkpoint_stall_seconds"), name="checkpoint_stall", key="checkpoint_stall_seconds",
+        part="checkpoint_stall_seconds", base_unit="s", units={"ms": 1e-3, "s": 1}, absent=_NOT_SAVED,
     ),
-    Quantity(
-        name="checkpoint_stall_share", key="checkpoint_stall_share", value=of_runs(_stall_share),
-        bounds=runs_interval(_stall_share), per_run=True, base_unit="1", units=PERCENT,
+    per_run(
+        _stall_share, name="checkpoint_stall_share", key="checkpoint_stall_share", base_unit="1", units=PERCENT,
         about="Stall: how long the median checkpoint held the steps up, over the time of the median step.",
         share=True, absent=_NOT_SAVED,
     ),
-    Quantity(
-        name="checkpoint_time", key="checkpoint_seconds", part="checkpoint_seconds",
-        value=of_runs(_median("checkpoint_seconds")), bounds=runs_interval(_median("checkpoint_seconds")), per_run=True,
+    per_run(
+        _median("checkpoint_seconds"), name="checkpoint_time", key="checkpoint_seconds", part="checkpoint_seconds",
         base_unit="s", units={"s": 1}, absent=_NOT_SAVED,
     ),
     _bytes("checkpoint_copies", "checkpoint_bytes", absent=_NOT_SAVED),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -98,13 +98,9 @@ def _band(axes: Axes, points: list[_Point], look: style.Swatch, legend: Legend) 
 
 def _join(axes: Axes, points: list[_Point], look: style.Swatch) -> None:
     """Lines from point to point, dotted where an end was predicted."""
-    stretches: list[tuple[bool, list[_Point]]] = []
-    for a, b in pairwise(points):
-        dotted = "predicted" in (a[1].source, b[1].source)
-        if not stretches or stretches[-1][0] != dotted:
-            stretches.append((dotted, [a]))
-        stretches[-1][1].append(b)
-    for dotted, ends in stretches:
+    for dotted, stretch in groupby(pairwise(points), lambda ends: any(mark.source == "predicted" for _, mark in ends)):
+        pairs = list(stretch)
+        ends = [pairs[0][0], *(second for _, second in pairs)]
         line = Line2D(*_coordinates(ends), color=look.colour, linestyle=DOTS if dotted else "-", zorder=3)
         axes.add_line(line)
 

@@ -48,7 +48,6 @@ HATCH = "//////"
 _RC: dict[str, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
-    "axes.grid": False,
     "axes.labelcolor": INK,
     "axes.labelpad": 3.0,
     "axes.labelsize": NORMAL,
@@ -58,7 +57,6 @@ _RC: dict[str, Any] = {
     "axes.titlelocation": "left",
     "axes.titlepad": 4.0,
     "axes.titlesize": NORMAL,
-    "axes.unicode_minus": True,
     "font.family": [FONT],
     "font.size": SMALL,
     "grid.color": FAINT,
