@@ -49,10 +49,7 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
     cells = flat(grid)
     by_column = table.baseline in [column.header for column in table.columns]
     bases = {_crossing(cell, by_column): cell for cell in cells if _is_baseline(cell, table.baseline)}
-    ratios = {
-        id(cell): known_ratio for cell in cells
-        if (known_ratio := paired(cell, bases.get(_crossing(cell, by_column))))
-    }  # fmt: skip
+    ratios = {id(cell): paired(cell, bases.get(_crossing(cell, by_column))) for cell in cells}
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
         cell = group[k]
@@ -61,14 +58,15 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
         metric = METRICS.get(cell.metric.name)  # of shares, as an accuracy is one, no ratio is shown
         relative = not metric.share and metric.base_unit != "1" and not _is_baseline(cell, table.baseline)
         base = bases.get(_crossing(cell, by_column)) if relative else None
-        if base and id(cell) in ratios:
-            return _measured(cell, times_between(ratios[id(cell)]))
+        if base and (known_ratio := ratios[id(cell)]):
+            return _measured(cell, times_between(known_ratio))
         return _measured(cell, times(ratio(cell.value, base.value)) if base else "")
 
+    line = "row" if by_column else "column"
     remarks = [
         *([table.caption] if table.caption else []),
-        *_baseline(table, by_column),
-        *_paired_legend(ratios.values()),
+        *([f"(x) is the ratio to {table.baseline} in the same {line}."] if table.baseline else []),
+        *_paired_legend(filter(None, ratios.values())),
         *_settings(cells),
         *_shared_names(cells),
         *_units(table),
@@ -78,12 +76,6 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
     predicted_cells = [cell for cell in cells if fill and not_run(cell)]
     source = "; ~ predicted for ".join(filter(None, (measured_on(cells, machine), places(predicted_cells))))
     return sheet_of(table, grid, "measured", machine, source, entry, remarks)
-
-
-def _baseline(table: Table, by_column: bool) -> list[str]:
-    if not table.baseline:
-        return []
-    return [f"(x) is the ratio to {table.baseline} in the same {'row' if by_column else 'column'}."]
 
 
 def paired(cell: TableCell, base: TableCell | None) -> PairedRatio | None:

@@ -32,7 +32,8 @@ def sheets(table: ContestTable, results: Sequence[Result]) -> list[Sheet]:
     ranked = rankings(table, results)
     if not ranked:
         remarks = [_how(table), f"`zobench sweep {table.runner}` measures it."]
-        return [_sheet(table, "", "none", "nothing measured yet", unmeasured(table), [("Test (%) ↑", _test)], remarks)]
+        rows = _columns(unmeasured(table), [("Test (%) ↑", _test)])
+        return [_sheet(table, "", "none", "nothing measured yet", rows, remarks)]
     return list(itertools.chain.from_iterable(_of(table, ranking) for ranking in ranked))
 
 
@@ -40,16 +41,19 @@ def _of(table: ContestTable, ranking: Ranking) -> Iterator[Sheet]:
     spec = ranking.spec
     source = f"measured on {ranking.machine}" + (f" ({ranking.description})" if ranking.description else "")
     about = f"{spec.model} on {spec.task_name}, batch {spec.batch_size}"
-    rows = ranking.standings
-    accuracy = [_how(table), about, *_shown(table, ranking), *([table.caption] if table.caption else [])]
-    yield _sheet(table, "accuracy", _key(ranking), source, rows, _accuracy(table, ranking), accuracy)
-    yield _sheet(table, "costs", _key(ranking), source, rows, _costs(table), [about, *_cost_remarks(table, ranking)])
+    key = f"{spec.model}-{spec.task_name}-{ranking.machine}"
+    accuracy = _columns(ranking.standings, _accuracy(table, ranking))
+    remarks = [_how(table), about, *_shown(table, ranking), *([table.caption] if table.caption else [])]
+    yield _sheet(table, "accuracy", key, source, accuracy, remarks)
+    costs = _columns(ranking.standings, _costs(table))
+    yield _sheet(table, "costs", key, source, costs, [about, *_cost_remarks(table, ranking)])
     if table.claims:
-        yield _claims(table, ranking, source)
-
-
-def _key(ranking: Ranking) -> str:
-    return f"{ranking.spec.model}-{ranking.spec.task_name}-{ranking.machine}"
+        remark = (
+            "Holds here: the whole interval is within the bounds; does not: none of it is; not shown: neither; no "
+            "claim: the best point of one of the two is an end of what was tried. A claim was made of other models and "
+            f"tasks; this is {spec.model} on {spec.task_name}."
+        )
+        yield _sheet(table, "the papers' claims", key, source, _claims(table, ranking), [remark])
 
 
 def _how(table: ContestTable) -> str:
@@ -64,24 +68,18 @@ def _how(table: ContestTable) -> str:
     )
 
 
-def _sheet(
-    table: ContestTable, what: str, key: str, source: str, rows: Sequence[Standing], columns: Sequence[Column],
-    remarks: Sequence[str],
-) -> Sheet:  # fmt: skip
-    body = [[of(method) for _, of in columns] for method in rows]
-    headers = [header for header, _ in columns]
-    return _made(table, (what, key), source, ("Method", [method.header for method in rows]), headers, body, remarks)
-
-
-def _made(
-    table: ContestTable, about: tuple[str, str], source: str, rows: tuple[str, Sequence[str]], headers: Sequence[str],
-    body: Sequence[Sequence[CellText]], remarks: Sequence[str],
-) -> Sheet:  # fmt: skip
-    """``about``: what the sheet says, and of which runs; ``rows``: their common heading, and their own."""
+def _columns(methods: Sequence[Standing], columns: Sequence[Column]) -> pd.DataFrame:
+    """A row for each method."""
     import pandas as pd
 
-    what, key = about
-    frame = pd.DataFrame(body, index=pd.Index(rows[1], name=rows[0]), columns=list(headers))
+    index = pd.Index([method.header for method in methods], name="Method")
+    return pd.DataFrame({header: [of(method) for method in methods] for header, of in columns}, index=index)
+
+
+def _sheet(
+    table: ContestTable, what: str, key: str, source: str, frame: pd.DataFrame, remarks: Sequence[str]
+) -> Sheet:  # fmt: skip
+    """``what``: what the sheet says; ``key``: of which runs."""
     label, title = "-".join(filter(None, (table.name, what, key))), ": ".join(filter(None, (table.title, what)))
     return of_frame(frame, label=label, title=title, source=source, remarks=remarks)
 
@@ -119,12 +117,8 @@ def _chosen(method: Standing) -> CellText:
 def _waiting(method: Standing) -> CellText:
     count = len(method.search.points) - len(method.search.waiting)
     text = f"{count} of at most {method.most} points tuned" if method.tuned else BLANK
-    notes = (
-        ()
-        if method.search.best is None
-        else ("Its best point has not run with the protocol's seeds, or has neighbours yet to try.",)
-    )
-    return CellText(text=text, tone="blank", own=notes)
+    note = "Its best point has not run with the protocol's seeds, or has neighbours yet to try."
+    return CellText(text=text, tone="blank", own=(note,) if method.search.best else ())
 
 
 def _test(method: Standing) -> CellText:
@@ -178,7 +172,7 @@ def _costs(table: ContestTable) -> list[Column]:
         ("Steps", lambda method: _text(str(method.spec.steps) if method.spec else "")),
         ("Step (s) ↓", lambda method: _number(average(method.step_times), 1, ".3f")),
         ("Memory (MB) ↓", lambda method: _number(average(method.memories), MEBIBYTE, ".0f", NONE)),
-        ("Weights moved (GB) ↓", lambda method: _predicted(method.moved)),
+        ("Weights moved (GB) ↓", lambda method: _number(method.moved, 1e9, ".0f", tone="predicted")),
         (f"Forwards {target} ↓", lambda method: _to_target(method, method.forwards_to_target, ".0f")),
         ("Seconds ↓", lambda method: _to_target(method, method.seconds_to_target, ".1f")),
         ("Joules ↓", lambda method: _to_target(method, method.joules_to_target, ".0f")),
@@ -206,14 +200,8 @@ def _to_target(method: Standing, values: Sequence[float], form: str) -> CellText
     return CellText(text=rounded(statistics.fmean(values), form), detail=partly)
 
 
-def _predicted(value: float | None) -> CellText:
-    return _text("") if value is None else CellText(text=rounded(value / 1e9, ".0f"), tone="predicted")
-
-
-def _number(value: float | None, scale: float, form: str, absent: str = "") -> CellText:
-    if value is None:
-        return _text(absent)
-    return CellText(text=f"{value / scale:g}" if form == "g" else rounded(value / scale, form))
+def _number(value: float | None, scale: float, form: str, absent: str = "", tone: str = "value") -> CellText:
+    return _text(absent) if value is None else CellText(text=rounded(value / scale, form), tone=tone)
 
 
 def _text(text: str) -> CellText:
@@ -281,7 +269,9 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
 
-def _claims(table: ContestTable, ranking: Ranking, source: str) -> Sheet:
+def _claims(table: ContestTable, ranking: Ranking) -> pd.DataFrame:
+    import pandas as pd
+
     body = []
     for claim in table.claims:
         ratio, lacks = checked(claim, ranking), _lacking(claim, ranking)
@@ -292,15 +282,8 @@ def _claims(table: ContestTable, ranking: Ranking, source: str) -> Sheet:
         checked_text, word = lacks or _ratio_text(claim, ratio), NO_CLAIM if edge else WORDS[outcome]
         texts = _NAMES[claim.metric], _bounds(claim), checked_text, word
         body.append([_text(text) for text in texts])
-    remark = (
-        "Holds here: the whole interval is within the bounds; does not: none of it is; not shown: neither; no claim: "
-        "the best point of one of the two is an end of what was tried. A claim was made of other models and tasks; "
-        f"this is {ranking.spec.model} on {ranking.spec.task_name}."
-    )
-    return _made(
-        table, ("the papers' claims", _key(ranking)), source, ("Claim", [claim.text for claim in table.claims]),
-        ["Checked on", "Claimed", "Here (95 %)", "Verdict"], body, [remark],
-    )  # fmt: skip
+    index = pd.Index([claim.text for claim in table.claims], name="Claim")
+    return pd.DataFrame(body, index=index, columns=["Checked on", "Claimed", "Here (95 %)", "Verdict"])
 
 
 WORDS = {HOLDS: "holds here", FAILS: "does not", UNSHOWN: UNSHOWN, OPEN: OPEN}
