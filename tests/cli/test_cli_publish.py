@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.tables import result, tuned
 from zobench import recipes
+from zobench.machine.texts import csv_of
 from zobench.programs.cell import run as measured
-from zobench.report import artifacts, frames
+from zobench.report import artifacts
 from zobench.store import Store
 
 TINY_RUNNER = """
@@ -190,6 +191,6 @@ def test_a_table_is_a_frame_that_python_csv_and_parquet_get(zobench: Any, tmp_pa
     code, out, _ = zobench(*asked, "--format", "parquet", "--out", str(tmp_path / "t.parquet"))
     assert (code, out) == (0, "")
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), frame)
-    assert zobench(*asked, "--format", "csv")[1] == frames.csv(frame)
+    assert zobench(*asked, "--format", "csv")[1] == csv_of(frame)
     code, _, err = zobench(*asked, "--format", "parquet")
     assert (code, "add --out table.parquet" in err) == (2, True)

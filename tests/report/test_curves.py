@@ -14,8 +14,9 @@ from tests.support.charts import lines as drawn_lines
 from tests.support.charts import points
 from tests.support.tables import rows, tuned
 from zobench.durable.journal import JournalFile
+from zobench.machine.texts import csv_of
 from zobench.recipes.reference import Reference
-from zobench.report import artifacts, figures, frames, tuning
+from zobench.report import artifacts, figures, tuning
 from zobench.report.chart import Chart
 from zobench.report.plot import Plot
 from zobench.report.recorded import curves
@@ -79,7 +80,7 @@ def test_what_was_not_finite_leaves_a_gap_and_a_failed_run_is_not_drawn() -> Non
 
 def test_the_numbers_of_the_figure_are_written_beside_it() -> None:
     artifact, _ = artifacts.make(figure(), [run((100, 0.6, 0.7))], Reference.load())
-    assert frames.csv(artifact.frame).splitlines() == [
+    assert csv_of(artifact.frame).splitlines() == [
         "figure,quantity,series,x,value",
         "finetune_curves,Accuracy on dev (%),ZO-SGD,0.0,50.0",
         "finetune_curves,Accuracy on dev (%),ZO-SGD,100.0,70.0",
@@ -112,7 +113,7 @@ def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_sa
     runs, problems = tuning.load(folders(tmp_path))
     assert problems == []
     artifact = tuning.figure(runs, forwards=True)
-    told = rows(frames.csv(artifact.frame))
+    told = rows(csv_of(artifact.frame))
     read: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in told:
         read.setdefault((row["quantity"], row["series"]), []).append((float(row["x"]), float(row["value"])))

@@ -16,8 +16,9 @@ from matplotlib.collections import PolyCollection
 from tests.support.charts import bars, lines, points
 from tests.support.published import published
 from tests.support.tables import rows
+from zobench.machine.texts import csv_of
 from zobench.recipes.reference import Reference
-from zobench.report import artifacts, figures, frames
+from zobench.report import artifacts, figures
 from zobench.report.book import Artifact
 from zobench.report.chart import Chart
 from zobench.report.formats import latex, markdown
@@ -51,7 +52,7 @@ def near(value: float) -> str:
 def test_bars_lines_and_maps_show_the_numbers_that_are_written(name: str, stored: str) -> None:
     plot = PLOTS[name]
     artifact = made(name, stored)
-    written = rows(frames.csv(artifact.frame))
+    written = rows(csv_of(artifact.frame))
     machines = sorted({row["machine"] for row in written if row["machine"]}) or [""]
     assert len(artifact.charts) == len(machines)
     for chart, machine in zip(artifact.charts, machines, strict=True):
@@ -130,7 +131,7 @@ def test_the_tables_print_the_numbers_of_the_csv(name: str, stored: str) -> None
                     printed.setdefault(frozenset(heads), set()).add(entry.text)
     texts = {"md": markdown.write(artifact.sheets), "tex": latex.write(artifact.sheets)}
     metrics = {metric.name: metric for metric in table.metrics}
-    for row in rows(frames.csv(artifact.frame)):
+    for row in rows(csv_of(artifact.frame)):
         if row["value"] and row["source"] in ("measured", "predicted"):
             metric = metrics[row["metric"]]
             told = rounded(float(row["value"]) / metric.scale, metric.format)
@@ -145,7 +146,7 @@ def test_timelines_curves_and_points_are_those_of_their_csv(stored: str) -> None
         if plot.table is None:
             artifact = made(plot.name, stored)
             for chart in artifact.charts:
-                told = [row for row in rows(frames.csv(artifact.frame)) if row.get("figure", chart.name) == chart.name]
+                told = [row for row in rows(csv_of(artifact.frame)) if row.get("figure", chart.name) == chart.name]
                 _check_recorded(plot, chart, told)
 
 

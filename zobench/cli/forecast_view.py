@@ -256,12 +256,12 @@ def _footnote(target: TargetMachine | None) -> str:
 
 def tables(names: Sequence[str], predictions: Sequence[Prediction], gpu: Gpu, results: Path, form: str) -> str:
     """The matrix's tables: what is predicted of them, then what is stored, and the paper's values."""
-    from zobench.report import artifacts
+    from zobench.report import Table, artifacts
     from zobench.report.forecasts import VALUES
     from zobench.report.render import render_predicted
 
     screen, stored = console.answer_console(), Store(results).load()
-    items = [table for name in names if (table := artifacts.laid_out(artifacts.load(name))) is not None]
+    items = [item for name in names if isinstance(item := artifacts.load(name), Table)]
     tables = [item for item in items if any(metric.name in VALUES for metric in item.metrics)]
     if not tables:
         _list(predictions)

@@ -71,7 +71,7 @@ def table_text(
 
     ``said``: what else is known of every run, in place of what its environment says.
     """
-    from zobench.report import artifacts, render
+    from zobench.report import Table, artifacts, render
     from zobench.report.cells import mismatch
 
     item: Any = artifacts.load(name)
@@ -85,8 +85,7 @@ def table_text(
         item, shown, form, machine=machine if shown or fresh is None else None,
         width=max(console.NARROWEST, screen.width), color=console.is_colored(screen),
     )  # fmt: skip
-    own = artifacts.laid_out(item)
-    if shown and own is not None and (why := mismatch(own, shown)):
+    if shown and isinstance(item, Table) and (why := mismatch(item, shown)):
         print(why, file=sys.stderr)
     if not shown:
         tell_empty([results], "only the paper's values are shown")

@@ -88,11 +88,6 @@ def shows(item: Recipe | None, spec: RunSpec) -> bool:
     return isinstance(item, ContestTable) and contest.is_of(item.protocol, spec)
 
 
-def laid_out(item: Recipe) -> Table | None:
-    """``item`` if it is a table of rows, columns and metrics, else None."""
-    return item if isinstance(item, Table) else None
-
-
 def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
     """One artifact; of a paper's table also its cells, for the comparison."""
     if isinstance(item, Plot):

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zobench.cost.forecast import Forecast
-from zobench.machine.texts import csv_of
 from zobench.report.cells import Grid, TableCell, flat
 from zobench.report.chart import Chart
 from zobench.report.compose import hardware
@@ -38,11 +37,6 @@ def made(lines: Iterable[Mapping[str, Any]], columns: Sequence[str] = COLUMNS) -
     blank = {name: None if name in NUMBERS else "" for name in columns}
     frame = pd.DataFrame([{**blank, **line} for line in lines], columns=list(columns))
     return frame.astype({name: float for name in columns if name in NUMBERS})
-
-
-def csv(frame: pd.DataFrame | None) -> str:
-    """``frame`` as CSV (:func:`~zobench.machine.texts.csv_of`); "" where there is none."""
-    return "" if frame is None else csv_of(frame)
 
 
 def of_cells(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zobench.machine.texts import csv_of
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, frames, html, opening
 from zobench.report.book import Artifact, Book
@@ -63,7 +64,7 @@ def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progr
 def write_artifact(artifact: Artifact, out: Path) -> list[Path]:
     """The files of one table or figure, below ``out/tables`` or ``out/figures``."""
     stem = f"{artifact.kind}s/{clean(artifact.name)}"
-    written = [_write(out, f"{stem}.csv", frames.csv(artifact.frame))] if artifact.frame is not None else []
+    written = [_write(out, f"{stem}.csv", csv_of(artifact.frame))] if artifact.frame is not None else []
     if artifact.sheets:
         written.append(_write(out, f"{stem}.md", markdown.write(artifact.sheets)))
         written.append(_write(out, f"{stem}.tex", latex.write(artifact.sheets)))
@@ -108,7 +109,7 @@ def comparison(filled: Sequence[Filled]) -> str:
     import pandas as pd
 
     every = pd.concat([frames.compared(frames.of_cells(item.table, item.grids)) for item in filled])
-    return frames.csv(every[list(_COMPARED)].rename(columns=_COMPARED))
+    return csv_of(every[list(_COMPARED)].rename(columns=_COMPARED))
 
 
 _COMPARED = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from zobench.cost.gpu import Prediction
+from zobench.machine.texts import csv_of
 from zobench.recipes.reference import Reference
 from zobench.report import contest_sheets, facts, forecasts, frames
 from zobench.report.cells import Grid, fill, flat
@@ -49,7 +50,7 @@ def render(
     if fmt not in FORMATS:
         raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, (*FORMATS, 'parquet'))}")
     shown_sheets, numbers = shown(item, results, machine, reference or Reference.load())
-    return frames.csv(numbers()) if fmt == "csv" else WRITERS[fmt](shown_sheets, width, color)
+    return csv_of(numbers()) if fmt == "csv" else WRITERS[fmt](shown_sheets, width, color)
 
 
 def render_predicted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -243,26 +243,19 @@ def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
         "A claim is a ratio with a bound, taken in every row (or column) that it is about; it holds if all are within.",
         "Where the paper's own values are out of bounds, its words go beyond its table.",
     ]
-    pairs = zip(machines, measured, strict=True)
-    counts = [f"on {machine}: {_counted(checked[name], _VERDICTS)}" for machine, name in pairs]
+    counts = [f"on {machine}: {in_words(verdicts(filled, machine))}" for machine in machines]
     source = f"measured {'; '.join(counts)}" if counts else "nothing measured yet"
     foretold = checked[predicted].map(lambda claim: bool(claim.ratios))
     if foretold.any():
         texts[predicted] = texts[predicted].where(foretold, claims.UNTOLD)
-        words = _counted(checked.loc[foretold, predicted], untold=int((~foretold).sum()))
+        numbers = Counter(claim.verdict for claim in checked.loc[foretold, predicted])
+        numbers[claims.UNTOLD] = int((~foretold).sum())
+        words = in_words({word: numbers[word] for word in (*_VERDICTS, claims.UNTOLD) if numbers[word]})
         source = f"Predicted, apart from what was measured: {words}."
         remarks.append(f"{source} A ratio's range is that of two independent errors.")
     else:
         del texts[predicted]
     return _sheet("claims", "Claims of the papers", source, texts, remarks)
-
-
-def _counted(checked: Iterable[claims.CheckedClaim], all_of: Iterable[str] = (), untold: int = 0) -> str:
-    """How many of ``checked`` have each verdict, as :func:`in_words` has them, and each of ``all_of`` also if none has;
-    ``untold``: how many more are not predicted."""
-    verdicts_of = Counter(claim.verdict for claim in checked)
-    counts = {word: verdicts_of[word] for word in _VERDICTS if verdicts_of[word] or word in tuple(all_of)}
-    return in_words(counts | ({claims.UNTOLD: untold} if untold else {}))
 
 
 def in_words(counts: Mapping[str, int]) -> str:

@@ -70,8 +70,9 @@ def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> lis
     for item in artifacts.load_all()[0]:
         if item.paper != paper:
             continue
-        table = artifacts.laid_out(item)
-        judged = _claims_of(table, measured_grids(table, results, None, reference)) if table is not None else []
+        judged = []
+        if isinstance(item, Table):
+            judged = _claims_of(item, measured_grids(item, results, None, reference))
         by_runner.setdefault(item.runner, []).extend(judged)
         made.append(_of_artifact(item, judged, by_runner[item.runner] if item.runner else judged, reference))
     return made

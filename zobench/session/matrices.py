@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zobench import recipes
 from zobench.execute import rounds, together
@@ -16,7 +16,7 @@ from zobench.execute.sweep import Summary, sweep, sweep_in_turns
 from zobench.machine.memory import available_host_bytes
 from zobench.machine.processes import torchrun_ranks
 from zobench.recipes.matrix import Matrix
-from zobench.report import artifacts
+from zobench.report import Table, artifacts
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.session import submitted
@@ -27,9 +27,6 @@ from zobench.session.selftest_first import selftest_first
 from zobench.session.stages import Stages
 from zobench.stats.intervals import FEW
 from zobench.store.evidence import settled
-
-if TYPE_CHECKING:
-    from zobench.report.table import Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,7 +215,7 @@ def _check_turns(options: SweepOptions, matrix: Matrix, cells: Sequence[RunSpec]
 def _tables(names: Sequence[str]) -> list[Table]:
     """The tables of these names, without figures. Raises ``ValueError`` for a mistake in a table's recipe, which should
     not wait for the end of the sweep."""
-    return [table for name in names if (table := artifacts.laid_out(artifacts.load(name))) is not None]
+    return [item for name in names if isinstance(item := artifacts.load(name), Table)]
 
 
 def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:

@@ -49,15 +49,10 @@ def events(name: str, timeline: Sequence[Sequence[Any]], about: Mapping[str, Any
 
 
 def _names(name: str, threads: dict[str, int]) -> list[dict[str, Any]]:
-    events = [_metadata_event("process_name", 0, {"name": name})]
+    rows: list[tuple[str, int, dict[str, Any]]] = [("process_name", 0, {"name": name})]
     for lane, thread in threads.items():
-        events += [_metadata_event("thread_name", thread, {"name": lane})]
-        events += [_metadata_event("thread_sort_index", thread, {"sort_index": thread})]
-    return events
-
-
-def _metadata_event(name: str, thread: int, values: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "M", "name": name, "pid": _PROCESS, "tid": thread, "args": values}
+        rows += [("thread_name", thread, {"name": lane}), ("thread_sort_index", thread, {"sort_index": thread})]
+    return [{"ph": "M", "name": key, "pid": _PROCESS, "tid": thread, "args": args} for key, thread, args in rows]
 
 
 def _about(result: Result) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from zobench.report.chart import Mark, Panel, Series
 from zobench.report.figures import scales, style
 from zobench.report.figures.scales import Fit, Frame, Legend, paper_marker
 
-HEIGHT = 122.0
-
 
 def need(panel: Panel) -> float:
     """Points of width below which the bars would be threads, or their labels more than a few lines."""
@@ -21,9 +19,9 @@ def need(panel: Panel) -> float:
     return max(90.0, len(panel.positions) * max(6.0 * len(panel.series) + 6, label))
 
 
-def height(panel: Panel, length: float) -> float:
+def height(panel: Panel) -> float:
     """Points of height of the axes."""
-    return HEIGHT
+    return 122.0
 
 
 def paint(frame: Frame) -> Fit:

@@ -31,7 +31,7 @@ def need(panel: Panel) -> float:
     return labels + cell * len(panel.positions) + 40
 
 
-def height(panel: Panel, length: float) -> float:
+def height(panel: Panel) -> float:
     """Points of height of the axes: a line or two in each cell."""
     paper = any(value is not None for series in panel.series for value in series.paper)
     wrapped = any("\n" in style.wrap(series.label, _LABEL, lines=2) for series in panel.series)
@@ -140,4 +140,4 @@ def _bar(frame: Frame, mapping: ScalarMappable) -> None:
     if panel.limit is not None:
         inset.axhline(panel.limit[0], color=style.INK, linewidth=0.9)
         frame.legend.add(4, panel.limit[1], Line2D([], [], color=style.INK, linewidth=0.9))
-    bar.set_label(style.wrap(panel.y_label, height(panel, 0), size=style.NORMAL, lines=2))
+    bar.set_label(style.wrap(panel.y_label, height(panel), size=style.NORMAL, lines=2))

@@ -56,7 +56,7 @@ def figure(chart: Chart) -> Figure:
     whole, legend = Figure(figsize=(width / 72, 4), dpi=72, facecolor="white"), Legend()  # whose pixels are points
     FigureCanvasAgg(whole)
     looks = style.swatches(chart)
-    heights = [kind.height(panel, width / columns - _AROUND) for panel in panels]
+    heights = [kind.height(panel) for panel in panels]
     if columns > 1:
         grid = whole.add_gridspec(1, columns, width_ratios=[kind.need(panel) for panel in panels])
     else:

@@ -14,7 +14,6 @@ from zobench.report.chart import Mark, Panel
 from zobench.report.figures import scales, style
 from zobench.report.figures.scales import Fit, Frame, Legend
 
-HEIGHT = 132.0
 DASHES, DOTS = (0, (2.6, 1.4)), (0, (1, 1.2))
 _STRIP = 9.0
 """Points below the axis for the marks of failures, where they cover no line."""
@@ -30,9 +29,9 @@ def need(panel: Panel) -> float:
     return max(105.0, len(panel.positions) * 20.0)
 
 
-def height(panel: Panel, length: float) -> float:
+def height(panel: Panel) -> float:
     """Points of height of the axes."""
-    return HEIGHT
+    return 132.0
 
 
 def paint(frame: Frame) -> Fit:

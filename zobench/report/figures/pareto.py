@@ -9,13 +9,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
-from matplotlib.transforms import Bbox, BboxBase
+from matplotlib.transforms import Bbox
 
 from zobench.report.chart import Panel
 from zobench.report.figures import scales, style
 from zobench.report.figures.scales import Fit, Frame
 
-HEIGHT = 250.0
 _LARGEST = 11.0
 """Points of diameter of the largest size; areas are as the sizes."""
 _SMALLEST = 3.0
@@ -31,9 +30,9 @@ def need(panel: Panel) -> float:
     return 400.0
 
 
-def height(panel: Panel, length: float) -> float:
+def height(panel: Panel) -> float:
     """Points of height of the axes."""
-    return HEIGHT
+    return 250.0
 
 
 def paint(frame: Frame) -> Fit:
@@ -128,15 +127,11 @@ def _label(
         wide, (x, y) = style.width(text), centres[i]
         offsets = [(dx, row * tall - tall / 2) for row in _ROWS for dx in (aside, -aside - wide)]
         boxes = [Bbox.from_bounds(x + dx, y + dy, wide, tall) for dx, dy in offsets]
-        free = (k for k, box in enumerate(boxes) if not box.count_overlaps(taken) and _is_inside(box, axes.bbox))
-        k = next(free, 0)
+        inside = [all(axes.bbox.contains(*corner) for corner in box.get_points()) for box in boxes]
+        k = next((k for k, box in enumerate(boxes) if inside[k] and not box.count_overlaps(taken)), 0)
         taken.append(boxes[k])
         line = {"arrowstyle": "-", "color": style.MUTED, "linewidth": 0.5, "shrinkB": diameters[i] / 2}
         written.append(axes.annotate(
             text, points[i], offsets[k], textcoords="offset points", size=tall, color=style.INK, bbox=_BEHIND, zorder=6,
             verticalalignment="bottom", arrowprops=line if k > 1 else None,
         ))  # fmt: skip
-
-
-def _is_inside(box: BboxBase, room: BboxBase) -> bool:
-    return bool(room.x0 <= box.x0 and box.x1 <= room.x1 and room.y0 <= box.y0 and box.y1 <= room.y1)

@@ -40,7 +40,7 @@ def need(panel: Panel) -> float:
     return style.PAGE
 
 
-def height(panel: Panel, length: float) -> float:
+def height(panel: Panel) -> float:
     """Points of height of the axes."""
     return ROW * max(1, len(_lanes(panel))) + 4
 
