@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from zobench.recipes.reference import Reference
@@ -27,22 +27,16 @@ def opening(filled: Sequence[Filled], results: Sequence[Result], reference: Refe
     machine, grid = max(shown, key=lambda item: sum(cell.value is not None for cell in flat(item[1])))
     counts = verdicts(filled, machine)
     papers = [row for row in grid if not row[0][0].row.extra]  # an extra row has the values of another paper's table
-    paper = _phrase(table, papers, 1, [_reported(group, 1) for group in _groups(papers, 0)],
-                    [_reported(group, 1) for group in _groups(papers, 1)])  # fmt: skip
+    paper = _phrase(table, papers, 1, _reported)
     third = f"In the paper {paper}; of all papers' {sum(counts.values())} claims here: {in_words(counts)}."
     return Opening(chart=_chart(table, grid, machine), sentences=(*_measured_sentences(table, grid, machine), third))
 
 
-def _groups(grid: Grid, j: int) -> list[Sequence[TableCell]]:
-    """The cells of metric ``j``, a group for each row."""
-    return [row[j] for row in grid]
-
-
-def _mark(group: Sequence[TableCell], k: int) -> Mark:
-    """Column ``k`` over the baseline in the same row, from the rounds in which both ran, with its 95 % interval. Empty
-    for times of a single process, and where other programs disturbed most of the processes of one of the two."""
-    value, interval = relative(group[k], group[0])
-    if group[k].quantity.timed and (interval is None or _is_disturbed(group[k]) or _is_disturbed(group[0])):
+def _mark(cell: TableCell, base: TableCell) -> Mark:
+    """``cell`` over the baseline in the same row, from the rounds in which both ran, with its 95 % interval. Empty for
+    times of a single process, and where other programs disturbed most of the processes of one of the two."""
+    value, interval = relative(cell, base)
+    if cell.quantity.timed and (interval is None or _is_disturbed(cell) or _is_disturbed(base)):
         return Mark()
     low, high = interval or (None, None)
     return Mark(value=value, low=low, high=high)
@@ -54,9 +48,9 @@ def _is_disturbed(cell: TableCell) -> bool:
     return 2 * sum(bool(run.disturbances) for run in runs) > len(runs)
 
 
-def _reported(group: Sequence[TableCell], k: int) -> Mark:
-    """What the paper reports of column ``k`` over the baseline in the same row."""
-    return Mark(value=ratio(group[k].paper_value, group[0].paper_value))
+def _reported(cell: TableCell, base: TableCell) -> Mark:
+    """What the paper reports of ``cell`` over the baseline in the same row."""
+    return Mark(value=ratio(cell.paper_value, base.paper_value))
 
 
 def _chart(table: Table, grid: Grid, machine: str | None) -> Chart:
@@ -75,15 +69,15 @@ def _chart(table: Table, grid: Grid, machine: str | None) -> Chart:
 
 def _panel(table: Table, grid: Grid, j: int) -> Panel:
     """Metric ``j``: the rows and columns that have something measured, or where none has, those that a paper has."""
-    groups, columns = _groups(grid, j), range(1, len(table.columns))
+    groups, columns = [row[j] for row in grid], range(1, len(table.columns))
     for of in (_mark, _reported):
-        rows = [group for group in groups if any(of(group, k).value is not None for k in columns)]
+        rows = [group for group in groups if any(of(group[k], group[0]).value is not None for k in columns)]
         if rows:
             break
     series = tuple(
-        Series(label=table.columns[k].header, marks=tuple(_mark(group, k) for group in rows),
-               paper=tuple(_reported(group, k).value for group in rows))
-        for k in columns if any(of(group, k).value is not None for group in rows)
+        Series(label=table.columns[k].header, marks=tuple(_mark(group[k], group[0]) for group in rows),
+               paper=tuple(_reported(group[k], group[0]).value for group in rows))
+        for k in columns if any(of(group[k], group[0]).value is not None for group in rows)
     )  # fmt: skip
     return Panel(
         title=table.metrics[j].header, y_label=f"relative to {table.baseline}", series=series,
@@ -93,21 +87,17 @@ def _panel(table: Table, grid: Grid, j: int) -> Panel:
 
 def _measured_sentences(table: Table, grid: Grid, machine: str | None) -> tuple[str, ...]:
     """What was measured, and on what evidence; or how to begin."""
-    memory, speed = _groups(grid, 0), _groups(grid, 1)
     columns = range(1, len(table.columns))
-    phrases = [_phrase(table, grid, k, [_mark(group, k) for group in memory], [_mark(group, k) for group in speed])
-               for k in columns]  # fmt: skip
+    phrases = [_phrase(table, grid, k, _mark) for k in columns]
     if not any(phrases):
         return ("Nothing that a paper compares was measured here yet: `zobench sweep main_table` begins with it.",)
     where = measured_on(flat(grid), machine).removeprefix("measured ")
     first = f"{where[:1].upper()}{where[1:]}, {'; '.join(filter(None, phrases))}."
-    pairs = [(_mark(group, k).value is None, group[k], group[0]) for group in speed for k in columns
-             if group[k].value is not None and group[0].value is not None]  # fmt: skip
-    evidence = [
-        *_evidence([(cell, base) for left, cell, base in pairs if not left]),
-        *_left_out([(cell, base) for left, cell, base in pairs if left]),
-    ]
-    second = "; ".join(evidence)
+    pairs = [(row[1][k], row[1][0]) for row in grid for k in columns]
+    measured = [pair for pair in pairs if all(cell.value is not None for cell in pair)]
+    drawn = [pair for pair in measured if _mark(*pair).value is not None]
+    left = [pair for pair in measured if _mark(*pair).value is None]
+    second = "; ".join([*_evidence(drawn), *_left_out(left)])
     return first, *([f"{second[0].upper()}{second[1:]}."] if second else [])
 
 
@@ -134,16 +124,14 @@ def _left_out(pairs: Sequence[tuple[TableCell, TableCell]]) -> Iterator[str]:
         yield f"throughput ratios left out: {counts}; {how}"
 
 
-def _phrase(table: Table, grid: Grid, k: int, memory: Sequence[Mark], speed: Sequence[Mark]) -> str:
+def _phrase(table: Table, grid: Grid, k: int, of: Callable[[TableCell, TableCell], Mark]) -> str:
     """``ZO2 needs 0.25 to 0.6 of MeZO's memory and has 0.97 (0.95 to 0.99, OPT-1.3B) of its throughput``, the least and
-    the most of several rows; ``memory`` and ``speed`` have a mark for each."""
+    the most of several rows; ``of``: the mark of a cell over its baseline."""
     base, parts = table.baseline, []
-    if shares := _span(mark.value for mark in memory):
+    if shares := _span(of(row[0][k], row[0][0]).value for row in grid):
         parts.append(f"needs {shares} of {base}'s memory")
-    shown = sorted(
-        ((mark, row[0][0].row.header) for mark, row in zip(speed, grid, strict=True) if mark.value is not None),
-        key=lambda pair: pair[0].value or 0.0,
-    )
+    marks = [(of(row[1][k], row[1][0]), row[0][0].row.header) for row in grid]
+    shown = sorted((pair for pair in marks if pair[0].value is not None), key=lambda pair: pair[0].value or 0.0)
     if shown:
         ends = dict.fromkeys(_number(*pair) for pair in (shown[0], shown[-1]))
         parts.append(f"has {' to '.join(ends)} of {'its' if parts else base + chr(39) + 's'} throughput")
