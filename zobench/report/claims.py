@@ -206,9 +206,10 @@ def _lines(table: Table, claim: Claim, grid: Grid, extra: bool) -> Mapping[str, 
 
 def bounds(claim: Claim) -> str:
     """``ZO2 / MeZO at most 1``."""
-    limits = [
-        f"{word} {bound:g}"
-        for word, bound in (("at least", claim.at_least), ("at most", claim.at_most))
-        if bound is not None
-    ]
-    return f"{claim.ratio[0]} / {claim.ratio[1]} {' and '.join(limits)}"
+    return f"{' / '.join(claim.ratio)} {limits(claim)}"
+
+
+def limits(claim: Claim, scale: float = 1) -> str:
+    """``at least 0.9 and at most 1.1``, each times ``scale``."""
+    pairs = (("at least", claim.at_least), ("at most", claim.at_most))
+    return " and ".join(f"{word} {bound * scale:g}" for word, bound in pairs if bound is not None)

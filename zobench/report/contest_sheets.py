@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from zobench.report import frames
-from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
+from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, limits, verdict
 from zobench.report.contest import ContestTable, Ranking, Standing, average, rankings, unmeasured
 from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
 from zobench.report.sheet import CellText, Sheet, of_frame, rounded
@@ -280,7 +280,8 @@ def _claims(table: ContestTable, ranking: Ranking) -> pd.DataFrame:
         edge = claim.metric in _TUNED and any(method.runs and method.is_edge for method in sides)
         outcome = outcome if is_whole(table, *sides) else OPEN
         checked_text, word = lacks or _ratio_text(claim, ratio), NO_CLAIM if edge else WORDS[outcome]
-        texts = _NAMES[claim.metric], _bounds(claim), checked_text, word
+        claimed = limits(claim, 100 if claim.metric == "accuracy" else 1)
+        texts = _NAMES[claim.metric], claimed, checked_text, word
         body.append([_text(text) for text in texts])
     index = pd.Index([claim.text for claim in table.claims], name="Claim")
     return pd.DataFrame(body, index=index, columns=["Checked on", "Claimed", "Here (95 %)", "Verdict"])
@@ -296,12 +297,6 @@ _NAMES = {
     "step_time": "seconds a step (ratio)",
     "memory": "memory (ratio)",
 }
-
-
-def _bounds(claim: Claim) -> str:
-    scale = 100 if claim.metric == "accuracy" else 1
-    pairs = (("at least", claim.at_least), ("at most", claim.at_most))
-    return " and ".join(f"{word} {bound * scale:g}" for word, bound in pairs if bound is not None)
 
 
 def _ratio_text(claim: Claim, ratio: Ratio | None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize, to_hex
 from matplotlib.lines import Line2D
@@ -74,11 +73,6 @@ def _mapping(panel: Panel) -> ScalarMappable:
     return ScalarMappable(norm, _between("YlGnBu", 0.05, 0.9) if centre is None else _between("PuOr_r", 0.12, 0.88))
 
 
-def _fill(mapping: ScalarMappable, value: float) -> str:
-    norm: Any = mapping.norm  # its type admits arrays only
-    return to_hex(mapping.cmap(norm(value)))
-
-
 def _between(name: str, low: float, high: float) -> Colormap:
     """The colours of ``name`` from ``low`` to ``high`` (0 to 1): on its extremes no text can be read."""
     whole = colormaps[name]
@@ -89,7 +83,8 @@ def _cell(frame: Frame, x: int, y: int, mark: Mark, reported: float | None, mapp
     axes, legend = frame.axes, frame.legend
     fill, hidden = "#FFFFFF", mark.value is None or mark.source == "predicted"
     if mark.value is not None:
-        fill = _fill(mapping, mark.value)
+        norm: Any = mapping.norm  # its type admits arrays only
+        fill = to_hex(mapping.cmap(norm(mark.value)))
         axes.add_patch(_square(x, y, facecolor=fill, linewidth=0))
     if mark.value is None:
         axes.add_patch(_square(x, y, facecolor=fill, **_EMPTY))
@@ -107,15 +102,11 @@ def _cell(frame: Frame, x: int, y: int, mark: Mark, reported: float | None, mapp
     if reported is not None:
         lines.append(f"◇ {rounded(reported, ',.0f')}")
         legend.paper()
+    back = {"facecolor": fill, "edgecolor": "none", "pad": 0.7} if hidden else None  # else a hatch would hide the text
+    look = {"ha": "center", "va": "center_baseline", "color": style.readable(fill), "bbox": back, "zorder": 6}
     for text, height_of in zip(lines, ([y - 0.2, y + 0.2] if len(lines) == 2 else [y]), strict=False):
-        _write(axes, x, height_of, text, fill, hidden)
-
-
-def _write(axes: Axes, x: float, y: float, text: str, fill: str, hidden: bool) -> None:
-    """``text`` in the cell; on a patch of the fill where a hatch would hide it."""
-    back = {"facecolor": fill, "edgecolor": "none", "pad": 0.7} if hidden else None
-    if text:
-        axes.text(x, y, text, ha="center", va="center_baseline", color=style.readable(fill), bbox=back, zorder=6)
+        if text:
+            axes.text(x, height_of, text, **look)
 
 
 def _square(x: int, y: int, **look: Any) -> Rectangle:
