@@ -162,9 +162,16 @@ class Store:
         return folded(runs) if any(map(number_of, runs)) else runs
 
     def runs(self, machine: str | None = None) -> list[Result]:
-        """All readable results in path order, each repeat for itself, of one machine or of all; renews ``problems``."""
-        with _no_collection():
+        """All readable results in path order, each repeat for itself, of one machine or of all; renews ``problems``.
+        The collector of cycles pauses: results have none, and looking for them in thousands takes half the time of a
+        load."""
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
             return list(self.each(machine))
+        finally:
+            if enabled:
+                gc.enable()
 
     def each(self, machine: str | None = None) -> Iterator[Result]:
         """The results of :meth:`runs`, one after another: only one of them need be in memory."""
@@ -206,19 +213,6 @@ class Store:
         else:
             self._untold += 1
             self.problems[_MOST_PROBLEMS:] = [f"{self.root}: {self._untold:,} more files"]
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pauses the collector of cycles: results have none, and looking for them in thousands takes half the time of a
-    load."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def printable(text: str) -> str:

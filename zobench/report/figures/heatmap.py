@@ -103,10 +103,10 @@ def _cell(frame: Frame, x: int, y: int, mark: Mark, reported: float | None, mapp
         lines.append(f"◇ {rounded(reported, ',.0f')}")
         legend.paper()
     back = {"facecolor": fill, "edgecolor": "none", "pad": 0.7} if hidden else None  # else a hatch would hide the text
-    look = {"ha": "center", "va": "center_baseline", "color": style.readable(fill), "bbox": back, "zorder": 6}
+    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": style.readable(fill), "bbox": back}
     for text, height_of in zip(lines, ([y - 0.2, y + 0.2] if len(lines) == 2 else [y]), strict=False):
         if text:
-            axes.text(x, height_of, text, **look)
+            axes.text(x, height_of, text, zorder=6, **look)
 
 
 def _square(x: int, y: int, **look: Any) -> Rectangle:
