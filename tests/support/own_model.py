@@ -24,10 +24,10 @@ def changes_for(runner: Path, folder: Path) -> dict[str, str]:
 
 
 def packages(folder: Path, monkeypatch: pytest.MonkeyPatch, layers: int = 30) -> None:
-    """Lets small models of the same kinds stand for those of packages, as if they were added; ``layers``: of each, by
-    default SmolLM2-135M's."""
+    """Lets small models of the same kinds stand for those of packages, as if they were added. ``layers``: of each, at
+    most as many as the real one has, 30 and 18."""
     LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, **SMALL)).save_pretrained(folder / "smollm2-135m")
-    gemma = Gemma3TextConfig(num_hidden_layers=layers, **SMALL)
+    gemma = Gemma3TextConfig(num_hidden_layers=min(layers, 18), **SMALL)
     Gemma3ForCausalLM(gemma).save_pretrained(folder / "gemma3-270m")
     monkeypatch.setattr(packaged, "file_of", lambda model: folder / model.short)
     monkeypatch.setattr(gguf, "converted", lambda file: file)

@@ -110,7 +110,8 @@ class RandomWeights(Weights):
 
 
 def _normals(seed: int, std: float) -> Tensor:
-    """The pool of a seed, drawn by NumPy, because torch's CPU and CUDA generators draw different numbers from one."""
+    """A seed's :data:`POOL` normal numbers times ``std``, float32. NumPy draws them, because torch's generators for
+    CPUs and for CUDA draw different numbers from the same seed."""
     normals = np.random.default_rng(seed).standard_normal(POOL, dtype=np.float32)
     normals *= std
     return torch.from_numpy(normals)
