@@ -24,6 +24,7 @@ from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear
 from zobench.execute import process
 from zobench.execute.process import run_in_process
+from zobench.finetune import assemble
 from zobench.measure import threads
 from zobench.programs.cell import classify
 from zobench.result import Facts, Outcome, Result
@@ -60,7 +61,7 @@ def test_the_answer_of_the_process_is_the_result(child: Any, tmp_path: Path) -> 
     assert Order.from_dict(json.loads((tmp_path / "question").read_text())) == Order(spec=SPEC)
 
 
-def test_a_cell_is_told_when_to_end_when_to_write_and_with_how_many_threads_to_compute(
+def test_a_cell_is_told_when_to_end_when_and_where_to_write_and_with_how_many_threads_to_compute(
     child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -71,10 +72,14 @@ def test_a_cell_is_told_when_to_end_when_to_write_and_with_how_many_threads_to_c
     script = f"cat > {tmp_path}/order; echo $OMP_NUM_THREADS $OMP_WAIT_POLICY > {tmp_path}/told; "
     script += f'cat {tmp_path}/answer > "$4"'
     begin = time.monotonic()
-    result = child(script, enough=50.0, written=Consolidation(3, "why"))
+    result = child(script, enough=50.0, written=Consolidation(3, "why"), disk_dir=tmp_path / "disk")
     order = Order.from_dict(json.loads((tmp_path / "order").read_text()))
     assert begin + 50 <= order.end <= time.monotonic() + 50
     assert order.consolidation == (3, "why")
+    monkeypatch.setenv("ZOBENCH_DISK_DIR", str(tmp_path))
+    assert assemble.disk_dir() == tmp_path
+    monkeypatch.setattr("zobench.runspec.order._current", order)
+    assert assemble.disk_dir() == tmp_path / "disk", "an order's folder comes before the environment's"
     assert (tmp_path / "told").read_text().split() == ["1", "passive"]
     reason = "threads: 1 of 4, because other processes keep 2.9 cores busy; OMP_NUM_THREADS sets another number"
     assert result.environment == Facts(machine="m", threads_reason=reason)
@@ -101,7 +106,7 @@ def test_an_answer_counts_however_late_the_process_ends(child: Any, tmp_path: Pa
 def test_what_a_dead_cell_has_left_in_the_disk_folder_is_removed(child: Any, tmp_path: Path, end: str) -> None:
     disk = tmp_path / "disk"
     (disk / "other").mkdir(parents=True)
-    made = "mkdir $ZOBENCH_DISK_DIR/zobench-scratch-run-0; echo x > $ZOBENCH_DISK_DIR/zobench-scratch-run-0/file"
+    made = f"mkdir {disk}/zobench-scratch-run-0; echo x > {disk}/zobench-scratch-run-0/file"
     assert child(f"{made}; {end}", disk_dir=disk, timeout=2).outcome is not Outcome.OK
     assert [path.name for path in disk.iterdir()] == ["other"]
 

@@ -66,31 +66,28 @@ def run_in_process(
     ``while_waiting`` is called about ten times a second. A KeyboardInterrupt ends the cell's process and is passed on.
     A process that torchrun has started is a rank of the cell: it measures here, and gets the result of all.
     """
-    kept_as = str(journal.resolve()) if journal else None
+    kept_as, disk = (str(path.resolve()) if path else None for path in (journal, disk_dir))
     if torchrun_ranks():
         from zobench.execute.rank import measured
 
-        os.environ |= _disk_folder(disk_dir)
-        begin(Order(spec=spec, journal=kept_as))
+        begin(Order(spec=spec, journal=kept_as, disk_dir=disk))
         return measured(spec)
     try:
         order = Order(
             spec=spec, end=None if enough is None else time.monotonic() + enough, slowdown=slowdown,
             consolidation=(written.steps, written.reason) if written else None,
-            turn=seat.descriptors if seat else None, journal=kept_as,
+            turn=seat.descriptors if seat else None, journal=kept_as, disk_dir=disk,
         )  # fmt: skip
-        return _run(order, timeout, disk_dir, while_waiting, seat)
+        return _run(order, timeout, while_waiting, seat)
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED
         return failed(spec, outcome, f"the cell's process could not be run: {error}")
 
 
-def _run(
-    order: Order, timeout: float | None, disk_dir: Path | None, while_waiting: Callable[[], None], seat: Seat | None
-) -> Result:
+def _run(order: Order, timeout: float | None, while_waiting: Callable[[], None], seat: Seat | None) -> Result:
     spec = order.spec
     own = seat.own if seat else threads.chosen() if spec.device == "cpu" and spec.gpus == 1 else None
-    environment = {**child_environment(disk_dir), **(own.environment if own else {})}
+    environment = {**child_environment(), **(own.environment if own else {})}
     kills = oom_kills()
     with scratch(None, "cell") as folder:
         answer, errors = folder / "result.json", folder / "stderr.txt"
@@ -104,7 +101,7 @@ def _run(
                 expired = _wait(process, json.dumps(order.to_dict()).encode(), timeout, while_waiting)
             finally:
                 _end(process, gently=spec.gpus > 1)
-                disk = environment.get("ZOBENCH_DISK_DIR")  # see zobench.finetune.assemble.disk_dir
+                disk = order.disk_dir or os.environ.get("ZOBENCH_DISK_DIR")  # see zobench.finetune.assemble.disk_dir
                 clear(Path(disk) if disk else None)
         said = errors.read_text(errors="replace")
         if expired and not answer.exists():  # one that has answered may take its time to free its memory
@@ -131,11 +128,11 @@ def _with_threads(result: Result, own: threads.Threads) -> Result:
     return replace(result, warnings=warnings).with_facts(threads_reason=own.reason)
 
 
-def child_environment(disk_dir: Path | None = None) -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The environment of a process that imports this zobench, installed or not."""
     usual = {"GLIBC_TUNABLES": MALLOC, **threads.WAITING}
     own = {"PYTHONPATH": python_path(), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    return {**usual, **os.environ, **own, **_disk_folder(disk_dir)}
+    return {**usual, **os.environ, **own}
 
 
 def ask(program: str, *arguments: str) -> str:
@@ -146,10 +143,6 @@ def ask(program: str, *arguments: str) -> str:
         last = [f"exit code {done.returncode}", *done.stderr.strip().splitlines()][-1]
         raise OSError(f"measuring this machine failed: {last}")
     return done.stdout
-
-
-def _disk_folder(disk_dir: Path | None) -> dict[str, str]:
-    return {} if disk_dir is None else {"ZOBENCH_DISK_DIR": str(disk_dir.resolve())}
 
 
 def _wait(

@@ -28,6 +28,7 @@ from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
 from zobench.parallel.mesh import is_out_of_place
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import AUTOCASTS, ENGINES
+from zobench.runspec.order import current
 from zobench.schemes.base import Scheme
 
 if TYPE_CHECKING:
@@ -202,6 +203,8 @@ def initial_weights(spec: RunSpec, model: PreTrainedModel) -> Weights:
 
 
 def disk_dir() -> Path | None:
-    """The folder of the disk tier: ``ZOBENCH_DISK_DIR``, or None for the system's temporary folder."""
-    named = os.environ.get("ZOBENCH_DISK_DIR")
+    """The folder of the disk tier: that of this process's order, else ``ZOBENCH_DISK_DIR``, or None for the system's
+    temporary folder."""
+    order = current()
+    named = order.disk_dir if order and order.disk_dir else os.environ.get("ZOBENCH_DISK_DIR")
     return Path(named) if named else None

@@ -18,7 +18,8 @@ class Order:
     None: after its last. ``consolidation``: after how many steps pending updates are written, and a line on why.
     ``slowdown``: a share by which each step is lengthened on purpose; 0.05 makes all take 5 % longer. ``turn``: the
     file descriptors where it is given a turn and says what it wants (:mod:`zobench.measure.turns`). ``journal``: the
-    file to which that of a fine-tuning run is copied.
+    file to which that of a fine-tuning run is copied. ``disk_dir``: the folder of the disk tier; None: as
+    ``ZOBENCH_DISK_DIR`` says, else the system's temporary one.
 
     Raises ``ValueError`` for a slowdown that is no share.
     """
@@ -29,6 +30,7 @@ class Order:
     slowdown: float = 0.0
     turn: tuple[int, int] | None = None
     journal: str | None = None
+    disk_dir: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.slowdown, int | float) or not 0 <= self.slowdown <= 1:

@@ -66,12 +66,12 @@ def isolated(check: Check, settings: CheckSettings) -> list[Finding]:
     """What ``check`` finds in a process of its own."""
     if check.needs_cuda and not settings.on_cuda:
         return absent(check.findings, NEEDS_CUDA)
-    request = {"device": settings.device, "seconds": settings.seconds, "changes": dict(settings.changes)}
+    request = {
+        "device": settings.device, "seconds": settings.seconds, "changes": dict(settings.changes),
+        "disk_dir": str(settings.disk_dir.resolve()) if settings.disk_dir else None,
+    }  # fmt: skip
     command = [sys.executable, "-P", "-m", "zobench.selftest.run", check.name, json.dumps(request)]
-    variables = {
-        **child_environment(settings.disk_dir),
-        "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1",
-    }  # one for all products
+    variables = {**child_environment(), "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1"}  # one for all products
     with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command, env=variables, stdout=answer, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True
@@ -119,7 +119,7 @@ def main() -> None:
     """``python -m zobench.selftest.run CHECK PLACE``: the findings of a check, as JSON in the last line."""
     (check,) = chosen([sys.argv[1]])
     request = json.loads(sys.argv[2])
-    folder = os.environ.get("ZOBENCH_DISK_DIR")
+    folder = request.pop("disk_dir") or os.environ.get("ZOBENCH_DISK_DIR")
     findings = performed(check, CheckSettings(**request, disk_dir=Path(folder) if folder else None))
     rows = [{"name": f.name, "status": f.status, "told": f.told, "numbers": dict(f.numbers)} for f in findings]
     print("\n" + json.dumps(rows))
