@@ -7,15 +7,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from zobench import kernels
+from zobench.machine import accelerator
+from zobench.machine.accelerator import Accelerator
 from zobench.machine.directio import CHUNK, DirectFile, aligned, memory_of
 from zobench.measure.operators import best_seconds, operator_rates
 from zobench.measure.peers import between_rate
 from zobench.measure.threads import Neighbours
-
-if TYPE_CHECKING:
-    import torch
 
 MIB = 2**20
 FILE_BYTES = 1024 * MIB
@@ -52,18 +54,12 @@ def matmul_rate(device: str, dtype: str, budget: float) -> float:
     ``dtype``: fp32, fp16, bf16, or tf32: fp32 on CUDA with products in TF32. Growing, because a CPU without
     instructions for a dtype can be hundreds of times slower than one with them.
     """
-    import torch
-
-    from zobench.machine import accelerator
-
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)
     with accelerator.tf32(dtype == "tf32"):
         return _matmul_rate(device, kind, budget)
 
 
 def _matmul_rate(device: str, kind: torch.dtype, budget: float) -> float:
-    import torch
-
     width = 8192 if device.startswith("cuda") else 2048
     rows, inner, outer = 32, width // 8, width // 4
     while True:
@@ -80,8 +76,6 @@ def _matmul_rate(device: str, kind: torch.dtype, budget: float) -> float:
 
 def copy_rate(device: str, budget: float) -> float:
     """Bytes read plus bytes written per second by a copy that does not fit the caches."""
-    import torch
-
     nbytes = (1024 if device.startswith("cuda") else 128) * MIB
     source = torch.ones(nbytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -99,10 +93,6 @@ def touch_rate(budget: float) -> float:
 def noise_rates(device: str, budget: float) -> dict[str, float]:
     """Elements per second of fp32, each in ``budget`` seconds: standard normals that a torch generator draws, normals
     of the counter stream, and the fused pass, which draws an element's normal and writes both W + cz and W - cz."""
-    import torch
-
-    from zobench import kernels
-
     kernels.prepare(device)
     generator = torch.Generator(device).manual_seed(0)
     weights, plus, minus = (
@@ -123,10 +113,6 @@ def link_rates(device: str, notes: list[str], nbytes: int = 512 * MIB) -> dict[s
     if not device.startswith("cuda"):
         notes.append("link: none, because the device is the CPU")
         return dict.fromkeys(names)
-    import torch
-
-    from zobench.machine.accelerator import Accelerator
-
     hosts = [torch.ones(nbytes, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     devices = [torch.ones(nbytes, dtype=torch.uint8, device=device) for _ in range(2)]
     streams = [Accelerator(device).stream() for _ in range(2)]
@@ -204,8 +190,6 @@ def _sweep(
 
 def _incompressible(buffer: torch.Tensor) -> torch.Tensor:
     """The buffer filled with random bytes: some disks and file systems store zeros without storing anything."""
-    import torch
-
     tile = torch.frombuffer(bytearray(os.urandom(MIB)), dtype=torch.uint8)
     for start in range(0, buffer.numel(), MIB):
         piece = buffer[start : start + MIB]

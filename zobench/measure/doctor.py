@@ -54,11 +54,13 @@ def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
 
     facts = environment.environment(device)
     versions = facts.versions or {}
+    library = versions["transformers"]
     cuda, built, other = accelerator.count() > 0, accelerator.platform(), accelerator.refused()
     remedy = "install an NVIDIA driver" if built else "install a torch built for CUDA, from pytorch.org"
     remedy = f"{other} is not used" if other else remedy
     available, total = memory.available_host_bytes(), memory.total_host_bytes()
     free = memory.free_disk_bytes(folder)
+    advice = "" if free >= LOW_DISK else "; the disk tier needs room for the weights: name a folder on another disk"
     ram = "not known on this system" if available is None or total is None else f"{_gb(available)} of {_gb(total)}"
     peak = "yes" if memory.reset_peak() else "no: peaks include start-up; run outside a restricted container"
     return [
@@ -66,11 +68,16 @@ def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
         Line("machine", "hardware", facts.description, "info"),
         Line("machine", "CPU flags", " ".join(facts.cpu_flags or ()) or "none of interest", "info"),
         Line("machine", "memory available", ram, "info" if available is None else "ok"),
-        Line("machine", "disk free", _disk(free), "ok" if free >= LOW_DISK else "missing"),
+        Line("machine", "disk free", f"{_gb(free)}{advice}", "ok" if free >= LOW_DISK else "missing"),
         Line("machine", "peak memory can be reset", peak, "ok" if peak == "yes" else "missing"),
         Line("software", "python", str(versions["python"]), "ok"),
         Line("software", "torch", f"{versions['torch']}, {facts.threads} threads", "ok"),
-        _package("software", "transformers", versions["transformers"], "pip install transformers"),
+        Line(
+            "software",
+            "transformers",
+            library or "not installed: pip install transformers",
+            "ok" if library else "missing",
+        ),
         Line("software", "CUDA", f"{built}" if cuda else f"no device: {remedy}", "ok" if cuda else "missing"),
     ]
 
@@ -110,15 +117,6 @@ def _rates(rates: dict[str, Any]) -> list[Line]:
         item, reason = note.split(": ", 1)
         lines.append(Line("rates", item, reason, "info"))
     return lines
-
-
-def _package(section: str, name: str, version: str | None, remedy: str) -> Line:
-    return Line(section, name, version, "ok") if version else Line(section, name, f"not installed: {remedy}", "missing")
-
-
-def _disk(free: float) -> str:
-    advice = "" if free >= LOW_DISK else "; the disk tier needs room for the weights: name a folder on another disk"
-    return f"{_gb(free)}{advice}"
 
 
 def _gb(nbytes: float) -> str:

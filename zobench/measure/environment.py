@@ -145,17 +145,14 @@ def _installed(package: str) -> str | None:
 
 def source(root: Path) -> dict[str, Any] | None:
     """``commit`` and ``dirty`` of a git checkout of zobench at ``root``; None if installed, or without git."""
-    if not (root / ".git").exists() or not _is_zobench(root / "pyproject.toml"):
+    pyproject = root / "pyproject.toml"
+    if not (root / ".git").exists() or not pyproject.is_file():
+        return None
+    if tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {}).get("name") != "zobench":
         return None
     commit = _git(root, "rev-parse", "HEAD")
     changes = _git(root, "status", "--porcelain", "--", "zobench", "pyproject.toml")  # results/ is always changing
     return None if commit is None else {"commit": commit, "dirty": None if changes is None else bool(changes)}
-
-
-def _is_zobench(pyproject: Path) -> bool:
-    if not pyproject.is_file():
-        return False
-    return bool(tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {}).get("name") == "zobench")
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 from zobench.machine.memory import PeakMemory
 from zobench.measure.environment import cuda_uuid
 from zobench.measure.sampler import Sampler
-from zobench.measure.samples import Samples, contamination
+from zobench.measure.samples import Samples, contamination, whole
 from zobench.result.record import DISTURBED
 
 DISTURBING_CORES = 0.2
@@ -113,7 +113,7 @@ def memory_over_time(seen: Samples) -> dict[str, list[float | None]]:
     times = [t or 0.0 for t in seen.series["t"]]
     kept = _kept(list(series.values()), len(times))
     seconds: list[float | None] = [round(times[index] - times[0], _DIGITS) for index in kept]
-    return {"seconds": seconds} | {name: [_whole(values[index]) for index in kept] for name, values in series.items()}
+    return {"seconds": seconds} | {name: [whole(values[index]) for index in kept] for name, values in series.items()}
 
 
 def _kept(series: Sequence[Sequence[float | None]], count: int) -> list[int]:
@@ -129,7 +129,3 @@ def _kept(series: Sequence[Sequence[float | None]], count: int) -> list[int]:
 
 def _height(value: float | None) -> float:
     return -1.0 if value is None else value
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)

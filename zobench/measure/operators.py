@@ -7,7 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-DTYPES = ("fp32", "fp16", "bf16")
+import torch
+
+from zobench import kernels
+from zobench.machine.accelerator import Accelerator
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 HEADS, HEAD_WIDTH = 4, 64
 TOKENS, WIDTH = 1024, 1024
 """Of the activations: as large as those of a small model, whose memory is new at each pass as theirs is."""
@@ -20,7 +25,6 @@ KERNELS = 200
 
 def best_seconds(device: str, action: Callable[[], Any], budget: float) -> float:
     """Seconds of the fastest of several runs after a first one; at least one run, then as many as the budget holds."""
-    from zobench.machine.accelerator import Accelerator
 
     def wait() -> None:
         if device.startswith("cuda"):
@@ -54,10 +58,8 @@ def operator_rates(device: str, budget: float) -> dict[str, Any]:
 
 def attention_rate(device: str, kind: str, budget: float) -> float:
     """FLOP/s of causal attention, of which half the products are needed, as torch's fused kernel computes it."""
-    import torch
-
     heads = HEADS * (4 if device.startswith("cuda") else 1)
-    query = torch.full((1, heads, TOKENS, HEAD_WIDTH), 0.1, dtype=_torch(kind), device=device)
+    query = torch.full((1, heads, TOKENS, HEAD_WIDTH), 0.1, dtype=DTYPES[kind], device=device)
     attend = torch.nn.functional.scaled_dot_product_attention
     once = best_seconds(device, lambda: attend(query, query, query, is_causal=True), budget)
     return 2 * heads * TOKENS**2 * HEAD_WIDTH / once
@@ -65,11 +67,9 @@ def attention_rate(device: str, kind: str, budget: float) -> float:
 
 def pass_rate(device: str, kind: str, budget: float) -> float:
     """Bytes/s, read and written, of what a block does with its activations: a norm, an activation, a sum."""
-    import torch
-
     tokens = TOKENS * (8 if device.startswith("cuda") else 1)
-    states = torch.full((tokens, WIDTH), 0.5, dtype=_torch(kind), device=device)
-    scale = torch.ones(WIDTH, dtype=_torch(kind), device=device)
+    states = torch.full((tokens, WIDTH), 0.5, dtype=DTYPES[kind], device=device)
+    scale = torch.ones(WIDTH, dtype=DTYPES[kind], device=device)
 
     def block() -> Any:
         normed = torch.nn.functional.layer_norm(states, (WIDTH,), scale, scale)
@@ -81,10 +81,8 @@ def pass_rate(device: str, kind: str, budget: float) -> float:
 
 def loss_rate(device: str, kind: str, budget: float) -> float:
     """Bytes/s of a loss from logits of ``kind``: their cast to float32, a softmax."""
-    import torch
-
     rows = LOGITS // (1 << 15)
-    logits = torch.full((rows, LOGITS // rows), 0.5, dtype=_torch(kind), device=device)
+    logits = torch.full((rows, LOGITS // rows), 0.5, dtype=DTYPES[kind], device=device)
     once = best_seconds(device, lambda: torch.log_softmax(logits.float(), dim=-1), budget)
     cast = logits.element_size() + 4 if logits.element_size() < 4 else 0
     return logits.numel() * (8 + cast) / once
@@ -92,22 +90,16 @@ def loss_rate(device: str, kind: str, budget: float) -> float:
 
 def normal_rate(device: str, kind: str, budget: float) -> float:
     """Standard normals per second that a torch generator writes."""
-    import torch
-
     generator = torch.Generator(device).manual_seed(0)
-    space = torch.empty(_elements(device), dtype=_torch(kind), device=device)
+    space = torch.empty(_elements(device), dtype=DTYPES[kind], device=device)
     return space.numel() / best_seconds(device, lambda: space.normal_(generator=generator), budget)
 
 
 def fused_rate(device: str, kind: str, budget: float) -> float:
     """Elements per second of the counter stream's pass that draws z and writes W + c z."""
-    import torch
-
-    from zobench import kernels
-
     kernels.prepare(device)
     span = kernels.Span(0)
-    weights, scratch = (torch.zeros(_elements(device), dtype=_torch(kind), device=device) for _ in range(2))
+    weights, scratch = (torch.zeros(_elements(device), dtype=DTYPES[kind], device=device) for _ in range(2))
 
     def draw() -> None:
         kernels.advance(weights, span, [], scratch=scratch, seed=1, scale=1e-3)
@@ -117,8 +109,6 @@ def fused_rate(device: str, kind: str, budget: float) -> float:
 
 def kernel_seconds(device: str, budget: float) -> float:
     """Seconds that the smallest operator takes."""
-    import torch
-
     number = torch.zeros(1, device=device)
 
     def many() -> None:
@@ -130,9 +120,3 @@ def kernel_seconds(device: str, budget: float) -> float:
 
 def _elements(device: str) -> int:
     return NOISE * (64 if device.startswith("cuda") else 1)
-
-
-def _torch(kind: str) -> Any:
-    import torch
-
-    return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[kind]

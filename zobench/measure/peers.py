@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.distributed import Store  # type: ignore[attr-defined]
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zobench.machine import accelerator
 
 MIB = 2**20
 LOOPBACK = "127.0.0.1"
@@ -35,10 +37,6 @@ def between_rate(device: str, notes: list[str]) -> float | None:
 
 
 def _among_gpus(notes: list[str], nbytes: int = 256 * MIB) -> float | None:
-    import torch
-
-    from zobench.machine import accelerator
-
     devices = accelerator.devices()
     count = len(devices)
     if count < 2:
@@ -59,10 +57,8 @@ def _among_gpus(notes: list[str], nbytes: int = 256 * MIB) -> float | None:
 
 def _among_processes(nbytes: int = 64 * MIB) -> float:
     """Two ranks as threads of this process: the bytes go through the same sockets, and no process need start."""
-    import torch
-    from torch.distributed import HashStore  # type: ignore[attr-defined]
-
-    store, rates, failures = HashStore(), dict[int, float](), list[Exception]()
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    rates, failures = dict[int, float](), list[Exception]()
 
     def rank(number: int) -> None:
         try:
@@ -80,10 +76,8 @@ def _among_processes(nbytes: int = 64 * MIB) -> float:
     return min(rates.values())
 
 
-def _gloo(store: Store, rank: int) -> Any:
+def _gloo(store: Any, rank: int) -> Any:
     """A group of two that listens on loopback alone. Torch has no public way to make two in one process."""
-    import torch.distributed as dist
-
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
     options._devices, options._timeout = [gloo.create_device(hostname=LOOPBACK)], PATIENCE
@@ -91,8 +85,6 @@ def _gloo(store: Store, rank: int) -> Any:
 
 
 def _exchange_halves(group: Any, slot: Tensor) -> None:
-    import torch.distributed as dist
-
     sent = []
     for number, half in enumerate(slot.chunk(2)):
         how = dist.BroadcastOptions()

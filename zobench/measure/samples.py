@@ -87,12 +87,12 @@ class Samples:
     @property
     def device_peak_bytes_device_wide(self) -> int | None:
         """What the papers call peak memory: everything on the device, CUDA context included."""
-        return _integer(_largest(self.series["device_used_bytes"]))
+        return whole(_largest(self.series["device_used_bytes"]))
 
     @property
     def device_peak_bytes_process(self) -> int | None:
         """The watched process alone, its CUDA context included."""
-        return _integer(_largest(self.series["process_used_bytes"]))
+        return whole(_largest(self.series["process_used_bytes"]))
 
     @property
     def mean_power_watts(self) -> float | None:
@@ -115,7 +115,7 @@ class Samples:
     @property
     def swapped_bytes(self) -> int | None:
         """Bytes the whole machine swapped in or out."""
-        return _integer(_growth(self.series["swapped_bytes"]))
+        return whole(_growth(self.series["swapped_bytes"]))
 
     @property
     def other_cpu_cores(self) -> float | None:
@@ -176,5 +176,6 @@ def _growth(counter: Iterable[float | None]) -> float | None:
     return values[-1] - values[0] if len(values) > 1 else None
 
 
-def _integer(value: float | None) -> int | None:
+def whole(value: float | None) -> int | None:
+    """A number of bytes without its fraction; None stays None."""
     return None if value is None else int(value)

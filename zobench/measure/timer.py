@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from zobench.machine.accelerator import Accelerator
 from zobench.runspec.order import current
 
 
@@ -59,7 +60,5 @@ class StepTimer:
     def _now(self) -> Any:
         if not self.device.startswith("cuda"):
             return time.perf_counter()
-        from zobench.machine.accelerator import Accelerator
-
         device = Accelerator(self.device)
         return device.mark(device.current_stream())
