@@ -85,7 +85,7 @@ def test_where_each_upload_allocates_the_device_is_idle_meanwhile(slots, slowest
 def test_memory_that_is_not_reused_takes_a_segment_of_the_allocator_for_each_tensor():
     spec = cell("OPT-125M", engine="offload", dtype="fp32", reusable_memory=False)
     segments = 6 * (20 << 20) + 10 * (2 << 20)  # six matrices of 2.4 and 9.4 MB; biases and norms
-    whole = -(-4 * models.block_parameter_count(models.of(spec)) // (2 << 20)) * (2 << 20)
+    whole = -(-4 * models.of(spec).block // (2 << 20)) * (2 << 20)
     reserved = [gpu._reserved(one, 0) for one in (spec, dataclasses.replace(spec, reusable_memory=True))]
     assert reserved == [spec.slots * segments + (2 << 20), spec.slots * whole + (2 << 20)]
 

@@ -101,7 +101,7 @@ def test_sixteen_bits_take_half_the_memory_of_the_weights() -> None:
 
 def test_shared_host_blocks_need_only_as_many_as_there_are() -> None:
     shared = RunSpec(model="OPT-175B", dtype="fp16", engine="offload", weights="shared").resolve("cuda:0")
-    assert memory(shared)[1] == footprint.SHARED_BLOCKS * models.block_parameter_count("OPT-175B") * 2
+    assert memory(shared)[1] == footprint.SHARED_BLOCKS * models.get("OPT-175B").block * 2
     assert memory(shared)[0] == memory(shared.replace(weights="random"))[0]
 
 

@@ -261,7 +261,7 @@ def test_the_memory_of_a_quantised_checkpoint_is_predicted(tmp_path):
     """By the bytes in the file and by those that are decoded from them, not by the dtype alone."""
     spec = given(written(tmp_path / "own.gguf", ("Q4_0",)), tier="checkpoint").resolve("cpu")
     wide = given(tmp_path / "own.gguf", tier="disk").resolve("cpu")
-    block = models.block_parameter_count(models.of(spec))
+    block = models.of(spec).block
     slots, master = spec.slots * block, 4 * block  # what is decoded, with what is pending
     wider, own = (memory(one.replace(writeback_every="inf"))[0] for one in (wide, spec))
     assert slots * (4 - 18 / 32) - master <= wider - own <= slots * (4 - 18 / 32) + 2**22 + 2**20

@@ -62,7 +62,7 @@ def test_offloading_holds_the_resident_parts_and_the_slots_only():
     offload = run_in_process(RunSpec(engine="offload", **common))
     assert (resident.outcome, offload.outcome) == (Outcome.OK, Outcome.OK)
     assert offload.samples["loss"] == resident.samples["loss"]
-    block = 2 * models.block_parameter_count("OPT-1.3B")
+    block = 2 * models.get("OPT-1.3B").block
     saved = resident.memory["device_peak_bytes"] - offload.memory["device_peak_bytes"]
     assert saved == pytest.approx((24 - 3) * block, rel=0.1)
 

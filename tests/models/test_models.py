@@ -85,13 +85,13 @@ def test_counts_equal_those_of_the_built_model(name: str, tie: bool | None) -> N
     model = models.build(name, "bf16", tie)
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
     assert models.parameter_count(name, tie) == count(model)
-    assert {count(block) for block in models.blocks(model)} == {models.block_parameter_count(name)}
+    assert {count(block) for block in models.blocks(model)} == {models.get(name).block}
     assert len(models.blocks(model)) == models.get(name).layers
     inside = {id(parameter) for parameter in models.blocks(model).parameters()}
     outside = [parameter.numel() for parameter in model.parameters() if id(parameter) not in inside]
     assert models.resident_parameter_count(name, tie) == sum(outside)
-    assert models.largest_resident(name, tie) == max(outside)
-    assert models.largest_linear(name) == max(parameter.numel() for parameter in models.blocks(model).parameters())
+    assert max(models.resident_sizes(name, tie)) == max(outside)
+    assert models.get(name).largest_linear == max(parameter.numel() for parameter in models.blocks(model).parameters())
 
 
 @pytest.mark.parametrize(("name", "tie", "tied"), [("OPT-125M", None, True), ("OPT-125M", False, False)])
@@ -251,7 +251,7 @@ def test_an_extended_model_has_only_more_positions_and_the_counts_know(name: str
     outside = count(extended) - count(models.blocks(extended))
     assert models.resident_parameter_count(name, tie, 8192) == outside
     sizes = [p.numel() for key, p in extended.named_parameters() if ".layers." not in key and ".layer." not in key]
-    assert models.largest_resident(name, tie, 8192) == max(sizes)
+    assert max(models.resident_sizes(name, tie, 8192)) == max(sizes)
 
 
 def test_the_published_rows_of_an_extended_table_keep_their_random_values() -> None:

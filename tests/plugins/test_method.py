@@ -112,10 +112,10 @@ close(drawn, 4 * count / rates.noise["torch"])
 assert passes(spec("my-pairs")) == 3 * passes(spec("scaled-sign")) == 6
 streamed = {"engine": "offload", "tier": "disk"}
 twice, once = (transfer_seconds(spec(name, **streamed), rates) for name in ("my-uploads", "scaled-sign"))
-close(twice - once, 12 * models.block_parameter_count("OPT-125M") * 4 / rates.bytes_up["disk"])
+close(twice - once, 12 * models.get("OPT-125M").block * 4 / rates.bytes_up["disk"])
 close(memory(spec("my-state"))[0] - memory(spec("scaled-sign"))[0], 4 * count)
 more = memory(spec("my-copies", "cuda:0"))[0] - memory(spec("scaled-sign", "cuda:0"))[0]
-close(more, 4 * 4 * models.largest_resident("OPT-125M"))
+close(more, 4 * 4 * max(models.resident_sizes("OPT-125M")))
 """
 
 

@@ -39,7 +39,7 @@ for name in ("my-llama", "my-qwen"):
     model = models.build(name, "fp32")
     assert models.parameter_count(name) == sum(p.numel() for p in model.parameters()), name
     assert {sum(p.numel() for p in block.parameters()) for block in models.blocks(model)} == {
-        models.block_parameter_count(name)}, name
+        models.get(name).block}, name
     assert not models.is_masked(model)
 """
 

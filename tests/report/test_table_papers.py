@@ -149,7 +149,7 @@ def test_quantities_of_one_column_stand_side_by_side_on_a_terminal() -> None:
 def test_uploads_and_offloads_are_both_the_papers_link_rate_and_each_stands_in_its_own_column() -> None:
     table = load_table(recipes.find("tables", "distzo2/table2"))
     fields: dict[str, Any] = {"seq_len": 2048, "batch_size": 4, "gpus": 4, "parallel": "2d", "parts": True}
-    streamed = 24 * models.block_parameter_count("OPT-1.3B")
+    streamed = 24 * models.get("OPT-1.3B").block
     runs = [
         dataclasses.replace(
             result("OPT-1.3B", "offload", "fp16", transfers=transfers, **fields),

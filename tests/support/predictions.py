@@ -11,7 +11,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
 PARAMETERS = models.parameter_count("OPT-1.3B")
-BLOCK = models.block_parameter_count("OPT-1.3B")
+BLOCK = models.get("OPT-1.3B").block
 STREAMED = 24 * BLOCK
 LINEAR = 2048 * 8192
 MATRICES = 24 * 12 * 2048**2 + 50272 * 2048

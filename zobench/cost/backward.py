@@ -30,7 +30,7 @@ def peak(spec: RunSpec) -> int:
     tuned, table = _gradients(spec) // ranks, table_bytes(spec)
     if ranks > 1:
         whole = models.resident_parameter_count(*models.variant(spec))
-        weights += 2 * (whole + 2 * models.block_parameter_count(models.of(spec))) * width
+        weights += 2 * (whole + 2 * models.of(spec).block) * width
     copies = METHODS.get(spec.method).states
     state = copies * tuned
     temporary = (tuned if spec.foreach else _largest(spec)) if copies else 0

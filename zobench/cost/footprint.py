@@ -142,8 +142,8 @@ def unit_bytes(spec: RunSpec, width: float) -> int:
 def _bare_bytes(spec: RunSpec, width: float, state: int = 0) -> int:
     """Bytes of the largest unit's weights, with ``state`` more bytes beside each."""
     if GRANULARITIES[spec.granularity].is_block:
-        return int(models.block_parameter_count(models.of(spec)) * (width + state))
-    linear = models.largest_linear(models.of(spec))
+        return int(models.of(spec).block * (width + state))
+    linear = models.of(spec).largest_linear
     pieces = int(-(-linear * width // TILE_BYTES)) if GRANULARITIES[spec.granularity].is_cut else 1
     return int(linear * (width + state) // pieces)
 
@@ -266,7 +266,7 @@ def _scratch(spec: RunSpec) -> int:
         heap += _copy_bytes(spec) if is_out_of_place(spec) else 0
         noise = largest * (together * kind.normals * sizes.trained_width(spec) + 4 * definition.copies)
         noise += _stored(spec)
-        return noise + heap + (models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype] if packed else 0)
+        return noise + heap + (models.of(spec).block * WIDTHS[spec.dtype] if packed else 0)
     if kind.structure is not None:
         return _factors(spec) + heap + (_bare_bytes(spec, WIDTHS[spec.dtype]) if packed else 0)
     pieces = min(_PIECE, _largest_trained(spec)) * 4 * definition.piece_copies if on_cuda else 0
@@ -290,12 +290,12 @@ def _copy_bytes(spec: RunSpec) -> int:
     """Bytes of the largest unit that is tuned, which W + c z is written into: a block, or the head's table."""
     if not sizes.tunes_all(spec):
         return max(sizes.trained(spec)) * sizes.trained_width(spec)
-    return max(models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype], backward.table_bytes(spec))
+    return max(models.of(spec).block * WIDTHS[spec.dtype], backward.table_bytes(spec))
 
 
 def _made(spec: RunSpec) -> int:
     """Bytes of the largest matrix that is made of integers for its product."""
-    return 0 if scheme_of(spec).base is None else models.largest_linear(models.of(spec)) * WIDTHS[spec.dtype]
+    return 0 if scheme_of(spec).base is None else models.of(spec).largest_linear * WIDTHS[spec.dtype]
 
 
 def _factors(spec: RunSpec) -> int:

@@ -142,7 +142,7 @@ def _reserved(spec: RunSpec, device: int) -> int:
     memory that is not reused has a pool for each allocation."""
     allocator, streamed = Allocator(), footprint.streamed_layers(spec)
     slots = _allocations(spec) * spec.slots if streamed else []
-    block = models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype]
+    block = models.of(spec).block * WIDTHS[spec.dtype]
     blocks = [block] * (models.of(spec).layers - streamed)
     for number, nbytes in enumerate(slots):
         allocator.allocate(nbytes, 0 if spec.reusable_memory else 1 + number)

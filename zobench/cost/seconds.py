@@ -298,7 +298,7 @@ def _links(spec: RunSpec, rates: Rates, best: bool = False) -> tuple[float, floa
     if ranks == 1:
         return up, down
     above, below = (links.Links(link=link, host=rates.host, peers=rates.between) for link in (up, down))
-    block = float(models.block_parameter_count(models.of(spec)) * wire_width(spec))
+    block = float(models.of(spec).block * wire_width(spec))
     seconds = links.sliced_seconds if is_sliced(spec, rates) else links.whole_seconds
     return block / seconds(block, ranks, above), block / links.offload_seconds(block, ranks, below)
 

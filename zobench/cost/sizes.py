@@ -49,12 +49,12 @@ def trained(spec: RunSpec) -> tuple[int, int]:
     """Parameters that are tuned in the largest block, and outside the blocks."""
     if not tunes_all(spec):
         return adapter(spec)
-    return models.block_parameter_count(models.of(spec)), models.resident_parameter_count(*models.variant(spec))
+    return models.of(spec).block, models.resident_parameter_count(*models.variant(spec))
 
 
 def largest_tensor(spec: RunSpec) -> int:
     """Elements of the largest tensor of the model: a table outside the blocks, or a stack of experts in one."""
-    return max(models.largest_resident(*models.variant(spec)), models.largest_linear(models.of(spec)))
+    return max(*models.resident_sizes(*models.variant(spec)), models.of(spec).largest_linear)
 
 
 def trained_count(spec: RunSpec, layers: int | None = None) -> int:

@@ -10,11 +10,8 @@ from zobench.models.families import Family as Family
 from zobench.models.registry import ALTERNATIVES as ALTERNATIVES
 from zobench.models.registry import ARCHITECTURES as ARCHITECTURES
 from zobench.models.registry import Model as Model
-from zobench.models.registry import block_parameter_count as block_parameter_count
 from zobench.models.registry import blocks_parameter_count as blocks_parameter_count
 from zobench.models.registry import get as get
-from zobench.models.registry import largest_linear as largest_linear
-from zobench.models.registry import largest_resident as largest_resident
 from zobench.models.registry import parameter_count as parameter_count
 from zobench.models.registry import resident_parameter_count as resident_parameter_count
 from zobench.models.registry import resident_sizes as resident_sizes

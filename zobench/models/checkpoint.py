@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -201,8 +200,3 @@ def persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for key, buffer in module.named_buffers(prefix, recurse=False):
             if key.rpartition(".")[2] not in module._non_persistent_buffers_set:
                 yield key, buffer
-
-
-def may_be_missing(model: PreTrainedModel, name: str) -> bool:
-    """Whether transformers loads a checkpoint without this tensor, which then is what the model's class makes it."""
-    return any(re.search(pattern, name) for pattern in model._keys_to_ignore_on_load_missing or ())

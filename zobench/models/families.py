@@ -5,11 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-
-def _inner(model: Architecture) -> int:
-    return int(model.config.get("ffn_dim") or model.config["intermediate_size"])
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +24,9 @@ class Family:
     block: Callable[[Architecture], int]
     resident: Callable[[Architecture, bool, int], list[int]]
     kept: Callable[[Architecture, int, bool, bool], int]
-    inner: Callable[[Architecture], int] = _inner
+    inner: Callable[[Architecture], int] = lambda model: int(
+        model.config.get("ffn_dim") or model.config["intermediate_size"]
+    )
     learned_positions: bool = False
     masked: bool = False
     unused_positions: int = 0
@@ -39,8 +37,14 @@ class Architecture:
     """One model's published configuration. ``hub_id`` is empty where no checkpoint is on the hub.
 
     ``extra``: arguments of the transformers configuration class of ``model_type`` beside those of ``config``. A
-    ``model_type`` that is not in :data:`FAMILIES` needs a family in ``own_family``.
+    ``model_type`` that is not in :data:`FAMILIES` needs a family in ``own_family``. Of all of them ``whole_attention``,
+    ``all_linear``, ``uncounted`` and ``overcounted`` (:class:`zobench.models.inspected.Inspected`) are the same.
     """
+
+    whole_attention: ClassVar[bool] = False
+    all_linear: ClassVar[bool] = True
+    uncounted: ClassVar[tuple[str, ...]] = ()
+    overcounted: ClassVar[tuple[str, ...]] = ()
 
     name: str
     hub_id: str
@@ -106,29 +110,9 @@ class Architecture:
         return self.family.learned_positions
 
     @property
-    def whole_attention(self) -> bool:
-        """Whether its attention makes matrices of tokens x tokens: none of these families."""
-        return False
-
-    @property
     def window(self) -> int:
         """Tokens that one attends to, 0 for all before it."""
         return int(self.extra.get("sliding_window") or 0)
-
-    @property
-    def all_linear(self) -> bool:
-        """Whether every matrix of a block is in a linear layer."""
-        return True
-
-    @property
-    def uncounted(self) -> tuple[str, ...]:
-        """What a block computes that no count has, a sentence each: nothing."""
-        return ()
-
-    @property
-    def overcounted(self) -> tuple[str, ...]:
-        """What a block may compute less of than is counted, a sentence each: nothing."""
-        return ()
 
     @property
     def block(self) -> int:

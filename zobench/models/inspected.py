@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 POSITIONS_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
 """What configurations call the longest sequence."""
@@ -52,8 +52,12 @@ class Inspected:
     ``whole_attention``: its attention makes matrices of tokens x tokens, because transformers has no fused one for it.
     ``all_linear``: whether every matrix of a block is in a linear layer, so that a unit may be smaller than a block.
     ``uncounted``: what a block computes that no count has, a sentence each; ``overcounted``: what it may compute less
-    of. ``settings_json``: the whole transformers configuration.
+    of. ``settings_json``: the whole transformers configuration. ``hub_id`` is empty: its weights are where its
+    configuration is, which decides how many positions there are, and none are added (``learned_positions``).
     """
+
+    hub_id: ClassVar[str] = ""
+    learned_positions: ClassVar[bool] = False
 
     name: str
     model_type: str
@@ -103,16 +107,6 @@ class Inspected:
         """The longer side of the largest matrix that every token goes through, of a block without such its experts'."""
         sides = [max(sides) for kind in self.kinds for sides in kind.matrices]
         return max(sides or [max(a, b) for kind in self.kinds for _, _, a, b, _ in kind.experts] or [self.hidden])
-
-    @property
-    def hub_id(self) -> str:
-        """The empty id: its weights are where its configuration is."""
-        return ""
-
-    @property
-    def learned_positions(self) -> bool:
-        """False: its configuration decides how many positions there are, and none are added."""
-        return False
 
     def resident(self, tied: bool, positions: int) -> list[int]:
         """Sizes of the tensors outside the blocks."""

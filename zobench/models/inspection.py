@@ -66,7 +66,39 @@ def _frozen(value: Any) -> Any:
 def inspect(folder: Path) -> Inspected:
     """Builds the model of ``folder``'s config.json without memory for its weights, and counts its parameters."""
     config, masked = config_of(folder)
-    return _counted(config, masked, folder)
+    text: Any = config.get_text_config()
+    limits = (getattr(text, key, None) for key in POSITIONS_KEYS)
+    positions = next((n for n in limits if isinstance(n, int) and n > 0), ANY_LENGTH)
+    with _mendable(f"transformers must be able to build the {config.model_type} of {folder}/config.json, but cannot"):
+        identity.check_layers(config)
+        heads = _most(text, "num_attention_heads", 1)
+        if not int(text.vocab_size):
+            raise ValueError("vocab_size=0 leaves it no tokens")
+        # all of it, defaults included, so that the model can be built again where the folder is not
+        settings = {
+            key: value for key, value in values_of(config).items() if key not in ("model_type", "use_cache", "dtype")
+        }
+        blank = Inspected(
+            name=folder.name, model_type=config.model_type, masked=masked, heads=heads, hidden=0,
+            vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0,
+            attention_widths=(0, 0), kinds=(), resident_sizes=(), whole_attention=False, all_linear=False,
+            uncounted=(), overcounted=(), settings_json=json.dumps(settings),
+        )  # fmt: skip
+        model = build(blank, "bf16")
+    layers = blocks(model)
+    table: Any = model.get_input_embeddings().weight
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    hidden = _most(text, "hidden_size", table.shape[1])
+    width = _most(text, "head_dim", hidden // heads)
+    inside = set(layers.parameters())
+    resident_sizes = tuple(parameter.numel() for parameter in model.parameters() if parameter not in inside)
+    return dataclasses.replace(
+        blank, hidden=hidden, tied=getattr(head, "weight", None) is table, embedding_width=table.shape[1],
+        attention_widths=(heads * width, _most(text, "num_key_value_heads", heads) * width),
+        kinds=kinds_of(layers, text, heads, hidden), resident_sizes=resident_sizes, all_linear=all_linear(layers),
+        uncounted=uncounted(layers), overcounted=overcounted(layers, text), max_positions=positions - _unused(model),
+        whole_attention=model.config._attn_implementation == "eager",
+    )  # fmt: skip
 
 
 def config_of(folder: Path) -> tuple[PreTrainedConfig, bool]:
@@ -99,43 +131,6 @@ def config_of(folder: Path) -> tuple[PreTrainedConfig, bool]:
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=False), is_masked
 
 
-def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
-    text: Any = config.get_text_config()
-    limits = (getattr(text, key, None) for key in POSITIONS_KEYS)
-    positions = next((n for n in limits if isinstance(n, int) and n > 0), ANY_LENGTH)
-    with _mendable(f"transformers must be able to build the {config.model_type} of {folder}/config.json, but cannot"):
-        identity.check_layers(config)
-        heads = _most(text, "num_attention_heads", 1)
-        if not int(text.vocab_size):
-            raise ValueError("vocab_size=0 leaves it no tokens")
-        blank = Inspected(
-            name=folder.name, model_type=config.model_type, masked=masked, heads=heads, hidden=0,
-            vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0,
-            attention_widths=(0, 0), kinds=(), resident_sizes=(), whole_attention=False, all_linear=False,
-            uncounted=(), overcounted=(), settings_json=_settings(config),
-        )  # fmt: skip
-        model = build(blank, "bf16")
-    layers = blocks(model)
-    table: Any = model.get_input_embeddings().weight
-    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    hidden = _most(text, "hidden_size", table.shape[1])
-    inside = set(layers.parameters())
-    resident_sizes = tuple(parameter.numel() for parameter in model.parameters() if parameter not in inside)
-    return dataclasses.replace(
-        blank, hidden=hidden, tied=getattr(head, "weight", None) is table, embedding_width=table.shape[1],
-        attention_widths=_attention_widths(text, heads, hidden), kinds=kinds_of(layers, text, heads, hidden),
-        resident_sizes=resident_sizes, all_linear=all_linear(layers), uncounted=uncounted(layers),
-        overcounted=overcounted(layers, text), max_positions=positions - _unused(model),
-        whole_attention=model.config._attn_implementation == "eager",
-    )  # fmt: skip
-
-
-def _settings(config: PreTrainedConfig) -> str:
-    """The whole configuration, defaults included, so that the model can be built again where the folder is not."""
-    values = values_of(config)
-    return json.dumps({key: value for key, value in values.items() if key not in ("model_type", "use_cache", "dtype")})
-
-
 def values_of(config: PreTrainedConfig) -> dict[str, Any]:
     """Every value of a configuration, defaults included. transformers writes an infinite number as a dictionary of the
     one key ``__float__``, which becomes a number again."""
@@ -145,11 +140,6 @@ def values_of(config: PreTrainedConfig) -> dict[str, Any]:
 
     values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False), object_hook=read)
     return values
-
-
-def _attention_widths(text: Any, heads: int, hidden: int) -> tuple[int, int]:
-    head = _most(text, "head_dim", hidden // heads)
-    return heads * head, _most(text, "num_key_value_heads", heads) * head
 
 
 def _most(text: Any, key: str, default: int) -> int:

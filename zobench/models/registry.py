@@ -112,23 +112,13 @@ def _named(name: str) -> Architecture:
     return architecture
 
 
-def block_parameter_count(model: str | Model) -> int:
-    """Parameters of one transformer block, the largest where they differ: what a slot must hold."""
-    return get(model).block
-
-
 def blocks_parameter_count(model: str | Model, count: int | None = None) -> int:
     """Parameters of all blocks together, or of ``count`` of them, spread evenly over the model."""
     architecture = get(model)
     return architecture.all_blocks if count is None else round(architecture.all_blocks * count / architecture.layers)
 
 
-def largest_linear(model: str | Model) -> int:
-    """Elements of the largest weight matrix in a block."""
-    return get(model).largest_linear
-
-
-def resident_sizes(model: str | Model, tie: bool | None, positions: int | None) -> list[int]:
+def resident_sizes(model: str | Model, tie: bool | None = None, positions: int | None = None) -> list[int]:
     """Elements of each tensor outside the blocks."""
     architecture = get(model)
     return architecture.resident(architecture.tied if tie is None else tie, positions or architecture.max_positions)
@@ -137,11 +127,6 @@ def resident_sizes(model: str | Model, tie: bool | None, positions: int | None) 
 def resident_parameter_count(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:
     """Parameters outside the blocks: embeddings, projections, last norm, and the head where it is not tied."""
     return sum(resident_sizes(model, tie, positions))
-
-
-def largest_resident(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:
-    """Elements of the largest single tensor outside the blocks."""
-    return max(resident_sizes(model, tie, positions))
 
 
 def parameter_count(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:

@@ -92,13 +92,8 @@ def _half(raw: Tensor) -> Tensor:
     return raw.contiguous().view(torch.float16).float()
 
 
-def _nibbles(raw: Tensor) -> Tensor:
-    """(blocks, 2 n) of (blocks, n) bytes: first all low halves, then all high ones."""
-    return torch.cat([raw & 15, raw >> 4], 1)
-
-
 def _q5_0(blocks: Tensor) -> Tensor:
-    return (_nibbles(blocks[:, 6:]) | (_bits(blocks[:, 2:6]) << 4)).float().sub_(16).mul_(_half(blocks[:, :2]))
+    return (_halves(blocks[:, 6:], 16) | (_bits(blocks[:, 2:6]) << 4)).float().sub_(16).mul_(_half(blocks[:, :2]))
 
 
 def _bits(raw: Tensor) -> Tensor:
@@ -171,9 +166,9 @@ GGML: Mapping[str, Format] = {
     "F16": _plain(torch.float16),
     "BF16": _plain(torch.bfloat16),
     "Q8_0": Format(32, 34, lambda blocks: blocks[:, 2:].view(torch.int8).float().mul_(_half(blocks[:, :2]))),
-    "Q4_0": Format(32, 18, lambda blocks: _nibbles(blocks[:, 2:]).float().sub_(8).mul_(_half(blocks[:, :2]))),
+    "Q4_0": Format(32, 18, lambda blocks: _halves(blocks[:, 2:], 16).float().sub_(8).mul_(_half(blocks[:, :2]))),
     "Q4_1": Format(
-        32, 20, lambda blocks: _nibbles(blocks[:, 4:]).float().mul_(_half(blocks[:, :2])).add_(_half(blocks[:, 2:4]))
+        32, 20, lambda blocks: _halves(blocks[:, 4:], 16).float().mul_(_half(blocks[:, :2])).add_(_half(blocks[:, 2:4]))
     ),
     "Q5_0": Format(32, 22, _q5_0),
     "Q4_K": Format(256, 144, _q4_k),

@@ -19,7 +19,8 @@ _ALSO = ("activation_function", "hidden_act", "attention_bias", "mlp_bias", "ena
 PACKED = (".weight_packed", ".weight_scale")
 """How the names of quantised matrices and of their scales end in safetensors (:mod:`zobench.models.compressed`)."""
 MOST_EXTENDED = 8
-"""The most times its published positions that a model with random weights may be given."""
+"""The most times its published positions that a model with random weights may be given, where that is more than the
+papers' usual 2048: they measure OPT at four times its own, so twice that."""
 
 
 def of(spec: RunSpec) -> Model:
@@ -113,14 +114,9 @@ def position_count(spec: RunSpec) -> int:
     """Positions of the model that ``spec`` runs: a learned table of random values is as long as the sequences need."""
     architecture = of(spec)
     if architecture.learned_positions and spec.weights != "pretrained":
-        return max(architecture.max_positions, min(spec.seq_len, most_positions(architecture)))
+        most = max(MOST_EXTENDED * architecture.max_positions, SEQ_LEN)
+        return max(architecture.max_positions, min(spec.seq_len, most))
     return architecture.max_positions
-
-
-def most_positions(architecture: Model) -> int:
-    """Positions to which a table of random values may be extended: the papers measure OPT at four times its own, so
-    twice that, and their usual 2048 on any model."""
-    return max(MOST_EXTENDED * architecture.max_positions, SEQ_LEN)
 
 
 def variant(spec: RunSpec) -> tuple[Model, bool | None, int]:

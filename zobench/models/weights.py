@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from pathlib import Path
 from types import EllipsisType
@@ -144,7 +145,9 @@ class PretrainedWeights(Weights):
         self._files = checkpoint.tensors(self._folder)
         self._packed = compressed.packed_matrices(self._files, bits) if bits else {}
         self._files |= {key: stored.pieces[0].file for key, stored in self._packed.items()}
-        self._origins = checkpoint.origins(model, self._files, self._meta)
+        self._origins = checkpoint.origins(
+            model, self._files, lambda key: torch.empty(self._piece(key, slice(0))[0], device="meta")
+        )
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters(remove_duplicate=False)}
         first, last = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
         ends = [_weight_name(model, first), _weight_name(model, last)]
@@ -240,20 +243,21 @@ class PretrainedWeights(Weights):
                 "give the weights of this model"
             )
 
-    def _meta(self, key: str) -> Tensor:
-        """A tensor without values, of the shape that a key of the checkpoint has."""
-        return torch.empty(self._piece(key, slice(0))[0], device="meta")
-
     def _piece(self, key: str, rows: Rows) -> tuple[torch.Size, Tensor]:
-        """(shape, rows) of one tensor of the checkpoint."""
+        """(shape, rows) of one tensor of the checkpoint, whose file is opened each time: the pages read through an open
+        handle count as this process's memory."""
         if (packed := self._packed.get(key)) is not None:
             return packed.shape, packed.read(rows)
-        return _read(key, self._files[key], rows)
+        with safe_open(self._files[key], framework="pt") as handle:
+            tensor = handle.get_slice(key)
+            return torch.Size(tensor.get_shape()), tensor[rows]
 
     @torch.no_grad()
     def _fill_buffers(self, model: PreTrainedModel) -> None:
+        """A buffer that is not there, and without which transformers loads a checkpoint, is what its class makes it."""
+        optional = model._keys_to_ignore_on_load_missing or ()
         for name, buffer in checkpoint.persistent_buffers(model):
-            if name in self._origins or not checkpoint.may_be_missing(model, name):
+            if name in self._origins or not any(re.search(pattern, name) for pattern in optional):
                 shape, values = self._read(name, ...)
                 self._check_shape(name, buffer.shape, shape)
                 buffer.copy_(values)
@@ -315,11 +319,3 @@ def _tile(out: Tensor, pool: Tensor, start: int) -> None:
 
 def _weight_name(model: nn.Module, module: Any) -> str:
     return next(f"{name}.weight" for name, candidate in model.named_modules() if candidate is module)
-
-
-def _read(key: str, file: Path, rows: Rows) -> tuple[torch.Size, Tensor]:
-    """(shape, rows) of one tensor of a file, which is opened each time: the pages read through an open handle count as
-    this process's memory."""
-    with safe_open(file, framework="pt") as handle:
-        tensor = handle.get_slice(key)
-        return torch.Size(tensor.get_shape()), tensor[rows]

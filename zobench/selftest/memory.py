@@ -24,7 +24,7 @@ def run(settings: CheckSettings) -> list[Finding]:
     """Right if they differ by less than half a slot: a slot that leaks, or one too many, is found."""
     _workspaces(settings.device)
     taken, counted = peak(settings.device), peak("meta")
-    slot = 2 * models.block_parameter_count(MODEL)
+    slot = 2 * models.get(MODEL).block
     both = f"the allocator's peak is {taken / 1e6:.1f} MB, the ledger's {counted / 1e6:.1f} MB"
     wrong = f"{both}: more than half a slot of {slot / 1e6:.1f} MB apart" if abs(taken - counted) > slot / 2 else ""
     return [judged("peak = ledger", wrong, both, taken_bytes=taken, counted_bytes=counted, slot_bytes=slot)]
