@@ -410,3 +410,13 @@ def test_a_measured_cell_is_kept_where_that_is_asked_for(zobench: Command, tmp_p
     assert zobench(*words, "--results", "results")[0] == 0
     (kept,) = Store(tmp_path / "results").load()
     assert (kept.spec.seq_len, kept.is_ok) == (16, True)
+
+
+@pytest.mark.parametrize("command", ["finetune", "search"])
+def test_a_missing_model_is_refused_before_torch_is_imported(command: str) -> None:
+    code = (
+        "import sys\nfrom zobench.cli import main\n"
+        f"try:\n    main(['{command}', '--task', 'sst2'])\nfinally:\n    print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "False\n"), done.stderr

@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from zobench.cli import calibrate, campaign, finetune, forecast, jobs, measure, model, programs, publish, show, stored  # noqa: F401  their commands are its
+from zobench.cli import additions, calibrate, campaign, finetune, forecast, jobs, measure, publish, show, stored  # noqa: F401  their commands are its
 from zobench.cli import evaluate as _evaluate  # noqa: F401
-from zobench.cli import task as _task
 from zobench.cli import verdict as _verdict  # noqa: F401
 from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.cli.usage import Command
@@ -43,7 +42,7 @@ def options(
     """Measure what zeroth-order fine-tuning of a language model costs here, beside what the papers report."""
 
 
-for _group in (app, programs.program, model.model, _task.task):
+for _group in (app, additions.program, additions.model, additions.task):
     for _command in _group.registered_commands:
         _command.cls = Command
 

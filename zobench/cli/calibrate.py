@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from zobench.cli import console
-from zobench.cli.checks import check_file
 from zobench.cli.common import Device, app
 from zobench.cli.usage import MEASURE
 from zobench.machine.device import choose_device
 from zobench.machine.memory import total_host_bytes
 from zobench.measure.environment import fingerprint_without_torch
+from zobench.session.inputs import check_file
 
 Card = Annotated[
     str | None, typer.Option("--gpu", metavar="GPU", help="Whose data sheet it is, of `zobench list gpus`.")

@@ -23,7 +23,7 @@ from zobench.machine.texts import duration
 from zobench.machine.waiting import telling
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
-from zobench.store import metrics, printable
+from zobench.store import first_sweep, metrics, printable
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
@@ -128,6 +128,12 @@ def tell_problems(problems: Iterable[str]) -> None:
     """Prints the files that could not be read."""
     for problem in problems:
         print(f"not read: {problem}", file=sys.stderr)
+
+
+def tell_empty(places: Sequence[Path], then: str = "") -> None:
+    """Says that there are no results in ``places``, and what makes some; ``then``: what is shown all the same."""
+    told = f"no results in {', '.join(map(str, places))}: {first_sweep(places[0])}"
+    print(f"{told}; {then}" if then else told, file=sys.stderr)
 
 
 def is_colored(console: Console) -> bool:

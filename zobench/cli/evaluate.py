@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zobench.cli import common, console
-from zobench.cli.checks import check_json
 from zobench.cli.common import app, changed, named
 from zobench.cli.usage import TUNE
 from zobench.runspec import suggestion
-from zobench.session.inputs import check_folder, check_words
+from zobench.session.inputs import check_folder, check_json, check_words
 from zobench.stats.intervals import wilson_interval
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zobench.cli import common, console
-from zobench.cli.checks import check_json, check_out
 from zobench.cli.common import app, changed, named, value_of
 from zobench.cli.console import alarm
 from zobench.cli.usage import TUNE
@@ -19,7 +18,7 @@ from zobench.machine.processes import leads, torchrun_ranks
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import PROGRAMS, TASKS
-from zobench.session.inputs import check_folder, check_results, check_words
+from zobench.session.inputs import check_folder, check_json, check_out, check_results, check_words
 from zobench.store import Store, without_place
 
 if TYPE_CHECKING:
@@ -194,6 +193,8 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     """``values``, whose words are known: what can be refused before torch is imported, which takes seconds."""
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
+    if "model" not in values:
+        raise ValueError("`model` must be given, but got no model; see `zobench list models`")
     if given := PROGRAMS.provider(values.get("program", "")):
         raise ValueError(
             f"fine-tuning is zobench's own, but got program={values['program']} of {given}; use zobench run --set "

@@ -11,12 +11,11 @@ import typer
 
 from zobench import recipes
 from zobench.cli import completion, console
-from zobench.cli.checks import check_file, check_json
 from zobench.cli.common import BatchSize, Changes, Dtype, Json, Model, Name, SeqLen, Stored, app, changed, named
 from zobench.cli.usage import FORESEE
 from zobench.result import Result
 from zobench.runspec import parse_size
-from zobench.session.inputs import check_folder, check_results, check_words
+from zobench.session.inputs import check_file, check_folder, check_json, check_results, check_words
 
 if TYPE_CHECKING:
     from zobench.cost.choices import TargetMachine

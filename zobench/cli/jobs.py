@@ -24,13 +24,13 @@ Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A submitted 
 @app.command(rich_help_panel=ELSEWHERE)
 def status(name: Name = None, results: Results = Path("results")) -> None:
     """Show the cells of submitted sweeps: queued, running, done."""
-    from zobench.cli import jobs_view
+    from zobench.cli import plan_view
     from zobench.session.submitted import submissions
 
     check_results(results)
     sweeps = submissions(results, name)
     for submission, states in sweeps:
-        jobs_view.show(console.answer_console(), submission, states)
+        plan_view.show_submission(console.answer_console(), submission, states)
     if not sweeps:
         print(f"no sweep was submitted into {results}")
 
@@ -38,7 +38,7 @@ def status(name: Name = None, results: Results = Path("results")) -> None:
 @app.command(rich_help_panel=ELSEWHERE)
 def cancel(name: Name = None, results: Results = Path("results")) -> None:
     """End the jobs of submitted sweeps; finished cells stay."""
-    from zobench.cli import jobs_view
+    from zobench.cli import plan_view
     from zobench.execute import jobs
     from zobench.session import submitted
 
@@ -48,7 +48,7 @@ def cancel(name: Name = None, results: Results = Path("results")) -> None:
     for submission, states in sweeps:
         if left := [state for state in states if state.state in (*jobs.ACTIVE, "unknown")]:
             submitted.cancel(submission)
-            print(f"cancelled {submission.name} {submission.id}: {jobs_view.counts(left)}")
+            print(f"cancelled {submission.name} {submission.id}: {plan_view.counts(left)}")
             ended += len(left)
     if not sweeps:
         print(f"no sweep was submitted into {results}")

@@ -60,9 +60,9 @@ class Terminal(Monitor):
     def show_jobs(
         self, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[Mapping[str, Any]]
     ) -> None:
-        from zobench.cli import jobs_view
+        from zobench.cli import plan_view
 
-        jobs_view.show_plan(self._plans, title, specs, cells, asked)
+        plan_view.show_jobs(self._plans, title, specs, cells, asked)
 
     def show_power(self, text: str) -> None:
         self._plans.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from zobench.cli import common, completion, console
-from zobench.cli.checks import check_json
 from zobench.cli.common import app, changed, named
 from zobench.cli.matrices import Terminal, run_matrix
 from zobench.cli.usage import KEPT, MEASURE
@@ -17,7 +16,7 @@ from zobench.machine.device import check_devices, choose_device
 from zobench.machine.processes import leads
 from zobench.result import Outcome, Result
 from zobench.runspec import SEQ_LEN, RunSpec, check_effect
-from zobench.session.inputs import check_folder, check_price, check_results, parse_seconds
+from zobench.session.inputs import check_folder, check_json, check_price, check_results, parse_seconds
 from zobench.store import Store, without_place
 
 Kept = Annotated[

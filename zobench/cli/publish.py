@@ -11,13 +11,12 @@ import typer
 
 from zobench import recipes
 from zobench.cli import common, completion, console
-from zobench.cli.checks import check_out, check_there, tell_empty
 from zobench.cli.common import app
 from zobench.cli.matrices import run_matrix
 from zobench.cli.show import table_text
 from zobench.cli.usage import LOOK, MEASURE
 from zobench.recipes.reference import Reference
-from zobench.session.inputs import check_folder
+from zobench.session.inputs import check_folder, check_out, check_there
 from zobench.store import Store
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _figure(plot: Any, results: Path, out: Path) -> None:
     stored = store.load()
     artifact, _ = artifacts.make(plot, stored, Reference.load())
     if not stored:
-        tell_empty([results], "the figure has none of its own")
+        console.tell_empty([results], "the figure has none of its own")
     console.tell_problems(store.problems)
     _write(artifact, out)
 
@@ -160,6 +159,6 @@ def report(
     for problem in book.problems[len(store.problems) :]:
         print(problem, file=sys.stderr)
     if not stored:
-        tell_empty([results], "only the papers' values are shown")
+        console.tell_empty([results], "only the papers' values are shown")
     tables = sum(artifact.kind == "table" for artifact in book.artifacts)
     print(f"{tables} tables and {len(book.artifacts) - tables} figures; open {out / publish.PAGE}")

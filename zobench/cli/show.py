@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from zobench.cli import completion, console
-from zobench.cli.checks import check_file, check_there, tell_empty
 from zobench.cli.common import Stored, app
 from zobench.cli.usage import LOOK
-from zobench.session.inputs import check_price, parse_percent
+from zobench.session.inputs import check_file, check_price, check_there, parse_percent
 from zobench.store import Store
 
 
@@ -88,7 +87,7 @@ def table_text(
     if shown and isinstance(item, Table) and (why := mismatch(item, shown)):
         print(why, file=sys.stderr)
     if not shown:
-        tell_empty([results], "only the paper's values are shown")
+        console.tell_empty([results], "only the paper's values are shown")
     return text
 
 

@@ -11,11 +11,10 @@ import typer
 
 from zobench import recipes
 from zobench.cli import console
-from zobench.cli.checks import check_file, check_there, tell_empty
 from zobench.cli.common import DataDir, Device, Quiet, Stored, app
 from zobench.cli.usage import LOOK, TUNE
 from zobench.runspec import suggestion
-from zobench.session.inputs import check_folder, check_results, parse_percent
+from zobench.session.inputs import check_file, check_folder, check_results, check_there, parse_percent
 from zobench.stats.significance import exceeds
 from zobench.store import Store, printable
 
@@ -85,7 +84,7 @@ def _show(places: Sequence[Path], wanted: Any, sort: str | None, output: Path | 
     chosen = query.select(loaded, wanted)
     chosen = query.ordered(chosen, sort) if sort else chosen
     if not loaded:
-        tell_empty(places)
+        console.tell_empty(places)
     elif not chosen:
         print(f"none of {len(loaded)} runs fulfils every --where", file=sys.stderr)
     if output is not None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zobench.cli import completion, console
-from zobench.cli.checks import check_file, check_there, tell_empty
 from zobench.cli.common import Stored, app
 from zobench.cli.console import NARROWEST, answer_console
 from zobench.cli.usage import LOOK
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.runspec import suggestion
+from zobench.session.inputs import check_file, check_there
 from zobench.store import Store
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def verdict(
     stored = Store(results).load()
     items = judge.verdicts(paper, stored, Reference.load())
     if not stored:
-        tell_empty([results], "judged by the paper's own values only")
+        console.tell_empty([results], "judged by the paper's own values only")
     console.write_text(output, writers[form](paper, items))
     raise typer.Exit(int(judge.counts(judge.all_claims(items))[judge.Standing.CONTRADICTED] > 0))
 

