@@ -19,7 +19,7 @@ import elements  # it lies beside this file, in a folder that conf.py puts on th
 
 if TYPE_CHECKING:
     from zobench.recipes.reference import Reference
-    from zobench.report.book import Book
+    from zobench.report.contents import ReportContents
     from zobench.result import Result
 
 ROOT = Path(__file__).parents[1]
@@ -32,11 +32,11 @@ def write(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "figures").mkdir(parents=True)
     from zobench.recipes.reference import Reference
-    from zobench.report.artifacts import book
+    from zobench.report.artifacts import gather
     from zobench.store import Store
 
     results, reference = Store(ROOT / "results" / "published").load(), Reference.load()
-    report, filled = book(results, (), reference)
+    report, filled = gather(results, (), reference)
     (folder / "verdicts.inc").write_text(verdicts(results, reference), encoding="utf-8")
     (folder / "coverage.inc").write_text(elements.text(results, filled, reference), encoding="utf-8")
     pages = {**dict(artifacts(report, folder / "figures")), "cli": commands(), "fields": fields(), "names": names()}
@@ -45,15 +45,15 @@ def write(folder: Path) -> None:
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
-def artifacts(book: Book, figures: Path) -> Iterator[tuple[str, str]]:
-    """A page for each paper with its tables and figures, as ``book`` has them. Draws into ``figures``."""
+def artifacts(contents: ReportContents, figures: Path) -> Iterator[tuple[str, str]]:
+    """A page for each paper with its tables and figures, as ``contents`` has them. Draws into ``figures``."""
     from zobench.recipes.reference import PAPERS
 
-    if book.problems:
-        raise RuntimeError("; ".join(book.problems))
+    if contents.problems:
+        raise RuntimeError("; ".join(contents.problems))
     titles: Mapping[str, str] = {short: f"Tables and figures of {name}" for short, name in PAPERS.items()}
-    for paper in dict.fromkeys(artifact.paper for artifact in book.artifacts):
-        its = [artifact for artifact in book.artifacts if artifact.paper == paper]
+    for paper in dict.fromkeys(artifact.paper for artifact in contents.artifacts):
+        its = [artifact for artifact in contents.artifacts if artifact.paper == paper]
         title = titles.get(paper, "Tables and figures of zobench's own")
         stem = its[0].name.split("/")[0] if "/" in its[0].name else OWN
         yield f"tables-{stem}", "\n\n".join([f"# {title}", LEGEND, *(_artifact(one, figures) for one in its)]) + "\n"

@@ -19,8 +19,8 @@ from tests.support.tables import rows
 from zobench.machine.texts import csv_of
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures
-from zobench.report.book import Artifact
 from zobench.report.chart import Chart
+from zobench.report.contents import Artifact
 from zobench.report.formats import latex, markdown
 from zobench.report.plot import Plot
 from zobench.report.sheet import rounded

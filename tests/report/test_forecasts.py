@@ -133,18 +133,19 @@ def test_what_a_cpu_did_not_run_is_predicted_for_it_beside_the_papers_gpu_and_no
     ((_, grid),) = grids(table, rest, "epyc-2c-2ca1ff", REFERENCE)
     every = [cell for row in grid for group in row for cell in group]
     flat = {(cell.row.header, cell.column.header, cell.metric.name): cell for cell in every}
-    here = flat["OPT-350M", "MeZO (FP32)", "throughput"].here
-    assert here is not None
-    assert here.value == pytest.approx(2048 / out.step_seconds, rel=0.15)
-    assert here.interval is not None
-    assert here.interval[0] < 2048 / out.step_seconds < here.interval[1]
-    memory = flat["OPT-350M", "MeZO (FP32)", "gpu_memory"].here
+    on_machine = flat["OPT-350M", "MeZO (FP32)", "throughput"].on_machine
+    assert on_machine is not None
+    assert on_machine.value == pytest.approx(2048 / out.step_seconds, rel=0.15)
+    assert on_machine.interval is not None
+    assert on_machine.interval[0] < 2048 / out.step_seconds < on_machine.interval[1]
+    memory = flat["OPT-350M", "MeZO (FP32)", "gpu_memory"].on_machine
     assert memory is not None
     assert memory.value == pytest.approx(out.memory["device_peak_bytes"], rel=0.1)
-    assert flat["OPT-6.7B", "MeZO (FP32)", "throughput"].here.value is None  # 27 GB of weights in 24 GiB
-    assert all(cell.here is None for cell in flat.values() if cell.value is not None)
+    assert flat["OPT-6.7B", "MeZO (FP32)", "throughput"].on_machine.value is None  # 27 GB of weights in 24 GiB
+    assert all(cell.on_machine is None for cell in flat.values() if cell.value is not None)
     slower = [
-        flat[f"OPT-{size}", "ZO2 (FP32)", "throughput"].here.value for size in ("2.7B", "6.7B", "13B", "30B", "66B")
+        flat[f"OPT-{size}", "ZO2 (FP32)", "throughput"].on_machine.value
+        for size in ("2.7B", "6.7B", "13B", "30B", "66B")
     ]
     assert slower == sorted(slower, reverse=True)  # type: ignore[type-var]
     shown = measured_sheet(table, grid, "epyc-2c-2ca1ff", fill=True)

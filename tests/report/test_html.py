@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.support.pages import ATTACK, SVG, artifact, book, chart, entry, page, result, sheet
 from zobench.report import artifacts, fits
 from zobench.report import html as package
-from zobench.report.book import Book
 from zobench.report.chart import Chart, Event, Panel
+from zobench.report.contents import ReportContents
 from zobench.report.html import _short, embedded, machines, runs, status, write
 from zobench.report.sheet import Sheet, without_blanks
 from zobench.result import Facts, Outcome
@@ -176,7 +176,7 @@ def test_figures_are_images_that_carry_their_own_text() -> None:
 
 
 def test_an_empty_book_says_so() -> None:
-    text = Page(write(Book(title="Empty", summary=(), artifacts=(), results=()), {})).text
+    text = Page(write(ReportContents(title="Empty", summary=(), artifacts=(), results=()), {})).text
     assert "Nothing has been measured yet." in text
     assert "No run was found." in text
 
@@ -319,7 +319,7 @@ def test_the_list_has_a_column_of_accuracies_where_any_run_has_one() -> None:
     evaluated = dataclasses.replace(result(machine="box-2"), evaluation={"start": seen, "best": seen, "test": seen})
     with_it, without = ([evaluated, result()], [result()])
     assert [run.numbers[-1] for run in runs(with_it)] == [("68.8", "0.6875"), ("", "")]
-    pages = [write(Book(title="t", summary=(), artifacts=(), results=tuple(some), problems=()), {})
+    pages = [write(ReportContents(title="t", summary=(), artifacts=(), results=tuple(some), problems=()), {})
              for some in (with_it, without)]  # fmt: skip
     assert ["Test accuracy (%)" in page for page in pages] == [True, False]
     assert '<td class="num" data-sort="0.6875">68.8</td>' in pages[0]

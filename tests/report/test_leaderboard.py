@@ -11,7 +11,7 @@ import pytest
 from tests.support.rates import CALIBRATION
 from tests.support.stores import ENVIRONMENT
 from zobench.report import html, leaderboard
-from zobench.report.book import Book
+from zobench.report.contents import ReportContents
 from zobench.report.formats import markdown
 from zobench.report.leaderboard import artifact, rankings, stated
 from zobench.result import Outcome, Result, Round
@@ -129,7 +129,7 @@ def test_each_row_has_its_numbers_commit_date_and_run() -> None:
 
 def test_the_page_links_each_row_to_its_run_and_markdown_names_its_file() -> None:
     results = (measured("fast", 1.0), measured("slow", 2.0))
-    book = Book(title="t", summary=(), artifacts=(artifact(results),), results=results)
+    book = ReportContents(title="t", summary=(), artifacts=(artifact(results),), results=results)
     page = html.write(book, {})
     for number, name in enumerate(("fast", "slow"), 1):
         anchor = f"run-{MEZO.hash}" + (f"-{number}" if number > 1 else "")

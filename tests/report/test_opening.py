@@ -11,7 +11,7 @@ from tests.support.pages import SVG, book
 from tests.support.tables import MIB, result
 from zobench.recipes.reference import Reference
 from zobench.report import opening
-from zobench.report.book import Opening
+from zobench.report.contents import Opening
 from zobench.report.figures import svg
 from zobench.report.html import write
 from zobench.result import Result, Round

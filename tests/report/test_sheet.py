@@ -39,7 +39,7 @@ def test_other_words_or_another_count_of_numbers_are_other_warnings() -> None:
 
 def test_a_terminal_has_at_most_four_notes_warnings_before_others_and_no_mark_without_its_note() -> None:
     notes = ["One.", "Two.", "Three.", "Warning: 4 pages", "Five.", "Six."]
-    entries = [CellText(text=f"{i}0", own=(note,)) for i, note in enumerate(notes)]
+    entries = [CellText(text=f"{i}0", notes=(note,)) for i, note in enumerate(notes)]
     text = terminal.write([number(sheet(*entries))], 200, color=False)
     told = text.splitlines()
     assert [line for line in told if line and line[0] in "¹²³⁴⁵⁶"] == [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from zobench.report.book import Artifact, Book
 from zobench.report.chart import Chart, Mark, Panel, Series
+from zobench.report.contents import Artifact, ReportContents
 from zobench.report.html import write
 from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.result import Facts, Outcome, Result
@@ -35,7 +35,7 @@ def result(model: str = "opt-tiny", *, machine: str = "box-1", **changes: Any) -
 
 
 def entry(text: str, tone: str = "value", detail: str = "", *notes: str) -> CellText:
-    return CellText(text=text, tone=tone, detail=detail, own=notes)
+    return CellText(text=text, tone=tone, detail=detail, notes=notes)
 
 
 def sheet(*rows: tuple[str, CellText, CellText], title: str = "Speed", word: str = "") -> Sheet:
@@ -88,7 +88,7 @@ def artifact(name: str = "zo2/table1", **changes: Any) -> Artifact:
     return Artifact(**{"name": name, "sheets": (SPEEDS,), **values, **changes})
 
 
-def book(results: tuple[Result, ...] | None = None, *, word: str = "", **changes: Any) -> Book:
+def book(results: tuple[Result, ...] | None = None, *, word: str = "", **changes: Any) -> ReportContents:
     """A small report with one of everything; ``word`` is added to every text."""
     figure = artifact("zo2/figure3", kind="figure", title="Memory" + word, charts=(chart(word=word),))
     shown = sheet(("A", entry("1", "value", f"(x2{word})", "A note." + word), entry("2")), word=word)
@@ -100,8 +100,8 @@ def book(results: tuple[Result, ...] | None = None, *, word: str = "", **changes
         "results": (result(word + "opt-tiny"), result("opt-125m", engine="offload")) if results is None else results,
         "problems": ("results/box-1/bad.json: not JSON" + word,),
     }
-    return Book(**{**values, **changes})
+    return ReportContents(**{**values, **changes})
 
 
-def page(shown: Book | None = None) -> str:
+def page(shown: ReportContents | None = None) -> str:
     return write(book() if shown is None else shown, {"zo2/figure3": [SVG]})

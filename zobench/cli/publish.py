@@ -20,7 +20,7 @@ from zobench.session.inputs import check_folder, check_out, check_there
 from zobench.store import Store
 
 if TYPE_CHECKING:
-    from zobench.report.book import Artifact
+    from zobench.report.contents import Artifact
 
 
 @app.command(rich_help_panel=MEASURE)

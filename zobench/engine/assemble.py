@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from zobench.engine.base import EngineConfig
 from zobench.engine.directions.factors import LowRank
-from zobench.engine.passes.logits import holder_of, may_adopt, unused_beside
+from zobench.engine.passes.logits import holder_of, may_adopt, unused_parameter
 from zobench.engine.updates.rules import UpdateRule
 from zobench.engine.weights.blocks import Unit, is_tuned
 from zobench.engine.weights.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
@@ -176,7 +176,7 @@ def _check_head(model: nn.Module) -> None:
     used = set(head.parameters())
     for name, parameter in holder.named_parameters(recurse=False):
         if parameter not in used and not may_adopt(head, name, parameter):
-            raise ValueError(f"{unused_beside(holder, name)}; build the model with tied embeddings")
+            raise ValueError(f"{unused_parameter(holder, name)}; build the model with tied embeddings")
 
 
 def slot_maker(config: EngineConfig) -> Callable[[int], Tensor]:

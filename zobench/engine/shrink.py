@@ -109,8 +109,8 @@ def _narrower(values: dict[str, Any], least: int) -> None:
     common, width = math.gcd(*(values[key] for key in divided)), min(values[key] for key in hidden)
     divisors = [n for n in range(1, common + 1) if common % n == 0 and width // n >= _LEAST]
     divisors = [n for n in divisors if width // n % 8 == 0] or divisors
-    several = [n for n in divisors if all(values[key] // n >= least for key in heads)]
-    factor = max(several or [1])
+    with_enough_heads = [n for n in divisors if all(values[key] // n >= least for key in heads)]
+    factor = max(with_enough_heads or [1])
     if width // factor > _WIDE and least == 2:
         factor = max(divisors or [1])
     for key in divided:

@@ -146,9 +146,9 @@ def _runnable(model: nn.Module) -> tuple[nn.Module, list[Batch]]:
             twin = _built(type(model), attempt(), torch.float32)
             batches, before = _batches(twin), _versions(twin)
             for batch in batches:
-                own_loss(twin, batch)
-        except Exception as own:  # whatever a model's own code raises on a configuration that nobody has used before
-            error = error or own
+                model_loss(twin, batch)
+        except Exception as raised:  # whatever a model's own code raises on a configuration that nobody has used before
+            error = error or raised
         else:
             if changed := [name for name, version in _versions(twin).items() if version != before[name]]:
                 raise ValueError(
@@ -211,7 +211,7 @@ def _rows(batch: Batch, count: int) -> Batch:
 
 
 @torch.no_grad()
-def own_loss(model: nn.Module, batch: Batch) -> float:
+def model_loss(model: nn.Module, batch: Batch) -> float:
     """What transformers' own forward calls the loss."""
     return float(_outputs(model, batch, labels=batch.labels)["loss"])
 
@@ -220,7 +220,7 @@ def own_loss(model: nn.Module, batch: Batch) -> float:
 def as_taken(model: nn.Module, batch: Batch) -> Batch:
     """``batch`` with the labels that the model's own forward takes for the loss of the next token: shifted ones, where
     its loss shifts none, as that of BART's decoder."""
-    if is_masked(model) or not _near(own_loss(model, batch), _cross_entropy(model, batch, batch.labels), CLOSE):
+    if is_masked(model) or not _near(model_loss(model, batch), _cross_entropy(model, batch, batch.labels), CLOSE):
         return batch
     return replace(batch, labels=next_tokens(batch.labels).view_as(batch.labels))
 
@@ -241,7 +241,7 @@ def _outputs(model: nn.Module, batch: Batch, **inputs: Any) -> Any:
 def _observed(twin: nn.Module, batches: Sequence[Batch]) -> Marks:
     """How arguments follow the batch. Raises ``ValueError`` if a forward is not a function."""
     blocks = list(find_blocks(twin))
-    losses = [[own_loss(twin, batch) for batch in batches] for _ in range(2)]
+    losses = [[model_loss(twin, batch) for batch in batches] for _ in range(2)]
     if losses[0] != losses[1]:
         raise ValueError(
             f"a model's loss must be a function of its weights, but {type(twin).__name__}'s differs from call to call; "
@@ -265,16 +265,16 @@ def _compare(
         z = _directions(engine, plain)
         ours = [engine.probe(batch, points) for batch in batches]
         for number, batch in enumerate(comparable):
-            theirs = own_loss(plain, batch)
-            if not _near(ours[number][0], theirs, close):
-                raise ValueError(_reason(plain, batch, theirs, ours[number][0]))
+            hf_loss = model_loss(plain, batch)
+            if not _near(ours[number][0], hf_loss, close):
+                raise ValueError(_reason(plain, batch, hf_loss, ours[number][0]))
         for number, point in enumerate(points[1:], start=1):
             _move(plain, z, point.scale)
             for losses, batch in zip(ours, comparable, strict=True):
-                if not _near(losses[number], theirs := own_loss(plain, batch), close):
+                if not _near(losses[number], hf_loss := model_loss(plain, batch), close):
                     raise ValueError(
                         f"losses at perturbed weights must be those of {type(twin).__name__} itself, but "
-                        f"{_bypassed(plain, batch)}an engine's is {losses[number]:.6f} and its own {theirs:.6f}; use "
+                        f"{_bypassed(plain, batch)}an engine's is {losses[number]:.6f} and its own {hf_loss:.6f}; use "
                         "another model"
                     )
             _move(plain, z, -point.scale)
@@ -288,7 +288,7 @@ def _bypassed(model: nn.Module, batch: Batch) -> str:
     owners = {module: name for name, module in model.named_modules() if any(True for _ in module.parameters(False))}
     called: set[nn.Module] = set()
     hooks = [module.register_forward_pre_hook(lambda module, _: called.add(module)) for module in owners]
-    before = own_loss(model, batch)
+    before = model_loss(model, batch)
     for hook in hooks:
         hook.remove()
     for module, name in owners.items():
@@ -303,7 +303,7 @@ def _counts(model: nn.Module, module: nn.Module, batch: Batch, before: float) ->
     kept = [(tensor, tensor.clone()) for tensor in module.parameters(recurse=False)]
     for tensor, _ in kept:
         tensor.mul_(2)
-    after = own_loss(model, batch)
+    after = model_loss(model, batch)
     for tensor, value in kept:
         tensor.copy_(value)
     return after != before
@@ -332,20 +332,20 @@ def _near(first: float, second: float, close: float) -> bool:
 
 
 @torch.no_grad()
-def _reason(model: nn.Module, batch: Batch, theirs: float, ours: float) -> str:
+def _reason(model: nn.Module, batch: Batch, hf_loss: float, ours: float) -> str:
     """What the model does differently, in one line."""
     name = type(model).__name__
     same = _cross_entropy(model, batch, batch.labels)
     following = _cross_entropy(model, batch, next_tokens(batch.labels))
-    if not _near(theirs, same if is_masked(model) else following, CLOSE) and not _near(theirs, same, CLOSE):
+    if not _near(hf_loss, same if is_masked(model) else following, CLOSE) and not _near(hf_loss, same, CLOSE):
         what = "is no mean cross-entropy of its logits"
-        if _near(theirs, following, CLOSE):
+        if _near(hf_loss, following, CLOSE):
             what = "is that of the next token"
         return f"a model's loss must be the mean cross-entropy of its targets, but {name}'s {what}; use another model"
     where = "a padded batch" if batch.attention_mask is not None else "its logits"
     return (
-        f"an engine must give the model's own loss, but of {name} it gives {ours:.6f} and not {theirs:.6f}, because of "
-        f"{where}; use another model"
+        f"an engine must give the model's own loss, but of {name} it gives {ours:.6f} and not {hf_loss:.6f}, because "
+        f"of {where}; use another model"
     )
 
 

@@ -61,18 +61,18 @@ def watched(look: Callable[[Pass], None]) -> Iterator[None]:
         _watching.remove(look)
 
 
-def _tell(elements: int, dtype: torch.dtype, drawn: int, moved: int) -> None:
+def _count(elements: int, dtype: torch.dtype, drawn: int, moved: int) -> None:
     for look in _watching:
         look(Pass(elements, dtype.itemsize, drawn, moved))
 
 
-def _tell_of_advance(
+def _count_advance(
     elements: int, dtype: torch.dtype, updates: Sequence[Update], base: Tensor | None, *made: Tensor | None
 ) -> None:
-    """Tells of a pass that reads W, or its ``base``, writes W where it changes, and each copy that is ``made``."""
+    """Counts a pass that reads W, or its ``base``, writes W where it changes, and each copy that is ``made``."""
     copies = sum(tensor is not None for tensor in made)
     changes = bool(updates) or base is not None
-    _tell(elements, dtype, len(updates) + bool(copies), 1 + changes + copies)
+    _count(elements, dtype, len(updates) + bool(copies), 1 + changes + copies)
 
 
 def normals(seed: int, span: Span, out: Tensor) -> None:
@@ -84,7 +84,7 @@ def normals(seed: int, span: Span, out: Tensor) -> None:
     if out.dtype != torch.float32:
         raise ValueError(f"normals are float32, but `out` is {out.dtype}")
     if out.device.type == "meta":
-        _tell(out.numel(), out.dtype, 1, 1)
+        _count(out.numel(), out.dtype, 1, 1)
     elif out.numel():
         _backend(out.device.type).normals(seed, span, out)
 
@@ -101,7 +101,7 @@ def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
             f"{out.dtype} {tuple(out.shape)}" + (" of rows" if span.rows is not None else "")
         )
     if out.device.type == "meta":
-        _tell(out.numel(), out.dtype, 1, 1)
+        _count(out.numel(), out.dtype, 1, 1)
     elif out.numel():
         _backend(out.device.type).normals_each(seeds, span, out)
 
@@ -135,7 +135,7 @@ def advance(
     if not master.numel() or not is_pass(updates, base, scratch, mirror):
         return
     if master.device.type == "meta":
-        _tell_of_advance(master.numel(), master.dtype, updates, base, scratch, mirror)
+        _count_advance(master.numel(), master.dtype, updates, base, scratch, mirror)
         return
     _backend(master.device.type).advance(master, span, updates, base, scratch, mirror, seed, scale)
 
@@ -160,7 +160,7 @@ def advance_flat(
         return
     if master.device.type == "meta":
         elements = sum(segment.numel for segment in flat.segments)
-        _tell_of_advance(elements, flat.dtype, updates, base, scratch)
+        _count_advance(elements, flat.dtype, updates, base, scratch)
     else:
         _backend(master.device.type).advance_flat(master, flat, updates, base, scratch, seed, scale)
 
@@ -172,7 +172,7 @@ def flip(master: Tensor, scratch: Tensor) -> None:
     """
     check(Span(0), master, scratch)
     if master.device.type == "meta":
-        _tell(master.numel(), master.dtype, 0, 3)
+        _count(master.numel(), master.dtype, 0, 3)
     elif master.numel():
         _backend(master.device.type).flip(master, scratch)
 
@@ -184,12 +184,12 @@ def prepare(device: str = "cpu") -> None:
     """
     if _backend(torch.device(device).type) is philox:
         return
-    with told_of_a_compiler("noise=counter", device, "noise=torch"):
+    with compiler_remedy("noise=counter", device, "noise=torch"):
         _run_each(device)
 
 
 @contextlib.contextmanager
-def told_of_a_compiler(word: str, device: str, instead: str) -> Iterator[None]:
+def compiler_remedy(word: str, device: str, instead: str) -> Iterator[None]:
     """Inside, Triton's error where it finds no C compiler is a ValueError that says what to do."""
     try:
         yield

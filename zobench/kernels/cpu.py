@@ -47,7 +47,7 @@ _L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7 = map(np.float32, philox.LOG)
 _S0, _S1, _S2 = map(np.float32, philox.SIN)
 _C0, _C1, _C2 = map(np.float32, philox.COS)
 _ONE_BITS = np.int32(0x3F800000)
-_HALF, _ONE, _TWO, _UNIT = np.float32(0.5), np.float32(1), np.float32(2), np.float32(2.0**-31)
+_HALF, _UNITY, _TWO, _UNIT = np.float32(0.5), np.float32(1), np.float32(2), np.float32(2.0**-31)
 
 
 def _bitcast(result: Any, argument: Any, kind: ir.Type) -> tuple[Any, Any]:
@@ -109,7 +109,7 @@ def _log(u):
     """log of a float32 in (0, 1]."""
     bits = _to_bits(u)
     exponent = np.int32(bits - _SPLIT) >> np.int32(23)
-    m = _from_bits(np.int32(bits - (exponent << np.int32(23)))) - _ONE
+    m = _from_bits(np.int32(bits - (exponent << np.int32(23)))) - _UNITY
     square = m * m
     p = (((((((_L7 * m + _L6) * m + _L5) * m + _L4) * m + _L3) * m + _L2) * m + _L1) * m + _L0) * m
     return np.float32(exponent) * _LN2 + (m + (p * square - square * _HALF))
@@ -123,7 +123,7 @@ def _box_muller(x, y):
     angle = np.float32(y >> np.int32(2)) * _ANGLE
     square = angle * angle
     sine = angle + angle * (square * ((_S2 * square + _S1) * square + _S0))
-    cosine = _ONE - (square * _HALF - (square * square) * ((_C2 * square + _C1) * square + _C0))
+    cosine = _UNITY - (square * _HALF - (square * square) * ((_C2 * square + _C1) * square + _C0))
     if y & np.int32(2):
         radius = -radius
     if y & np.int32(1):
@@ -150,8 +150,8 @@ def _signs(key, tensor_id, first, blocks, z):
     count, lead = 4 * blocks, np.int64(first & np.uint64(31)) * 4
     for number in range((lead + count + 127) // 128):
         four = _philox(key, tensor_id, (first >> np.uint64(5)) + np.uint64(number), np.uint64(1))
-        for place in range(4):
-            word, begin = np.int32(four[place]), 128 * number + 32 * place - lead
+        for word_index in range(4):
+            word, begin = np.int32(four[word_index]), 128 * number + 32 * word_index - lead
             if begin >= 0 and begin + 32 <= count:  # of a known length, which compilers vectorize
                 for bit in range(32):
                     z[begin + bit] = _from_bits(np.int32(_ONE_BITS | ((word >> np.int32(bit)) << np.int32(31))))
@@ -319,7 +319,7 @@ def _array(tensor: Tensor) -> Any:
     return tensor.detach().view(-1).view(_VIEWS[tensor.dtype]).numpy()
 
 
-def _place(span: Span, buffer: Tensor) -> tuple[Any, ...]:
+def _span_numbers(span: Span, buffer: Tensor) -> tuple[Any, ...]:
     rows = _NO_ROWS if span.rows is None else span.rows.contiguous().numpy()
     return np.uint64(span.tensor_id), np.int64(span.start), np.int64(width_of(span, buffer)), rows
 
@@ -332,7 +332,7 @@ def normals(seed: int, span: Span, out: Tensor) -> None:
 def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
     """See ``zobench.kernels.normals_each``."""
     keys = np.array([seed & (1 << 64) - 1 for seed in seeds], np.uint64)
-    _spread(_normals, out.numel(), keys, np.int64(out[0].numel()), *_place(span, out[0]), _array(out))
+    _spread(_normals, out.numel(), keys, np.int64(out[0].numel()), *_span_numbers(span, out[0]), _array(out))
 
 
 def advance(
@@ -351,7 +351,7 @@ def advance(
     absent = master.new_empty(0)
     arrays = [_array(absent if t is None else t) for t in (master, base, scratch, mirror)]
     draw = np.uint64(seed & (1 << 64) - 1), np.float32(scale)
-    _spread(_advance, master.numel(), *draw, *_place(span, master), seeds, rates, *arrays)
+    _spread(_advance, master.numel(), *draw, *_span_numbers(span, master), seeds, rates, *arrays)
 
 
 advance_flat = functools.partial(by_segment, advance)

@@ -138,9 +138,9 @@ def _where(
         origin = program * 0
         first = (start1.to(tl.int64) << 32) | start0.to(tl.uint32, bitcast=True).to(tl.int64)
     part = program * BLOCK
-    place = part * 4 + tl.arange(0, 4 * BLOCK) - (0 if ALIGNED else first & 3)
-    touched, exist = (place >= 0) & (place < end), place < width
-    return (first >> 2) + part + tl.arange(0, BLOCK), origin + place, touched, exist, tensor_id, decayed
+    index = part * 4 + tl.arange(0, 4 * BLOCK) - (0 if ALIGNED else first & 3)
+    touched, exist = (index >= 0) & (index < end), index < width
+    return (first >> 2) + part + tl.arange(0, BLOCK), origin + index, touched, exist, tensor_id, decayed
 
 
 @triton.jit(do_not_specialize=["tensor_id", "start0", "start1", "key0", "key1", "width", "per_row"])
@@ -157,10 +157,10 @@ def _normals(
     BLOCK: tl.constexpr,  # noqa: N803
     ALIGNED: tl.constexpr,  # noqa: N803
 ):
-    block, place, mask, _, tensor, _ = _where(
+    block, index, mask, _, tensor, _ = _where(
         start0, start1, tensor_id, width, per_row, rows, None, 0, 0, BLOCK, ALIGNED
     )
-    tl.store(out + place, _draw(block, key0, key1, tensor), mask=mask)
+    tl.store(out + index, _draw(block, key0, key1, tensor), mask=mask)
 
 
 @triton.jit
@@ -202,35 +202,35 @@ def _advance(
     ALIGNED: tl.constexpr,  # noqa: N803
 ):
     """master = round(updated base or master), scratch = round(master + scale z), mirror = round(2 master - scratch)."""
-    block, place, mask, exist, tensor, decayed = _where(
+    block, index, mask, exist, tensor, decayed = _where(
         start0, start1, tensor_id, width, per_row, rows, segments, pieces, rounds, BLOCK, ALIGNED
     )
     dtype = master.dtype.element_ty
     source = master if base is None else base
-    w = widen(tl.load(source + place, mask=mask))
+    w = widen(tl.load(source + index, mask=mask))
     if table is not None:
         for u in range(count):
             updated = _updated(w, block, tensor, decayed, table + 5 * u)
             w = updated if segments is None else tl.where(exist, updated, w)
     if table is not None or base is not None:
         stored = narrow(w, dtype)
-        tl.store(master + place, stored, mask=mask)
+        tl.store(master + index, stored, mask=mask)
         w = widen(stored)
     if scratch is not None or mirror is not None:
         moved = narrow(w + _draw(block, key0, key1, tensor) * scale, dtype)
         if scratch is not None:
-            tl.store(scratch + place, moved, mask=mask)
+            tl.store(scratch + index, moved, mask=mask)
         if mirror is not None:
-            tl.store(mirror + place, narrow(w + w - widen(moved), dtype), mask=mask)
+            tl.store(mirror + index, narrow(w + w - widen(moved), dtype), mask=mask)
 
 
 @triton.jit(do_not_specialize=["numel"])
 def _flip(master, scratch, numel: tl.int64, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):  # noqa: N803
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = place < numel // ALIGNED * ALIGNED  # tells the compiler
-    w = widen(tl.load(master + place, mask=mask))
-    s = widen(tl.load(scratch + place, mask=mask))
-    tl.store(scratch + place, narrow(w + w - s, master.dtype.element_ty), mask=mask)
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = index < numel // ALIGNED * ALIGNED  # tells the compiler
+    w = widen(tl.load(master + index, mask=mask))
+    s = widen(tl.load(scratch + index, mask=mask))
+    tl.store(scratch + index, narrow(w + w - s, master.dtype.element_ty), mask=mask)
 
 
 _draws, _advances, _flips = Launcher(_normals), Launcher(_advance), Launcher(_flip)
@@ -261,8 +261,8 @@ def _of_span(span: Span, buffer: Tensor) -> tuple[int, int, tuple[int, ...]]:
 
 def normals(seed: int, span: Span, out: Tensor) -> None:
     """See ``zobench.kernels.normals``."""
-    programs, aligned, (low, high, *place) = _of_span(span, out)
-    numbers = _words(span.tensor_id)[0], low, high, *_words(seed), *place
+    programs, aligned, (low, high, *layout) = _of_span(span, out)
+    numbers = _words(span.tensor_id)[0], low, high, *_words(seed), *layout
     _draws(programs, out.dtype, (out, span.rows), numbers, BLOCK, aligned)
 
 
@@ -281,9 +281,9 @@ def advance(
     scale: float,
 ) -> None:
     """See ``zobench.kernels.advance``."""
-    programs, aligned, (low, high, *place) = _of_span(span, master)
+    programs, aligned, (low, high, *layout) = _of_span(span, master)
     tensors = master, base, scratch, mirror, span.rows, None, _table(updates, master.device)
-    numbers = _words(span.tensor_id)[0], low, high, *_words(seed), *place, 0, 0, len(updates), float(scale)
+    numbers = _words(span.tensor_id)[0], low, high, *_words(seed), *layout, 0, 0, len(updates), float(scale)
     _advances(programs, master.dtype, tensors, numbers, BLOCK, aligned)
 
 

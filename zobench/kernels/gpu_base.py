@@ -71,42 +71,47 @@ class Launcher:
         self._forms: dict[tuple[Any, ...], Any] = {}
 
     def __call__(
-        self, programs: int, dtype: torch.dtype, tensors: Sequence[Tensor | None], numbers: Sequence[Any], *known: Any
+        self,
+        programs: int,
+        dtype: torch.dtype,
+        tensors: Sequence[Tensor | None],
+        numbers: Sequence[Any],
+        *constants: Any,
     ) -> None:
         """``tensors`` come first among the kernel's arguments, weights with elements of ``dtype``, however they are
-        typed; then ``numbers``, of which no value compiles anew, and what is ``known`` when compiling."""
+        typed; then ``numbers``, of which no value compiles anew, and what is ``constants`` when compiling."""
         first = tensors[0]
         assert first is not None
         if first.device.type != "cuda":  # Triton's interpreter
-            self._first(programs, dtype, tensors, numbers, known)
+            self._first(programs, dtype, tensors, numbers, constants)
             return
         index, driver = first.device.index, _active()
         if index != driver.get_current_device():
             with Accelerator(first.device).current():
-                self(programs, dtype, tensors, numbers, *known)
+                self(programs, dtype, tensors, numbers, *constants)
             return
-        form = (index, dtype, *known, *[None if tensor is None else tensor.data_ptr() & 15 for tensor in tensors])
+        form = (index, dtype, *constants, *[None if tensor is None else tensor.data_ptr() & 15 for tensor in tensors])
         compiled = self._forms.get(form)
         if compiled is None:
-            compiled = self._first(programs, dtype, tensors, numbers, known)
+            compiled = self._first(programs, dtype, tensors, numbers, constants)
             if KNOWN_TRITON:
                 self._forms[form] = compiled
             return
         stream = driver.get_current_stream(index)
         if _hooks.launch_enter_hook.calls or _hooks.launch_exit_hook.calls:  # a profiler's
-            compiled[programs, 1, 1](*tensors, *numbers, *known, stream=stream)
+            compiled[programs, 1, 1](*tensors, *numbers, *constants, stream=stream)
             return
         compiled.run(
             programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
-            *tensors, *numbers, *known,
+            *tensors, *numbers, *constants,
         )  # fmt: skip
 
     def _first(
         self, programs: int, dtype: torch.dtype, tensors: Sequence[Tensor | None], numbers: Sequence[Any],
-        known: Sequence[Any],
+        constants: Sequence[Any],
     ) -> Any:  # fmt: skip
         typed = [tensor if tensor is None else _typed(tensor, dtype) for tensor in tensors]
-        return self._kernel[programs,](*typed, *numbers, *known, **OPTIONS)
+        return self._kernel[programs,](*typed, *numbers, *constants, **OPTIONS)
 
 
 _hooks: Any = triton.knobs.runtime if KNOWN_TRITON else None

@@ -128,9 +128,9 @@ def chunks(span: Span, buffer: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Ranges of the flat buffer and the tensor's elements (int64) they hold."""
     width = width_of(span, buffer)
     for begin in range(0, buffer.numel(), CHUNK):
-        place = torch.arange(begin, min(begin + CHUNK, buffer.numel()), device=buffer.device)
-        first = span.start if span.rows is None else (span.rows[place // width] - place // width) * width
-        yield slice(begin, begin + place.numel()), place + first
+        index = torch.arange(begin, min(begin + CHUNK, buffer.numel()), device=buffer.device)
+        first = span.start if span.rows is None else (span.rows[index // width] - index // width) * width
+        yield slice(begin, begin + index.numel()), index + first
 
 
 def normals(seed: int, span: Span, out: Tensor) -> None:

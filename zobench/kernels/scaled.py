@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from zobench.kernels import told_of_a_compiler
+from zobench.kernels import compiler_remedy
 from zobench.kernels.base import E4M3_MAX, Packing, Rows
 
 CHUNK_ELEMENTS = 1 << 20
@@ -62,7 +62,7 @@ def prepare(device: str, dtype: torch.dtype) -> None:
     if _kernels(torch.device(device).type) is None:
         return
     weights, slot = (torch.zeros(512, dtype=torch.uint8, device=device) for _ in range(2))
-    with told_of_a_compiler("wire=fp8", device, "wire=bf16"):
+    with compiler_remedy("wire=fp8", device, "wire=bf16"):
         for width in (15, 16):
             packing = Packing(dtype, [Rows(0, 0, 64, 1, width), Rows(64, 128, None, 1, width)])
             pack(packing, weights, slot)

@@ -88,16 +88,16 @@ def _pack(
     lane = tl.arange(0, BLOCK)
     if at < 0:
         for first in range(0, width, BLOCK):
-            place = first + lane
-            mask = place < width
-            own = tl.load(weights + source + place, mask=mask)
-            tl.store(plain + target // (weights.dtype.element_ty.primitive_bitwidth // 8) + place, own, mask=mask)
+            index = first + lane
+            mask = index < width
+            loaded = tl.load(weights + source + index, mask=mask)
+            tl.store(plain + target // (weights.dtype.element_ty.primitive_bitwidth // 8) + index, loaded, mask=mask)
     else:
         most = tl.zeros([BLOCK], tl.float32)
         unknown = tl.zeros([BLOCK], tl.int32)
         for first in range(0, width, BLOCK):
-            place = first + lane
-            x = tl.abs(widen(tl.load(weights + source + place, mask=place < width, other=0)))
+            index = first + lane
+            x = tl.abs(widen(tl.load(weights + source + index, mask=index < width, other=0)))
             unknown = unknown | (x != x).to(tl.int32)
             most = tl.maximum(most, x)
         largest = tl.max(most, 0)
@@ -106,11 +106,11 @@ def _pack(
         scale = tl.where(tl.max(unknown, 0) != 0, float("nan"), scale)
         tl.store(scales + at, scale)
         for first in range(0, width, BLOCK):
-            place = first + lane
-            mask = place < width
-            x = tl.div_rn(widen(tl.load(weights + source + place, mask=mask, other=0)), scale)
+            index = first + lane
+            mask = index < width
+            x = tl.div_rn(widen(tl.load(weights + source + index, mask=mask, other=0)), scale)
             x = tl.where(x > _LARGEST, _LARGEST, tl.where(x < -_LARGEST, -_LARGEST, x))
-            tl.store(values + target + row * width + place, to_e4m3(x), mask=mask)
+            tl.store(values + target + row * width + index, to_e4m3(x), mask=mask)
 
 
 @triton.jit(do_not_specialize=["count", "rounds"])
@@ -130,17 +130,17 @@ def _unpack(
     lane = tl.arange(0, BLOCK)
     if at < 0:
         for first in range(0, width, BLOCK):
-            place = first + lane
-            mask = place < width
+            index = first + lane
+            mask = index < width
             origin = plain + source // (weights.dtype.element_ty.primitive_bitwidth // 8)
-            tl.store(weights + target + place, tl.load(origin + place, mask=mask), mask=mask)
+            tl.store(weights + target + index, tl.load(origin + index, mask=mask), mask=mask)
     else:
         scale = tl.load(scales + at)
         for first in range(0, width, BLOCK):
-            place = first + lane
-            mask = place < width
-            x = from_e4m3(tl.load(values + source + row * width + place, mask=mask)) * scale
-            tl.store(weights + target + place, narrow(x, weights.dtype.element_ty), mask=mask)
+            index = first + lane
+            mask = index < width
+            x = from_e4m3(tl.load(values + source + row * width + index, mask=mask)) * scale
+            tl.store(weights + target + index, narrow(x, weights.dtype.element_ty), mask=mask)
 
 
 _packs, _unpacks = Launcher(_pack), Launcher(_unpack)

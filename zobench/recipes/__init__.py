@@ -37,7 +37,7 @@ def results(path: Path) -> Path:
 def names(kind: str) -> list[str]:
     """Names that :func:`find` knows: those in ``./<kind>`` and the shipped ones, folders below included, sorted."""
     suffix = _SUFFIX[kind]
-    paths = {path.relative_to(place) for place in _places(kind) for path in place.rglob(f"*{suffix}")}
+    paths = {path.relative_to(folder) for folder in _places(kind) for path in folder.rglob(f"*{suffix}")}
     return sorted(path.as_posix().removesuffix(suffix) for path in paths)
 
 
@@ -54,16 +54,16 @@ def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]
     suffix, text = _SUFFIX[kinds[0]], str(name_or_path)
     name = text.removesuffix(suffix)
     candidates = [(kinds[0], text)] if text.endswith(suffix) else []
-    candidates += [(kind, str(place / (name + suffix))) for kind in kinds for place in _places(kind)]
+    candidates += [(kind, str(folder / (name + suffix))) for kind in kinds for folder in _places(kind)]
     for kind, candidate in candidates:
         if os.path.isfile(candidate):
             return kind, Path(candidate)
-    known = [known for kind in kinds for known in names(kind)]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    known_names = [recipe for kind in kinds for recipe in names(kind)]
+    near = difflib.get_close_matches(name, known_names, n=3, cutoff=0.55)
     filled = [f"{runner}, which fills it" for runner in (_runner_of(name) if "runners" in kinds else [])]
     hint = f"did you mean {' or '.join(filled or near)}? " if filled or near else ""
     lists = " and ".join(f"`zobench list {_LISTS[kind]}`" for kind in kinds)
-    listed = f"known: {', '.join(known) or 'none'}" if len(known) <= FEW else f"see {lists}"
+    listed = f"known: {', '.join(known_names) or 'none'}" if len(known_names) <= FEW else f"see {lists}"
     where, shown = " or ".join(kinds), repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
     if text.endswith(suffix):
         raise ValueError(f"there is no file {shown}; check the path, or name a recipe: {hint}{listed}")
@@ -72,10 +72,10 @@ def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]
 
 def _runner_of(artifact: str) -> list[str]:
     """The matrix that fills the table or figure called ``artifact``, if there is one."""
-    paths = [place / f"{artifact}.toml" for kind in ("tables", "plots") for place in _places(kind)]
+    paths = [folder / f"{artifact}.toml" for kind in ("tables", "plots") for folder in _places(kind)]
     files = [path for path in paths if os.path.isfile(path)]  # False for a name that no file can have
-    told = [toml_of(path).get("runner", "") for path in files]
-    return list(filter(None, told))[:1]
+    runners = [toml_of(path).get("runner", "") for path in files]
+    return list(filter(None, runners))[:1]
 
 
 def _places(kind: str) -> tuple[Path, Path]:

@@ -34,12 +34,12 @@ class Part:
         """Its cells on ``device``, the same on each machine. Raises ``ValueError`` for what no matrix can be."""
         path = recipes.find("runners", self.matrix)
         try:
-            return matrix.load(path, device, narrow=_unnamed, price=price, part=self.changes)
+            return matrix.load(path, device, narrow=_no_matrix, price=price, part=self.changes)
         except ValueError as error:
             raise ValueError(f"part {self.name}: {error}") from None
 
 
-def _unnamed() -> str | None:
+def _no_matrix() -> str | None:
     """What :data:`zobench.recipes.matrix.NARROW` stands for in a campaign, which is nothing."""
     raise ValueError(
         f'`dtype` of a part must be a type, but got "{matrix.NARROW}", which another machine takes for another; '
@@ -80,7 +80,7 @@ class Campaign:
     def on(self, device: str, price: Price = unpriced) -> list[PartOn]:
         """All parts on ``device``; ``price``: what a step of a protocol costs. Raises ``ValueError`` for what no matrix
         can be, and for a protocol that repeats, or of which two parts have the same run."""
-        found: list[PartOn] = []
+        result: list[PartOn] = []
         free: dict[str, int] = {}
         for part in self.parts:
             made = part.load(device, price)
@@ -92,8 +92,8 @@ class Campaign:
                     "or `repeats` is above 1; write repeats = 1"
                 )
             free |= dict.fromkeys((cell.hash for cell in cells), first + part.repeats)
-            found.append(PartOn(part=part, cells=cells, first=first, contest=made.contest))
-        return found
+            result.append(PartOn(part=part, cells=cells, first=first, contest=made.contest))
+        return result
 
 
 _KEYS = {

@@ -114,13 +114,13 @@ def _notes(path: Path) -> tuple[str, ...]:
     met: dict[str, bool] = {}
     for body in (_body(path, kind) for kind in ("cpu", "cuda")):
         rules = _rules(body)
-        rows = [{**values, **own} for values in _rows(body, {}) for own in _narrowed(values)] if rules else []
+        rows = [{**values, **narrowed} for values in _rows(body, {}) for narrowed in _narrowed(values)] if rules else []
         for rule in rules:
-            told = ", ".join(f"{key}={value}" for key, value in rule.items())
-            met[told] = met.get(told, False) or any(_meets(values, rule) for values in rows)
+            rule_text = ", ".join(f"{key}={value}" for key, value in rule.items())
+            met[rule_text] = met.get(rule_text, False) or any(_meets(values, rule) for values in rows)
     return tuple(
-        f"{path.name}: the rule of [[exclude]] {told} leaves nothing out; no cell has all of its values"
-        for told, is_met in met.items() if not is_met
+        f"{path.name}: the rule of [[exclude]] {rule_text} leaves nothing out; no cell has all of its values"
+        for rule_text, is_met in met.items() if not is_met
     )  # fmt: skip
 
 
@@ -140,16 +140,16 @@ def protocol_of(path: Path) -> protocols.Protocol | None:
 def _body(path: Path, device: str) -> dict[str, Any]:
     """What the file says for ``device``; its keys are checked."""
     body = toml_of(path)
-    known = _PROTOCOL_KEYS if "protocol" in body else _KEYS
-    _check(body, known, "the file")
+    keys = _PROTOCOL_KEYS if "protocol" in body else _KEYS
+    _check(body, keys, "the file")
     _check(body.get("on", {}), ("cpu", "cuda"), "[on]")
     for kind, section in body.get("on", {}).items():
-        _check(section, [key for key in ("budget", *PART_KEYS) if key in known], f"[on.{kind}]")
+        _check(section, [key for key in ("budget", *PART_KEYS) if key in keys], f"[on.{kind}]")
     return _overlay(body, body.get("on", {}).get(device.split(":")[0], {}))
 
 
-def _check(body: Mapping[str, Any], known: Iterable[str], section: str) -> None:
-    checked(body, {key: SHAPES[key] for key in known}, section)
+def _check(body: Mapping[str, Any], keys: Iterable[str], section: str) -> None:
+    checked(body, {key: SHAPES[key] for key in keys}, section)
 
 
 def _protocol(body: Mapping[str, Any]) -> protocols.Protocol:
@@ -205,7 +205,7 @@ def _cells(
 def _rows(body: Mapping[str, Any], changes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The fields of all cells, also of those that a rule leaves out, with ``changes`` made to each."""
     base, axes = flat(body.get("base", {})), flat(body.get("axes", {}))
-    varied, included = ([flat(one) for one in rows] for rows in (body.get("variants", [{}]), body.get("include", ())))
+    varied, included = ([flat(row) for row in rows] for rows in (body.get("variants", [{}]), body.get("include", ())))
     for section in (base, axes, *varied, *included):
         for key in section:
             _check_field(key)
@@ -219,9 +219,9 @@ def _rows(body: Mapping[str, Any], changes: Mapping[str, Any]) -> list[dict[str,
             f"a matrix must have at most {MOST_CELLS:,} cells, but this has {wanted:,} before any [[exclude]]; shorten "
             "its lists, or make several files"
         )
-    points, variants = _product(axes), [one for row in varied for one in _product(row)]
+    points, variants = _product(axes), [row for row in varied for row in _product(row)]
     rows = [point | variant for point in points for variant in variants] if has_points else []
-    rows += [one for item in included for one in _product(item)]
+    rows += [row for item in included for row in _product(item)]
     return [{**base, **flat(row), **flat(changes)} for row in rows]
 
 

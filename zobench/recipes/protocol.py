@@ -21,7 +21,7 @@ of weights that the steps move."""
 Price = Callable[[str, RunSpec], tuple[float, float]]
 """What a step of a spec costs in a unit of a budget, and what an evaluation on dev costs."""
 
-_OWN = {"steps": "the budget", "eval_every": "evaluations", "seed": "tuning_seeds and seeds"}
+_DECIDED = {"steps": "the budget", "eval_every": "evaluations", "seed": "tuning_seeds and seeds"}
 """Field of a spec -> what of the protocol decides it."""
 _TIMES = re.compile(r"x(\d+(?:\.\d+)?(?:e-?\d+)?)")
 
@@ -95,7 +95,7 @@ class Protocol:
     def contender(self, spec: RunSpec) -> Contender | None:
         """The method of which ``spec`` is a run: of those that it meets the one that says most. None: it meets none."""
         met = [contender for contender in self.contenders if contender.meets(spec)]
-        return max(met, key=lambda one: len(one.fields), default=None)
+        return max(met, key=lambda contender: len(contender.fields), default=None)
 
     def tuning_runs(self, point: RunSpec) -> tuple[RunSpec, ...]:
         """The runs of a point of a grid, one for each tuning seed."""
@@ -104,12 +104,18 @@ class Protocol:
     def search(self, contender: Contender, points: Sequence[RunSpec], results: Mapping[str, Result]) -> Search:
         """What ``results``, by their hash, say of ``points``, each with the first tuning seed."""
         runs = {point: [results.get(run.hash) for run in self.tuning_runs(point)] for point in points}
-        waiting = tuple(point for point, own in runs.items() if not all(map(is_done, own)))
-        ranks = {point: _rank([run for run in own if run]) for point, own in runs.items() if point not in waiting}
+        waiting = tuple(point for point, point_runs in runs.items() if not all(map(is_done, point_runs)))
+        ranks = {
+            point: _rank([run for run in point_runs if run])
+            for point, point_runs in runs.items()
+            if point not in waiting
+        }
         best = min(ranks, key=ranks.__getitem__, default=None)
         if waiting or best is None or math.isinf(ranks[best][0]):
             return Search(points=tuple(points), waiting=waiting, best=None, beyond=())
-        whole = [point for point, own in runs.items() if all(run and run.outcome == Outcome.OK for run in own)]
+        whole = [
+            point for point, point_runs in runs.items() if all(run and run.outcome == Outcome.OK for run in point_runs)
+        ]
         beyond = tuple(_untried(whole, best, contender.axes))
         return Search(points=tuple(points), waiting=(), best=best, beyond=beyond)
 
@@ -118,7 +124,7 @@ def _untried(points: Sequence[RunSpec], best: RunSpec, axes: Sequence[str]) -> l
     """The neighbours of ``best`` that are not among ``points``: on both sides of each of ``axes``, the others as they
     are. Empty: the best point is interior. A neighbour that no run can have is none."""
     tried = {tuple(point.value(key) for key in axes) for point in points}
-    neighbours = [_changed(best, key, value) for key in axes for value in _beside(key, points, best)]
+    neighbours = [_changed(best, key, value) for key in axes for value in _neighbours(key, points, best)]
     return [spec for spec in neighbours if spec and tuple(spec.value(key) for key in axes) not in tried]
 
 
@@ -132,12 +138,12 @@ def _changed(spec: RunSpec, key: str, value: float | None) -> RunSpec | None:
     return None if new is None or METHODS.get(new.method).nothing(new) else new
 
 
-def _beside(key: str, points: Sequence[RunSpec], best: RunSpec) -> tuple[float | None, float | None]:
+def _neighbours(key: str, points: Sequence[RunSpec], best: RunSpec) -> tuple[float | None, float | None]:
     """The values below and above that of ``best``: of those tried with the other axes at any value, else new ones."""
     values = sorted({point.value(key) for point in points})
-    place = values.index(best.value(key))
-    below = values[place - 1] if place else _beyond(key, values[::-1])
-    return below, values[place + 1] if place + 1 < len(values) else _beyond(key, values)
+    index = values.index(best.value(key))
+    below = values[index - 1] if index else _beyond(key, values[::-1])
+    return below, values[index + 1] if index + 1 < len(values) else _beyond(key, values)
 
 
 def _beyond(key: str, values: Sequence[float]) -> float | None:
@@ -196,7 +202,7 @@ class Contest:
     def search(self, header: str, results: Mapping[str, Result]) -> Search:
         """The tuning of a method as far as ``results``, by their hash, tell it: its grid, then the neighbours of the
         best point until it is interior or the protocol's ``extra`` points are used up."""
-        [contender] = [one for one in self.protocol.contenders if one.header == header]
+        [contender] = [contender for contender in self.protocol.contenders if contender.header == header]
         points, most = list(self.tuning[header]), self.protocol.points + self.protocol.extra
         while True:
             state = self.protocol.search(contender, points, results)
@@ -255,7 +261,7 @@ def is_done(run: Result | None) -> bool:
 
 def read(stated: Mapping[str, Any], methods: list[Any], base: Mapping[str, Any]) -> Protocol:
     """The protocol of ``[protocol]``, ``[[methods]]`` and ``[base]``. Raises ``ValueError`` for what cannot be one."""
-    contenders = _apart(list(map(_contender, methods)), base)
+    contenders = _with_others(list(map(_contender, methods)), base)
     protocol = reader.read(Protocol, stated, "[protocol]", contenders=contenders)
     units = [unit for unit in UNITS if unit in stated]
     if len(units) != 1:
@@ -277,8 +283,8 @@ def _contender(data: Any) -> Contender:
     fields = flat({key: value for key, value in data.items() if key != "header"})
     for key, values in fields.items():
         check_key(key)
-        if key in (*_OWN, "device"):
-            raise ValueError(f"`{key}` must not be in [[methods]], but is; {_OWN.get(key, '--device')} decides it")
+        if key in (*_DECIDED, "device"):
+            raise ValueError(f"`{key}` must not be in [[methods]], but is; {_DECIDED.get(key, '--device')} decides it")
         for value in _listed(values):
             if _times(value) is None and isinstance(check_value(key, value), (bool, str)) and isinstance(values, list):
                 raise ValueError(
@@ -288,7 +294,7 @@ def _contender(data: Any) -> Contender:
     return Contender(header=data["header"], fields=fields)
 
 
-def _apart(contenders: Sequence[Contender], base: Mapping[str, Any]) -> tuple[Contender, ...]:
+def _with_others(contenders: Sequence[Contender], base: Mapping[str, Any]) -> tuple[Contender, ...]:
     """Each with the values in ``base``, or else the usual ones, of the fields that only others of them state."""
     usual = RunSpec(model="any")
     stated = {
@@ -297,8 +303,8 @@ def _apart(contenders: Sequence[Contender], base: Mapping[str, Any]) -> tuple[Co
         if not key.startswith("options.") and all(_times(value) is None for value in _listed(values))
     }  # fmt: skip
     return tuple(
-        replace(one, others={key: value for key, value in stated.items() if key not in one.fields})
-        for one in contenders
+        replace(contender, others={key: value for key, value in stated.items() if key not in contender.fields})
+        for contender in contenders
     )
 
 
@@ -308,12 +314,12 @@ def _check_contenders(protocol: Protocol) -> None:
         raise ValueError(
             f"[[methods]] must be two or more with headers that differ, but got {', '.join(headers) or 'none'}"
         )
-    for one in protocol.contenders:
-        points = math.prod(len(_listed(values)) for values in one.fields.values())
+    for contender in protocol.contenders:
+        points = math.prod(len(_listed(values)) for values in contender.fields.values())
         if points != protocol.points:
             raise ValueError(
-                f"every method must have {protocol.points} points in its grid, as [protocol] says, but {one.header} "
-                f"has {points}; give all as many"
+                f"every method must have {protocol.points} points in its grid, as [protocol] says, but "
+                f"{contender.header} has {points}; give all as many"
             )
 
 
@@ -333,17 +339,22 @@ def contest(
         if header not in by_header:
             raise ValueError(f"a protocol has no method {header!r}; {suggestion(header, by_header)}")
     for key in (*base, *changes):
-        if key in _OWN:
-            raise ValueError(f"`{key}` must be left to a protocol, but is given; {_OWN[key]} in [protocol] decides it")
+        if key in _DECIDED:
+            raise ValueError(
+                f"`{key}` must be left to a protocol, but is given; {_DECIDED[key]} in [protocol] decides it"
+            )
     multiplied = {
-        key for one in protocol.contenders for key, values in one.fields.items() if _times(_listed(values)[0])
+        key
+        for contender in protocol.contenders
+        for key, values in contender.fields.items()
+        if _times(_listed(values)[0])
     }
-    for one in protocol.contenders:
+    for contender in protocol.contenders:
         for key in set(changes) - multiplied:
-            if any(_times(value) is None for value in _listed(one.fields.get(key, []))):
+            if any(_times(value) is None for value in _listed(contender.fields.get(key, []))):
                 raise ValueError(
-                    f"`{key}` must be as the protocol states it for {one.header}, but is changed; leave it out, or "
-                    "edit a copy of the file"
+                    f"`{key}` must be as the protocol states it for {contender.header}, but is changed; leave "
+                    "it out, or edit a copy of the file"
                 )
     common = {**base, **changes}
     if common.get("task", "none") == "none":
@@ -353,11 +364,11 @@ def contest(
         raise ValueError("`test_size >= 1` must hold in a protocol, but got test_size=0; its winners see the test set")
     common |= {"seed": protocol.tuning_seeds[0], "test_size": 0}
     tuning = {
-        one.header: tuple(
-            _bought(protocol, one.header, make({**common, **_resolved(point, common)}), price)
-            for point in points(one.fields)
+        contender.header: tuple(
+            _bought(protocol, contender.header, make({**common, **_resolved(point, common)}), price)
+            for point in points(contender.fields)
         )
-        for one in (by_header[header] for header in (by_header if headers is None else headers))
+        for contender in (by_header[header] for header in (by_header if headers is None else headers))
     }
     hashes = [spec.hash for specs in tuning.values() for spec in specs]
     if len(set(hashes)) < len(hashes):
@@ -393,5 +404,5 @@ def _listed(values: Any) -> list[Any]:
 
 def _times(value: Any) -> float | None:
     """The factor of "x3"; None for other values."""
-    told = _TIMES.fullmatch(value) if isinstance(value, str) else None
-    return float(told[1]) if told else None
+    match = _TIMES.fullmatch(value) if isinstance(value, str) else None
+    return float(match[1]) if match else None

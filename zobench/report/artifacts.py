@@ -13,9 +13,9 @@ from zobench.machine.texts import toml_of
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import contest, contest_sheets, fits, frames, leaderboard, opening
 from zobench.report import facts as fact_tables
-from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
+from zobench.report.contents import Artifact, ReportContents
 from zobench.report.contest import ContestTable
 from zobench.report.draw import chart, pareto
 from zobench.report.facts import FactTable
@@ -138,7 +138,9 @@ def _named(charts: Sequence[tuple[str | None, Chart]]) -> list[Chart]:
     return [replace(chart, name=f"{chart.name}-{machine}") for machine, chart in charts]
 
 
-def book(results: Sequence[Result], problems: Sequence[str], reference: Reference) -> tuple[Book, list[Filled]]:
+def gather(
+    results: Sequence[Result], problems: Sequence[str], reference: Reference
+) -> tuple[ReportContents, list[Filled]]:
     """The whole report, and the cells of the papers' tables."""
     recipes, broken = load_all()
     made, failed = [], []
@@ -149,7 +151,7 @@ def book(results: Sequence[Result], problems: Sequence[str], reference: Referenc
             failed.append(f"not rendered: {item.name}: {error}")
     filled = [cells for _, cells in made if cells is not None]
     ordered = sorted(results, key=lambda result: (machine_of(result), result.spec.label, result.spec.hash))
-    whole = Book(
+    whole = ReportContents(
         title="Zeroth-order fine-tuning: the papers and this hardware",
         summary=tuple(summary_sheets(filled, len(results))),
         artifacts=(*(artifact for artifact, _ in made), leaderboard.artifact(ordered), fits.artifact()),

@@ -32,7 +32,8 @@ class TableCell:
     95 % interval, or the least and the most of several. ``paper`` is the matching row of the papers' values.
 
     ``caveats`` say how the measurement differs from what the heading promises; ``notes`` say how this cell came to be;
-    ``forecast`` what it should come to on the paper's GPU, and ``here`` on the machine where the others were measured.
+    ``forecast`` what it should come to on the paper's GPU, and ``on_machine`` on the machine where the
+    others were measured.
     """
 
     row: TableRow
@@ -45,7 +46,7 @@ class TableCell:
     caveats: tuple[str, ...]
     notes: tuple[str, ...]
     forecast: Forecast | None = None
-    here: Forecast | None = None
+    on_machine: Forecast | None = None
 
     @property
     def result(self) -> Result | None:

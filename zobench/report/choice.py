@@ -71,11 +71,11 @@ class Choice:
             return said
         every = (*self.shown, *self.others)
         differing = [key for key in FIELDS if len({getattr(result.spec, key) for result in every}) > 1]
-        said.append(_told_apart(every, len(self.shown), differing, metric, quantity))
+        said.append(_distinction(every, len(self.shown), differing, metric, quantity))
         return said
 
 
-def _told_apart(
+def _distinction(
     every: Sequence[Result], shown: int, differing: Sequence[str], metric: Metric, quantity: Quantity | None
 ) -> str:
     def words(result: Result) -> str:

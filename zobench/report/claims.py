@@ -183,7 +183,7 @@ def _checked(
             checked.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
     lines = table.rows if _by_column(table, claim) else [column for column in table.columns if column.minus is None]
     expected = sum(line.extra == extra and (not claim.only or line.header in claim.only) for line in lines)
-    ratios = tuple(one for one in checked if one is not None)
+    ratios = tuple(ratio for ratio in checked if ratio is not None)
     return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=expected)
 
 

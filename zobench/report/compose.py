@@ -53,7 +53,7 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
         cell = group[k]
-        if fill and not_run(cell) and (cell.forecast or cell.here or METRICS.get(cell.metric.name).share):
+        if fill and not_run(cell) and (cell.forecast or cell.on_machine or METRICS.get(cell.metric.name).share):
             return both(cell)
         metric = METRICS.get(cell.metric.name)  # of shares, as an accuracy is one, no ratio is shown
         relative = not metric.share and metric.base_unit != "1" and not _is_baseline(cell, table.baseline)
@@ -246,7 +246,7 @@ def _row_label(table: Table, cell: TableCell, kind: str) -> CellText:
         notes.append(f"From {other}.")
     elif cell.row.extra and table.paper:
         notes.append("Not in the paper's table.")
-    return CellText(text=cell.row.header, tone="label", own=tuple(notes))
+    return CellText(text=cell.row.header, tone="label", notes=tuple(notes))
 
 
 def _measured(cell: TableCell, to_baseline: str) -> CellText:
@@ -255,12 +255,12 @@ def _measured(cell: TableCell, to_baseline: str) -> CellText:
         return CellText(text=NO_VALUE, tone="blank")
     if cell.result.outcome is not Outcome.OK:
         text = OUT_OF_MEMORY if cell.result.outcome is Outcome.OOM else needed(cell.result) or str(cell.result.outcome)
-        return CellText(text=text, tone="failure", own=cell.notes)
+        return CellText(text=text, tone="failure", notes=cell.notes)
     if cell.value is None:
-        return CellText(text=cell.quantity.absent[0], tone="blank", own=cell.notes)
+        return CellText(text=cell.quantity.absent[0], tone="blank", notes=cell.notes)
     text = rounded(cell.value / cell.metric.scale, cell.metric.format)
     detail = " ".join(filter(None, (_between(cell), to_baseline)))
-    return CellText(text=text, detail=detail, own=cell.notes, shared=cell.caveats)
+    return CellText(text=text, detail=detail, notes=cell.notes, shared=cell.caveats)
 
 
 def _between(cell: TableCell) -> str:
@@ -289,8 +289,8 @@ def _reported(cell: TableCell, fill: bool) -> CellText:
     inferred = (INFERRED,) if cell.is_inferred else ()
     if cell.ratio is None:
         share = _foretold(cell) if fill else None
-        return CellText(text=text, detail=f"~{times(share)}" if share else "", tone="reported", own=inferred)
-    return CellText(text=text, detail=times(cell.ratio), own=inferred, shared=cell.caveats)
+        return CellText(text=text, detail=f"~{times(share)}" if share else "", tone="reported", notes=inferred)
+    return CellText(text=text, detail=times(cell.ratio), notes=inferred, shared=cell.caveats)
 
 
 def _settings(cells: Iterable[TableCell]) -> list[str]:

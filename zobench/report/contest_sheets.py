@@ -111,14 +111,14 @@ def _chosen(method: Standing) -> CellText:
         )
     if method.is_edge:
         notes.append("Edge: its best point is an end of what was tried, so nothing is claimed of this method.")
-    return CellText(text=method.chosen + " (edge)" * method.is_edge, own=tuple(notes))
+    return CellText(text=method.chosen + " (edge)" * method.is_edge, notes=tuple(notes))
 
 
 def _waiting(method: Standing) -> CellText:
     count = len(method.search.points) - len(method.search.waiting)
     text = f"{count} of at most {method.most} points tuned" if method.tuned else BLANK
     note = "Its best point has not run with the protocol's seeds, or has neighbours yet to try."
-    return CellText(text=text, tone="blank", own=(note,) if method.search.best else ())
+    return CellText(text=text, tone="blank", notes=(note,) if method.search.best else ())
 
 
 def _test(method: Standing) -> CellText:
@@ -143,7 +143,7 @@ def _against(
         return CellText(text=NONE)
     value, low, high = (format(number / unit, form) for number in (difference.value, difference.low, difference.high))
     if math.isinf(difference.high):
-        return CellText(text=value, own=("One seed has no spread, so that no interval is known.",))
+        return CellText(text=value, notes=("One seed has no spread, so that no interval is known.",))
     return CellText(text=value, detail=f"({low} to {high})")
 
 

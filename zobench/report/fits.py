@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zobench.cost import hardware
-from zobench.report.book import Artifact
 from zobench.report.chart import Chart, Mark, Panel, Series
+from zobench.report.contents import Artifact
 from zobench.report.sheet import CellText, Sheet, of_frame
 
 NAME, TITLE = "what_fits_where", "What fits where: models and GPUs that nobody ran here"

@@ -76,9 +76,9 @@ def predicted(cell: TableCell, to_paper: float | None) -> CellText:
 def both(cell: TableCell) -> CellText:
     """The forecast of a cell for the machine at hand, where it has one, and for the paper's GPU."""
     for_gpu = predicted(cell, None)
-    if cell.here is None:
+    if cell.on_machine is None:
         return for_gpu
-    texts = [_number(cell, cell.here), *([for_gpu.text] if cell.forecast else [])]
+    texts = [_number(cell, cell.on_machine), *([for_gpu.text] if cell.forecast else [])]
     return CellText(text=SEPARATOR.join(texts), tone="predicted", shared=for_gpu.shared)
 
 
@@ -111,7 +111,7 @@ def predictors(cells: Sequence[TableCell]) -> list[str]:
 
 def _of_this_machine(cells: Sequence[TableCell]) -> list[str]:
     """What stands before the stroke, if anything does."""
-    forecasts = [cell.here for cell in cells if cell.here]
+    forecasts = [cell.on_machine for cell in cells if cell.on_machine]
     if not forecasts:
         return []
     return [

@@ -151,7 +151,7 @@ def on_this_machine(table: Table, grid: Grid, results: Sequence[Result]) -> Grid
         is_too_large = prediction.device_bytes + prediction.host_bytes > room
         value = None if is_too_large else VALUES[cell.metric.name](prediction)
         gpu = replace(prediction.gpu, name=facts.machine)
-        return replace(cell, here=Forecast(value=value, share=prediction.share, gpu=gpu, of_engine=True))
+        return replace(cell, on_machine=Forecast(value=value, share=prediction.share, gpu=gpu, of_engine=True))
 
     return mapped(grid, foretold)
 

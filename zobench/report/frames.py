@@ -27,7 +27,7 @@ COLUMNS = (
 """``source``: measured, predicted or paper. ``value``, and ``low`` to ``high``, its interval, are in ``unit``; they are
 missing where a run ended otherwise, as ``status`` says. ``machine``: where it was measured. ``paper_ratio``: what
 was measured over what the paper reports. ``floor_share``: the share of the machine's floor that the run reached."""
-_PLACE = ["row", "column", "metric"]
+_KEYS = ["row", "column", "metric"]
 
 
 def made(lines: Iterable[Mapping[str, Any]], columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
@@ -44,14 +44,14 @@ def of_cells(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> pd.DataF
     cells = [(machine, cell) for machine, grid in grids for cell in flat(grid)]
     frame = made({**_labels(table, cell), **line} for machine, cell in cells for line in _lines(cell, machine))
     layers = frame["source"].map({"measured": 0, "predicted": 1, "paper": 2}).where(frame["machine"] == "", 0)
-    kept = frame.loc[layers.sort_values(kind="stable").index].drop_duplicates([*_PLACE, "source", "machine"])
+    kept = frame.loc[layers.sort_values(kind="stable").index].drop_duplicates([*_KEYS, "source", "machine"])
     return kept.reset_index(drop=True)
 
 
 def compared(frame: pd.DataFrame) -> pd.DataFrame:
     """The lines of what was measured that have a ratio to the paper's value, and that value's line as ``*_paper``."""
     measured, paper = frame[frame["paper_ratio"].notna()], frame[frame["source"] == "paper"]
-    return measured.merge(paper, on=["table", *_PLACE, "unit"], suffixes=("", "_paper"))
+    return measured.merge(paper, on=["table", *_KEYS, "unit"], suffixes=("", "_paper"))
 
 
 def _labels(table: Table, cell: TableCell) -> dict[str, str]:
@@ -84,7 +84,7 @@ def _measured(cell: TableCell, machine: str) -> dict[str, Any]:
         "source": cell.quantity.source, "machine": machine, "value": cell.value, "low": low, "high": high,
         "hardware": plain(result.environment.description), "reason": plain(result.reason),
         "status": str(result.outcome) if available else "n/a", "device": plain(spec.device), "dtype": spec.dtype,
-        "tier": spec.tier, "spec_hash": " ".join(one.spec.hash for one in cell.results),
+        "tier": spec.tier, "spec_hash": " ".join(result.spec.hash for result in cell.results),
         "paper_ratio": cell.ratio, "floor_share": metrics(result).get("floor_share"),
         "deviations": plain(" ".join(cell.deviations)), "notes": plain(" ".join((*cell.caveats, *cell.notes))),
     }  # fmt: skip

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from zobench.machine.reader import checked
 from zobench.machine.texts import toml_of
 from zobench.report import frames
-from zobench.report.book import Artifact
 from zobench.report.cells import meets
+from zobench.report.contents import Artifact
 from zobench.report.sheet import WARNING, CellText, Sheet, of_frame, rounded
 from zobench.report.table import USUAL, Where, check_different
 from zobench.result import Result
@@ -112,8 +112,8 @@ def _ranked(alike: Sequence[Result]) -> tuple[Entry, ...]:
 def _is_faster(result: Result, other: Result) -> bool:
     """Whether ``result``, of another machine than ``other``, is shown to be faster."""
     first, second = (METRICS.get(_SPEED).interval(each) for each in (result, other))
-    apart = place_of(result) != place_of(other)
-    return apart and first is not None and second is not None and first[0] > second[1]
+    elsewhere = place_of(result) != place_of(other)
+    return elsewhere and first is not None and second is not None and first[0] > second[1]
 
 
 def _value(result: Result, metric: str) -> float | None:
@@ -180,7 +180,7 @@ def _number(result: Result, metric: str, form: str, notes: tuple[str, ...] = ())
         return _NOTHING
     interval: Interval | None = quantity.interval(result) if quantity.timed or quantity.per_run else None
     ends = () if interval is None else tuple(rounded(end / scale, form) for end in interval)
-    return CellText(text=rounded(value / scale, form), detail=f"[{', '.join(ends)}]" if ends else "", own=notes)
+    return CellText(text=rounded(value / scale, form), detail=f"[{', '.join(ends)}]" if ends else "", notes=notes)
 
 
 def path_of(result: Result) -> str:

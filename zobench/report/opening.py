@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from zobench.recipes.reference import Reference
-from zobench.report.book import Opening
 from zobench.report.cells import Grid, TableCell, flat
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import measured_on, paired, paper_source, relative
+from zobench.report.contents import Opening
 from zobench.report.forecast_text import ratio
 from zobench.report.render import grids
 from zobench.report.summary import Filled, in_words, verdicts

@@ -99,14 +99,16 @@ def reached(table: ContestTable, ranking: Ranking) -> tuple[float, float, int] |
     common with the baseline."""
     base = baseline(table, ranking)
     pairs = [_shared(method, base) for method in ranking.finished if base is not None and method is not base]
-    several = [runs for runs in pairs if len(runs) > 1 and all(_loss(run) is not None for pair in runs for run in pair)]
-    if not several:
+    repeated = [
+        runs for runs in pairs if len(runs) > 1 and all(_loss(run) is not None for pair in runs for run in pair)
+    ]
+    if not repeated:
         return None
     loss, accuracy = (
-        math.sqrt(statistics.fmean(statistics.variance(of(a) - of(b) for a, b in runs) for runs in several))
+        math.sqrt(statistics.fmean(statistics.variance(of(a) - of(b) for a, b in runs) for runs in repeated))
         for of in (_loss, _score)
     )
-    seeds, count = min(map(len, several)), len(table.protocol.contenders) - 1
+    seeds, count = min(map(len, repeated)), len(table.protocol.contenders) - 1
     return significance.detectable(loss, seeds, count), significance.detectable(accuracy, seeds, count), count
 
 
@@ -125,15 +127,15 @@ def over_seeds(results: Sequence[Result]) -> dict[str, Difference]:
     means, each = {}, [unpacked(result.evaluation) for result in results]
     for name in results[0].scores:
         values = [result.evaluation.get("test", {}).get(name) for result in results]
-        known = [float(value) for value in values if value is not None and math.isfinite(value)]
-        if len(known) < len(values):
+        finite = [float(value) for value in values if value is not None and math.isfinite(value)]
+        if len(finite) < len(values):
             continue
         if name == "accuracy" and all(each) and len({len(examples.right) for examples in each if examples}) == 1:
             import numpy as np
 
             means[name] = significance.joint(np.array([1.0 * examples.right for examples in each if examples]))
         else:
-            means[name] = significance.paired(known)
+            means[name] = significance.paired(finite)
         if "%" in METRICS.get(name).units:
             means[name] = replace(means[name], low=max(means[name].low, 0.0), high=min(means[name].high, 1.0))
     return means

@@ -11,7 +11,7 @@ from pathlib import Path
 from zobench.machine.texts import csv_of
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, frames, html, opening
-from zobench.report.book import Artifact, Book
+from zobench.report.contents import Artifact, ReportContents
 from zobench.report.formats import latex, markdown
 from zobench.report.summary import Filled
 from zobench.result import Result
@@ -34,31 +34,31 @@ def check_extras(what: str, packages: Sequence[str]) -> None:
         raise ImportError(f"{what} needs {lack}; pip install 'zobench[report]'")
 
 
-def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progress: Progress) -> Book:
+def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progress: Progress) -> ReportContents:
     """Writes everything below ``out`` and returns what was written as data; files of the same tables and figures that
     an earlier report left there, as of a machine that has no results any more, are removed. Raises ``OSError`` if the
     disk refuses."""
-    book, filled = artifacts.book(results, problems, Reference.load())
+    contents, filled = artifacts.gather(results, problems, Reference.load())
     images: dict[str, list[str]] = {}
     undrawn, written = [], list[Path]()
-    for i, artifact in enumerate(book.artifacts):
-        progress(artifact.name, i, len(book.artifacts))
+    for i, artifact in enumerate(contents.artifacts):
+        progress(artifact.name, i, len(contents.artifacts))
         try:
             written += write_artifact(artifact, out)
             images[artifact.name] = [figures.svg(chart) for chart in artifact.charts if chart.drawn]
         except ValueError as error:  # one picture that cannot be drawn must not take the page with it
             undrawn.append(f"not drawn: {artifact.name}: {error}")
-    if book.opening is not None and book.opening.chart.drawn:
-        written += figures.save(book.opening.chart, _folder(out / "figures") / opening.NAME)
-        images[opening.NAME] = [figures.svg(book.opening.chart)]
-    _remove_earlier(out, [*((item.kind, item.name) for item in book.artifacts), ("figure", opening.NAME)], written)
-    book = replace(book, problems=(*book.problems, *undrawn))
-    progress(PAGE, len(book.artifacts), len(book.artifacts))
-    _write(out, SUMMARY, markdown.write(book.summary))
+    if contents.opening is not None and contents.opening.chart.drawn:
+        written += figures.save(contents.opening.chart, _folder(out / "figures") / opening.NAME)
+        images[opening.NAME] = [figures.svg(contents.opening.chart)]
+    _remove_earlier(out, [*((item.kind, item.name) for item in contents.artifacts), ("figure", opening.NAME)], written)
+    contents = replace(contents, problems=(*contents.problems, *undrawn))
+    progress(PAGE, len(contents.artifacts), len(contents.artifacts))
+    _write(out, SUMMARY, markdown.write(contents.summary))
     _write(out, COMPARISON, comparison(filled))
     _write(out, NUMBERS, latex.macros((item.table, item.grids) for item in filled))
-    _write(out, PAGE, html.write(book, images))
-    return book
+    _write(out, PAGE, html.write(contents, images))
+    return contents
 
 
 def write_artifact(artifact: Artifact, out: Path) -> list[Path]:

@@ -116,7 +116,7 @@ def _stand_ins(panel: TimelinePanel, result: Result | None) -> int:
 def measured_on(results: Iterable[Result]) -> str:
     """Where the ``results`` were measured, each machine once; "" where none of them says."""
     described = {place_of(run): run.environment.description for run in results if run.environment.machine}
-    places = [place + (f" ({text})" if text else "") for place, text in described.items()]
+    places = [name + (f" ({text})" if text else "") for name, text in described.items()]
     return f"Measured on {'; '.join(places)}" if places else ""
 
 

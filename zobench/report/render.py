@@ -77,7 +77,7 @@ def shown(
         matching = of_machine(results, machine)
         return contest_sheets.sheets(item, matching), lambda: contest_sheets.numbers(item, matching)
     filled = grids(item, results, machine, reference)
-    return list(sheets(item, filled, apart=False)), lambda: frames.of_cells(item, filled)
+    return list(sheets(item, filled, separately=False)), lambda: frames.of_cells(item, filled)
 
 
 def grids(
@@ -122,13 +122,13 @@ def of_machine(results: Sequence[Result], machine: str | None) -> list[Result]:
     return matching
 
 
-def sheets(table: Table, filled: Sequence[tuple[str | None, Grid]], *, apart: bool = True) -> Iterator[Sheet]:
-    """Per machine what was measured, and what the paper reports. Between them what is predicted, once; not ``apart``:
-    where anything was measured, only in place of what was not."""
+def sheets(table: Table, filled: Sequence[tuple[str | None, Grid]], *, separately: bool = True) -> Iterator[Sheet]:
+    """Per machine what was measured, and what the paper reports. Between them what is predicted, once; not
+    ``separately``: where anything was measured, only in place of what was not."""
     for i, (machine, grid) in enumerate(filled):
         cells = flat(grid)
         reported = any(cell.paper is not None for cell in cells)
-        fill_in = not apart and machine is not None
+        fill_in = not separately and machine is not None
         if machine is not None or (grid and not reported):
             yield measured_sheet(table, grid, machine, fill=fill_in)
         if not i and not fill_in and any(cell.forecast for cell in cells):

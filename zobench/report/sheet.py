@@ -23,13 +23,13 @@ class CellText:
 
     ``tone`` is "value" (it holds a measured number), "predicted", "reported" (only the paper's), "failure", "blank" or
     "label".
-    Of its notes, ``shared`` ones move up to the heading if all values of a column have them, ``own`` ones stay.
+    ``notes`` stay with it; ``shared`` ones move up to the heading if all values of a column have them.
     """
 
     text: str
     detail: str = ""
     tone: str = "value"
-    own: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     marks: tuple[int, ...] = ()
 
@@ -138,12 +138,12 @@ def _is_filled(entry: CellText) -> bool:
 def _merged(sheet: Sheet) -> Sheet:
     """``sheet`` with one text for all warnings of cells that differ only in their numbers."""
     entries = (entry for group in sheet.groups for row in group.body for entry in row)
-    texts = (text for entry in entries for text in (*entry.own, *entry.shared))
+    texts = (text for entry in entries for text in (*entry.notes, *entry.shared))
     merged_texts = ranges(text for text in texts if text.startswith(WARNING))
 
     def merged(entry: CellText) -> CellText:
-        kept, shared = (tuple(merged_texts.get(text, text) for text in texts) for texts in (entry.own, entry.shared))
-        return replace(entry, own=kept, shared=shared)
+        kept, shared = (tuple(merged_texts.get(text, text) for text in texts) for texts in (entry.notes, entry.shared))
+        return replace(entry, notes=kept, shared=shared)
 
     groups = [
         replace(group, body=tuple(tuple(map(merged, row)) for row in group.body)) if merged_texts else group
@@ -187,7 +187,7 @@ def _numbered(group: Group, notes: list[str]) -> Group:
 
 def _marked(entry: CellText, shared: Sequence[str], notes: list[str]) -> CellText:
     """``entry`` with the numbers of ``shared`` and its own notes; new ones are added to ``notes``."""
-    texts = [plain(text) for text in (*shared, *entry.own)]
+    texts = [plain(text) for text in (*shared, *entry.notes)]
     notes.extend(text for text in dict.fromkeys(texts) if text not in notes)
     marks = tuple(sorted({notes.index(text) + 1 for text in texts}))
     return CellText(text=plain(entry.text), detail=entry.detail, tone=entry.tone, marks=marks)

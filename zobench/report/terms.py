@@ -13,13 +13,13 @@ from zobench.runspec.kinds import FO_STEPS
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportedMethod:
     """A word for a method in the papers' tables. ``methods``: those of runs that it can be, the first the usual one;
-    ``fields``: what else it fixes; ``tells_steps``: whether its runs with a task are known to be as long as the
-    protocol's; ``queries_told``: whether its forward passes are its queries'."""
+    ``fields``: what else it fixes; ``has_usual_steps``: whether its runs with a task are known to be as long as the
+    protocol's; ``counts_queries``: whether its forward passes are its queries'."""
 
     methods: tuple[str, ...]
     fields: tuple[tuple[str, Any], ...] = ()
-    tells_steps: bool = True
-    queries_told: bool = True
+    has_usual_steps: bool = True
+    counts_queries: bool = True
 
 
 REPORTED = {
@@ -30,9 +30,9 @@ REPORTED = {
     # ZO-Bench's table 8 calls it so with any sparsity
     "zo-sgd": ReportedMethod(methods=("zo-sgd", "zo-sgd-sparse")),
     # whose forward passes are its blocks
-    "zo-sgd-block": ReportedMethod(methods=("zo-sgd-block",), queries_told=False),
+    "zo-sgd-block": ReportedMethod(methods=("zo-sgd-block",), counts_queries=False),
     # the two ends of ZO-Bench's table 7: no layer by ZO, and every layer; it does not say how long those runs were
-    "hybrid": ReportedMethod(methods=("hybrid", "fo-sgd", "zo-sgd"), tells_steps=False),
+    "hybrid": ReportedMethod(methods=("hybrid", "fo-sgd", "zo-sgd"), has_usual_steps=False),
 }
 """What the papers' tables call a method; one that is not here is called as a run's, and fixes nothing else."""
 PARALLEL = {
@@ -61,7 +61,7 @@ def fields(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
     if paper["metric"] == "accuracy":
         if paper["task"]:
             allowed["task"] = (paper["task"].lower().replace("-", ""),)
-        if reported.tells_steps:
+        if reported.has_usual_steps:
             allowed["steps"] = (METHODS.get(reported.methods[0]).steps,)
     return allowed | _setting(paper)
 
@@ -81,7 +81,7 @@ def _setting(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         return {"aligned": (name == "aligned",)}
     if name == "sparsity":
         return {"sparsity": (float(value.rstrip("%")) / 100,)}
-    if name == "forward_passes" and _reported(paper).queries_told:
+    if name == "forward_passes" and _reported(paper).counts_queries:
         return {"queries": (int(value),)}
     return _hybrid(int(value)) if name == "zo_layers" else {}
 

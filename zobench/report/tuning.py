@@ -14,8 +14,8 @@ from zobench.finetune.origin import JOURNAL
 from zobench.finetune.run import RESULT
 from zobench.machine.texts import json_of
 from zobench.report import frames
-from zobench.report.book import Artifact
 from zobench.report.chart import Chart
+from zobench.report.contents import Artifact
 from zobench.report.contest import sized
 from zobench.report.plot import Axes, Plot
 from zobench.report.recorded import Curve, chart_of_curves, curve, measured_on, shared
@@ -40,7 +40,7 @@ def load(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
                 problems.append(str(error))
         runs += [] if inside else store.load()
         problems += store.problems
-    distinct = {(run.spec.hash, _place(run)): run for run in runs if run.is_ok and run.evaluation.get("curve")}
+    distinct = {(run.spec.hash, _where(run)): run for run in runs if run.is_ok and run.evaluation.get("curve")}
     return list(distinct.values()), problems
 
 
@@ -64,7 +64,7 @@ def _run(folder: Path) -> Result:
     return Result(spec=spec, outcome=Outcome.OK, evaluation=evaluation, partial=True)
 
 
-def _place(run: Result) -> str:
+def _where(run: Result) -> str:
     """Where a run was measured; "" of one that has not ended."""
     return place_of(run) if run.environment.machine else ""
 
@@ -112,13 +112,13 @@ def _along(run: Result, forwards: bool) -> Curve:
 
 def _labels(runs: Sequence[Result]) -> list[str]:
     """What tells each run from the others, its method first; where it is alone, its method."""
-    specs, places = [run.spec for run in runs], [_place(run) for run in runs]
+    specs, places = [run.spec for run in runs], [_where(run) for run in runs]
     varied = [name for name in DECLARED if len({str(getattr(spec, name)) for spec in specs}) > 1]
     parts: list[str] = []
     for texts in (labels(specs), [spec.label_with(varied) for spec in specs]):  # the second says usual values too
         words = [[spec.method, *text.split()] for spec, text in zip(specs, texts, strict=True)]
         if len(set(filter(None, places))) > 1:
-            words = [[*row, place] for row, place in zip(words, places, strict=True)]
+            words = [[*row, where] for row, where in zip(words, places, strict=True)]
         common = set.intersection(*map(set, words))
         parts = [" ".join(dict.fromkeys(word for word in row if word not in common)) for row in words]
         if all(parts) and len(set(parts)) == len(parts):

@@ -90,19 +90,19 @@ def all_claims(items: Iterable[JudgedArtifact]) -> list[JudgedClaim]:
 
 
 def _of_artifact(
-    item: artifacts.Recipe, own_claims: Sequence[JudgedClaim], shared: Sequence[JudgedClaim], reference: Reference
+    item: artifacts.Recipe, measured_claims: Sequence[JudgedClaim], shared: Sequence[JudgedClaim], reference: Reference
 ) -> JudgedArtifact:
     """A table or figure stands as the weakest of its claims; without any, as the weakest of the ``shared`` claims,
     which are about cells of the same matrix."""
-    judging = own_claims or shared
+    judging = measured_claims or shared
     standing = max((claim.standing for claim in judging), key=list(Standing).index, default=Standing.UNSHOWN)
     evidence = summed(judging) or "no ratio is claimed of it that could be checked"
-    if judging and not own_claims:
+    if judging and not measured_claims:
         evidence = f"by the claims on the cells that it draws: {evidence}"
     unshown = standing is Standing.UNSHOWN or any(claim.standing is Standing.UNSHOWN for claim in judging)
     return JudgedArtifact(
         name=item.name, title=item.title, standing=standing, evidence=evidence,
-        remedy=_remedy(item, reference) if unshown else "", claims=tuple(own_claims),
+        remedy=_remedy(item, reference) if unshown else "", claims=tuple(measured_claims),
     )  # fmt: skip
 
 
@@ -140,21 +140,21 @@ def _claims_of(table: Table, grids: Sequence[tuple[str | None, Grid]]) -> list[J
 def judge(paper: CheckedClaim, same: Sequence[Ratio], other: Sequence[Ratio], predicted: CheckedClaim) -> JudgedClaim:
     """What a claim comes to, held against the ``paper``'s values, against ratios measured under the ``same`` conditions
     and under ``other`` ones. What fails only under others contradicts nothing."""
-    here, elsewhere = _checked(paper, same, paper.expected), _checked(paper, other, len(other))
-    parts = [f"measured: {here.evidence}"] if same else []
+    on_machine, elsewhere = _checked(paper, same, paper.expected), _checked(paper, other, len(other))
+    parts = [f"measured: {on_machine.evidence}"] if same else []
     parts += [f"measured under other conditions: {elsewhere.evidence}"] if other else []
     measured, text = "; ".join(parts) or "not measured", paper.claim.text
     if paper.verdict == claims.FAILS:
         evidence = f"by the paper's own values: {paper.evidence}; {measured}"
         return JudgedClaim(text=text, standing=Standing.CONTRADICTED, evidence=evidence)
-    if here.verdict == claims.FAILS:
+    if on_machine.verdict == claims.FAILS:
         return JudgedClaim(text=text, standing=Standing.CONTRADICTED, evidence=measured)
-    if len(same) == paper.expected and here.verdict == claims.HOLDS:
+    if len(same) == paper.expected and on_machine.verdict == claims.HOLDS:
         return JudgedClaim(text=text, standing=Standing.REPRODUCED, evidence=measured)
-    if (same or other) and {here.verdict, elsewhere.verdict} <= {claims.HOLDS, claims.OPEN}:
+    if (same or other) and {on_machine.verdict, elsewhere.verdict} <= {claims.HOLDS, claims.OPEN}:
         return JudgedClaim(text=text, standing=Standing.SHAPE, evidence=measured)
-    ahead = f"predicted: {predicted.verdict}, {predicted.range_text}" if predicted.ratios else claims.UNTOLD
-    return JudgedClaim(text=text, standing=Standing.UNSHOWN, evidence=f"{measured}; {ahead}")
+    forecast = f"predicted: {predicted.verdict}, {predicted.range_text}" if predicted.ratios else claims.UNTOLD
+    return JudgedClaim(text=text, standing=Standing.UNSHOWN, evidence=f"{measured}; {forecast}")
 
 
 def _checked(paper: CheckedClaim, ratios: Sequence[Ratio], expected: int) -> CheckedClaim:

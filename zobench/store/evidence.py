@@ -26,8 +26,8 @@ def ratio(numerator: Result | None, denominator: Result | None, quantity: Quanti
     values = (
         (quantity.of(_paired(first, second)), quantity.of(second)) for first, second in pairs(numerator, denominator)
     )
-    known = [(first, second) for first, second in values if first and second]
-    return ratio_of_pairs(known) if known else None
+    complete = [(first, second) for first, second in values if first and second]
+    return ratio_of_pairs(complete) if complete else None
 
 
 def _paired(run: Result, partner: Result) -> Result:

@@ -278,7 +278,7 @@ class RowFactored(Factored):
             add_each(outputs, narrow * batch.scales(unit, narrow), batch.right(item).to(rows.dtype))
         return [lookup(rows)]
 
-    def looked_up(
+    def embedded(
         self, ref: TensorRef, lookup: Callable[[Tensor], Tensor], points: Sequence[Point], rows: int
     ) -> Tensor:
         """A table of positions, or another that is not the words', looked up for ``rows`` rows at each of ``points``.

@@ -122,7 +122,7 @@ def fold(
         prepare(0)
         return forward(*args, **kwargs)
     outputs = []
-    for copy, (own_args, own_kwargs) in enumerate(
+    for copy, (copy_args, copy_kwargs) in enumerate(
         zip(
             split(args, copies, batch, follows, ("args",)),
             split(kwargs, copies, batch, follows, ("kwargs",)),
@@ -130,7 +130,7 @@ def fold(
         )
     ):
         prepare(copy)
-        outputs.append(forward(*own_args, **own_kwargs))
+        outputs.append(forward(*copy_args, **copy_kwargs))
     return join(outputs, batch, follows)
 
 

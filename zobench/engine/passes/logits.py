@@ -146,7 +146,7 @@ def adopt_bias(model: nn.Module) -> Callable[[], None]:
     return give_back
 
 
-def unused_beside(holder: nn.Module, key: str) -> str:
+def unused_parameter(holder: nn.Module, key: str) -> str:
     """Why a parameter of the head's holder is refused."""
     return f"{type(holder).__name__} must hold no parameters but its head's, but got {key}, which nothing uses"
 
@@ -176,5 +176,5 @@ def drive_to_head(drive: Drive, model: nn.Module, input_ids: Tensor, attention_m
             "head; use a model that calls it"
         )
     if logits.bias is not None and not any(note.function is _with_bias for note in logits.notes):
-        raise ValueError(f"{unused_beside(holder_of(head, model), 'bias')}; use another model")
+        raise ValueError(f"{unused_parameter(holder_of(head, model), 'bias')}; use another model")
     return Driven(logits.as_subclass(Tensor), logits.notes)

@@ -46,7 +46,7 @@ class Layout:
     places: Tensor
     rows: int
 
-    def apart(self, tensor: Tensor) -> Tensor:
+    def unpacked(self, tensor: Tensor) -> Tensor:
         """(b, heads, t, width) as rows (b * r, heads, l, width)."""
         b, heads, _, width = tensor.shape
         rows = tensor.index_select(2, self.paths).view(b, heads, self.rows, -1, width)
@@ -70,7 +70,7 @@ def attend(
     window = options.get("sliding_window")
     if window is not None and len(layout.paths) > window * layout.rows:
         raise ValueError(f"packed rows must be no longer than attention reaches, {window} tokens; use packed=false")
-    query, key, value = layout.apart(query), layout.apart(key), layout.apart(value)
+    query, key, value = layout.unpacked(query), layout.unpacked(key), layout.unpacked(value)
     options["is_causal"] = True  # a row ends with what its tokens do not see
     output, _ = attention.attend(module, query, key, value, None, **options)
     return layout.together(output), None

@@ -210,7 +210,7 @@ class RowForwards(ProductForwards):
             output: Tensor = forward(*args, **kwargs)
             return output
 
-        return self._alone(unit, lambda: self.arithmetic.looked_up((unit, 0), lookup, self.points, self._rows))
+        return self._alone(unit, lambda: self.arithmetic.embedded((unit, 0), lookup, self.points, self._rows))
 
     def _norm(self, unit: Unit, module: nn.Module, forward: Callable[..., Tensor], x: Tensor, **kwargs: Any) -> Tensor:
         """A norm outside the blocks."""

@@ -209,7 +209,7 @@ def _turns(ops: Sequence[schedule.Op]) -> list[list[schedule.Op]]:
     return turns
 
 
-def _depth(ring: Sequence[schedule.Place]) -> int:
+def _depth(ring: Sequence[schedule.SlotBytes]) -> int:
     """The most blocks of which any that follow one another lie apart."""
     for depth in range(len(ring), 1, -1):
         windows = (sorted(ring[first : first + depth]) for first in range(len(ring) - depth + 1))

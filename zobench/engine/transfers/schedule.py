@@ -30,11 +30,11 @@ class Op:
         return (self.kind, self.block)
 
 
-Place = tuple[int, int]
+SlotBytes = tuple[int, int]
 """Where a block lies on the device: its first byte, and the one after its last."""
 
 
-def places(sizes: Sequence[int], slots: int) -> tuple[Place, ...]:
+def places(sizes: Sequence[int], slots: int) -> tuple[SlotBytes, ...]:
     """Where blocks of ``sizes`` bytes lie in a ring of ``slots`` times the largest: one after another, and from its
     front again where the next does not fit. Of small blocks more are there at once than of large ones."""
     ring, first, placed = slots * max(sizes, default=0), 0, []
@@ -45,7 +45,7 @@ def places(sizes: Sequence[int], slots: int) -> tuple[Place, ...]:
     return tuple(placed)
 
 
-def prologue(n_blocks: int, n_slots: int, overlap: bool = True, ring: Sequence[Place] = ()) -> tuple[Op, ...]:
+def prologue(n_blocks: int, n_slots: int, overlap: bool = True, ring: Sequence[SlotBytes] = ()) -> tuple[Op, ...]:
     """The uploads that fill the slots before the first traversal."""
     ring = ring or places([1] * n_blocks, n_slots)
     lane, numbers, before = "upload" if overlap else "compute", numbered(ring), _before(ring)
@@ -53,7 +53,7 @@ def prologue(n_blocks: int, n_slots: int, overlap: bool = True, ring: Sequence[P
 
 
 def traversal(
-    n_blocks: int, n_slots: int, overlap: bool = True, work: str = "compute", ring: Sequence[Place] = ()
+    n_blocks: int, n_slots: int, overlap: bool = True, work: str = "compute", ring: Sequence[SlotBytes] = ()
 ) -> tuple[Op, ...]:
     """One pass over all blocks, in issue order: ``work`` on block i, its offload, then the uploads that take its place.
 
@@ -79,13 +79,13 @@ def traversal(
     return tuple(ops)
 
 
-def numbered(ring: Sequence[Place]) -> list[int]:
+def numbered(ring: Sequence[SlotBytes]) -> list[int]:
     """The number of each block's place, in the order of their first use."""
-    numbers = {place: number for number, place in enumerate(dict.fromkeys(ring))}
-    return [numbers[place] for place in ring]
+    numbers = {slot: number for number, slot in enumerate(dict.fromkeys(ring))}
+    return [numbers[slot] for slot in ring]
 
 
-def _before(ring: Sequence[Place]) -> list[int]:
+def _before(ring: Sequence[SlotBytes]) -> list[int]:
     """The last block before each that uses some of its bytes, itself in the traversal before at the latest; those of
     that traversal count from -n_blocks on."""
     n_blocks, before = len(ring), []

@@ -174,11 +174,11 @@ class FloatWire(Wire):
             offset += values + (aligned(4 * item.shape[0]) if is_scaled else 0)
         groups: dict[torch.dtype, list[Rows]] = {}
         cast = []
-        for place in packed:
-            if self._scaled and place.field.dtype in DTYPES:
-                groups.setdefault(place.field.dtype, []).append(place.rows)
+        for packed_field in packed:
+            if self._scaled and packed_field.field.dtype in DTYPES:
+                groups.setdefault(packed_field.field.dtype, []).append(packed_field.rows)
             else:
-                cast.append(place)
+                cast.append(packed_field)
         return Layout(cast, [Packing(dtype, rows) for dtype, rows in groups.items()], whole_pages(offset))
 
 

@@ -180,7 +180,7 @@ def label_x(axes: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:
     points = [float(x) for x, _ in axes.transData.transform([(tick, axes.get_ylim()[0]) for tick in ticks])]
     gap = min((b - a for a, b in pairwise(sorted(points))), default=float(axes.bbox.width))
     texts = [style.plain(label) for label in labels]
-    if _apart(points, texts) and _near(axes, points, texts):
+    if _are_apart(points, texts) and _near(axes, points, texts):
         return _set_x(axes, ticks, texts, 0)
     for breaks in (" ", " -_/"):
         wrapped = [style.wrap(text, gap - 4, lines=3, breaks=breaks) for text in texts]
@@ -191,12 +191,12 @@ def label_x(axes: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:
         return _set_x(axes, ticks, [style.wrap(text, 90, lines=lines, breaks=" -_/") for text in texts], 40)
     kept: dict[float, str] = {}
     for x, text in sorted(zip(points, texts, strict=True), reverse=True):
-        if _apart([x, *kept], [text, *kept.values()]):
+        if _are_apart([x, *kept], [text, *kept.values()]):
             kept[x] = text
     _set_x(axes, ticks, [kept.get(x, "") for x in points], 0)
 
 
-def _apart(points: Sequence[float], texts: Sequence[str]) -> bool:
+def _are_apart(points: Sequence[float], texts: Sequence[str]) -> bool:
     placed = sorted((x, style.width(text)) for x, text in zip(points, texts, strict=True))
     return all(b - a >= (wide + wider) / 2 + 3 for (a, wide), (b, wider) in pairwise(placed))
 

@@ -15,7 +15,7 @@ from zobench.report.figures import scales, style
 from zobench.report.figures.scales import Fit, Frame
 
 ROW = 20.0
-_KNOWN = {
+_LANES = {
     "upload": "blue", "compute": "orange", "update": "green", "offload": "wine", "copy": "sky", "save": "pink",
 }  # fmt: skip
 """Kinds of operations that a step and a checkpoint have; any others take the colours that are left. Lanes are in the
@@ -23,7 +23,7 @@ same order."""
 
 _BAR = 0.58
 """Share of its row that a rectangle takes; above it stand the numbers that do not fit inside."""
-_THIN = 0.004
+_MINIMUM_SHARE = 0.004
 """Share of the time axis, about 2 points, below which a rectangle has no edge to tell it from the next one."""
 
 _INSIDE: dict[str, Any] = {"ha": "center", "va": "center_baseline"}
@@ -61,9 +61,9 @@ def span(chart: Chart) -> tuple[float, float]:
 def colours(chart: Chart) -> dict[str, str]:
     """Kind of operation -> its colour, equal in all panels."""
     kinds = dict.fromkeys(event.kind for panel in chart.panels for event in panel.events)
-    free = [code for code, _, name in style.SWATCHES if name not in _KNOWN.values()]
-    fixed = {kind: style.colour(name) for kind, name in _KNOWN.items() if kind in kinds}
-    free_kinds = [kind for kind in kinds if kind not in _KNOWN]
+    free = [code for code, _, name in style.SWATCHES if name not in _LANES.values()]
+    fixed = {kind: style.colour(name) for kind, name in _LANES.items() if kind in kinds}
+    free_kinds = [kind for kind in kinds if kind not in _LANES]
     return fixed | {kind: free[i % len(free)] for i, kind in enumerate(free_kinds)}
 
 
@@ -89,7 +89,9 @@ def paint(frame: Frame) -> Fit:
         frame.legend.add(0, kind, Patch(facecolor=code))
     for kind, code in palette.items():
         for wide, edge, line in ((False, code, 0.5), (True, "white", 0.25)):  # an edge in white would hide a thin one
-            drawn = (e for e in panel.events if e.kind == kind and (e.end - e.start >= _THIN * (high - low)) == wide)
+            drawn = (
+                e for e in panel.events if e.kind == kind and (e.end - e.start >= _MINIMUM_SHARE * (high - low)) == wide
+            )
             boxes = [_corners(event, lanes, scale) for event in drawn]
             axes.add_collection(PolyCollection(boxes, facecolors=code, edgecolors=edge, linewidths=line), autolim=False)
     written: list[Text] = []
@@ -104,7 +106,7 @@ def _corners(event: Event, lanes: list[str], scale: float) -> list[tuple[float, 
 def _lanes(panel: Panel) -> list[str]:
     """Lanes from top to bottom, in the order in which a block passes them."""
     lanes = dict.fromkeys(event.lane for event in panel.events)
-    return [lane for lane in _KNOWN if lane in lanes] + [lane for lane in lanes if lane not in _KNOWN]
+    return [lane for lane in _LANES if lane in lanes] + [lane for lane in lanes if lane not in _LANES]
 
 
 def _number(

@@ -1,4 +1,4 @@
-"""Writes a book as one HTML page with everything inline: no network, no other file, the same bytes every time. Each
+"""Writes a report as one HTML page with everything inline: no network, no other file, the same bytes every time. Each
 run's complete JSON is embedded once."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from zobench.recipes.reference import PAPERS
 from zobench.report import leaderboard
-from zobench.report.book import Artifact, Book
 from zobench.report.chart import Chart
+from zobench.report.contents import Artifact, ReportContents
 from zobench.report.sheet import CellText, Group, Sheet, plain, rounded, without_blanks
 from zobench.result import Result
 from zobench.store import machine_of, metrics
@@ -37,7 +37,7 @@ folded."""
 _COLUMN = 480  # pixels; a figure of one column of a paper is narrower
 _ENLARGED = 1.4  # figures are drawn for print, in smaller type than a screen's
 _ROOM = 4000  # pixels of height that the figures of what was measured take; further ones are folded
-_PLACE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 _NOTHING = ("", "-", "~-", "—", "·", "n/a")
 _NUMBER = re.compile(r"[<>~≈\u00d7x(]*[-+\u2212]?\d")
 _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
@@ -84,27 +84,27 @@ class Section:
         return list(dict.fromkeys(text for chart in self.artifact.charts if not chart.drawn for text in chart.lacking))
 
 
-def write(book: Book, svgs: Mapping[str, Sequence[str]]) -> str:
-    """``book`` as one HTML page. ``svgs``: the text of each of an artifact's charts, in order, by artifact name.
+def write(contents: ReportContents, svgs: Mapping[str, Sequence[str]]) -> str:
+    """``contents`` as one HTML page. ``svgs``: the text of each of an artifact's charts, in order, by artifact name.
 
     Nothing that stands in a result can become markup or script. Raises ``ImportError`` without jinja2.
     """
     template = _environment().get_template("page.html")
-    style, script = (_PLACE.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    listed = runs(book.results)
-    drawn = svgs.get(book.opening.chart.name) if book.opening else None
-    sections = _sections(book.artifacts, svgs)
+    style, script = (_FOLDER.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
+    listed = runs(contents.results)
+    drawn = svgs.get(contents.opening.chart.name) if contents.opening else None
+    sections = _sections(contents.artifacts, svgs)
     return template.render(
-        book=book,
+        contents=contents,
         policy=policy(style, script),
-        opening=_figure(book.opening.chart, drawn[0]) if book.opening and drawn else None,
+        opening=_figure(contents.opening.chart, drawn[0]) if contents.opening and drawn else None,
         style=style,
         script=script,
         parts=[(*part[:2], [item for item in sections if item.status in part[2]], part[3]) for part in PARTS],
-        names={artifact.name for artifact in book.artifacts},
+        names={artifact.name for artifact in contents.artifacts},
         leaderboard=leaderboard.NAME,
-        places={leaderboard.path_of(item): run.name for item, run in zip(book.results, listed, strict=True)},
-        machines=machines(book.results),
+        places={leaderboard.path_of(item): run.name for item, run in zip(contents.results, listed, strict=True)},
+        machines=machines(contents.results),
         runs=listed,
         evaluated=any(run.numbers[-1][0] for run in listed),
     )
@@ -120,7 +120,7 @@ def _environment() -> jinja2.Environment:
             "an HTML report needs jinja2, but it is not installed; pip install 'zobench[report]'"
         ) from None
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_PLACE),
+        loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -155,7 +155,7 @@ def _digest(text: str) -> str:
 
 
 def _sections(artifacts: Sequence[Artifact], svgs: Mapping[str, Sequence[str]]) -> list[Section]:
-    """A section for each artifact, in the book's order; what two figures both draw is drawn by the first."""
+    """A section for each artifact, in the report's order; what two figures both draw is drawn by the first."""
     made: list[Section] = []
     first: dict[object, str] = {}
     room = _ROOM

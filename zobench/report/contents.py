@@ -1,4 +1,4 @@
-"""Book: everything a report holds, as data: artifacts with their sheets, charts and claims, the summary, the runs."""
+"""Everything a report holds, as data: artifacts with their sheets, charts and claims, the summary, the runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Opening:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Book:
+class ReportContents:
     """A report. ``summary``: the one-page comparison with the papers; ``problems``: results that could not be read."""
 
     title: str
