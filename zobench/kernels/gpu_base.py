@@ -79,7 +79,7 @@ class Launcher:
         *constants: Any,
     ) -> None:
         """``tensors`` come first among the kernel's arguments, weights with elements of ``dtype``, however they are
-        typed; then ``numbers``, of which no value compiles anew, and what is ``constants`` when compiling."""
+        typed; then ``numbers``, of which no value compiles anew, and ``constants``, known when compiling."""
         first = tensors[0]
         assert first is not None
         if first.device.type != "cuda":  # Triton's interpreter
