@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -16,13 +14,11 @@ from rich.style import Style
 from rich.text import Text
 
 from zobench.cli.console import MIB, STYLES
-from zobench.machine.texts import not_a_formula
 from zobench.report.sheet import rounded
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
-from zobench.stats import LEVEL
 from zobench.store import machine_of, metrics, printable
-from zobench.store.compare import STEP, Comparison, Judgement, Pair, Verdict
+from zobench.store.compare import Comparison, Judgement, Pair, Verdict, remarks
 from zobench.store.query import distinct_names
 
 _NARROW = 32
@@ -32,8 +28,6 @@ _BUSY, _WARNING = "busy", "warned"
 _WARNINGS = {
     _BUSY: "other processes used the machine meanwhile", _WARNING: "with a warning, which its tables and its file tell"
 }  # fmt: skip
-_MANY = 10
-"""Tests from which chance alone is worth a line."""
 _VERDICTS = {Verdict.SAME: "green", Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.AMBIGUOUS: "yellow"}
 
 
@@ -225,7 +219,7 @@ def show_comparison(console: Console, comparison: Comparison, names: tuple[str, 
             ListColumn("cell", [printable(pair.a.spec.label) for pair in pairs]),
         ],
     )
-    for line in _remarks(comparison, reasons):
+    for line in remarks(comparison, reasons):
         console.print(Text(printable(line), style="dim"))
     counts = Counter(finding.verdict for finding in findings)
     total = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
@@ -242,59 +236,9 @@ def _verdict(judgement: Judgement, reasons: Sequence[str]) -> str:
     return f"{judgement.verdict}{number}"
 
 
-def _remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
-    yield (
-        "A s, B s: the median step. B is: by the two-sided Mann-Whitney test at 5 %; SAME also needs the interval "
-        "within the tolerance. memory: peak device memory, B / A."
-    )
-    if units := sorted({pair.judgement.unit for pair in comparison.pairs} - {STEP}):
-        yield f"B / A is of the time per {' or per '.join(units)}, as the work of a step differs between A and B."
-    if all(pair.judgement.values == "steps" for pair in comparison.pairs):
-        yield "Each side is one process, and another could be faster or slower by more: see `zobench sweep --repeats`."
-    elif any("round" in pair.judgement.values for pair in comparison.pairs):
-        yield "From rounds: the signed-rank test of pairs of processes that ran in the same round of a sweep."
-    judged = sum(pair.judgement.interval is not None for pair in comparison.pairs)
-    if judged >= _MANY:
-        yield f"Of {judged} tests at 5 %, about {judged * LEVEL:.0f} call equal cells different by chance."
-    for number, reason in enumerate(reasons, 1):
-        yield f"AMBIGUOUS {number}: {reason}."
-    for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
-        if results:
-            cells = "; ".join(f"{result.spec.label} ({result.spec.hash[:7]})" for result in results)
-            yield f"Only in {name}, {len(results)}: {cells}"
-
-
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
 def _interval(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
-
-
-def write_comparison(comparison: Comparison, stream: TextIO) -> None:
-    """The same as CSV, with every number in full, and the cells of one side only."""
-    writer = csv.writer(stream, lineterminator="\n")
-
-    def write(row: Iterable[Any]) -> None:
-        writer.writerow(map(not_a_formula, row))
-
-    write(_CSV)
-    for pair in comparison.pairs:
-        judgement = pair.judgement
-        low, high = judgement.interval or (None, None)
-        peaks = [side.memory.get("device_peak_bytes") for side in (pair.a, pair.b)]
-        write(
-            [pair.a.spec.label, pair.a.spec.hash, pair.b.spec.hash, judgement.verdict, judgement.ratio, low, high,
-             pair.a.step_seconds, pair.b.step_seconds, *peaks, judgement.reason, judgement.unit]
-        )  # fmt: skip
-    for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
-        for result in results:
-            hashes = (result.spec.hash, "") if name == "A" else ("", result.spec.hash)
-            write([result.spec.label, *hashes, f"only in {name}", *[None] * (len(_CSV) - 4)])
-
-
-_CSV = (
-    "cell", "run_a", "run_b", "verdict", "ratio", "ratio_low", "ratio_high", "step_seconds_a", "step_seconds_b",
-    "device_peak_bytes_a", "device_peak_bytes_b", "reason", "ratio_of_times_per",
-)  # fmt: skip

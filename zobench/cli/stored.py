@@ -1,20 +1,24 @@
-"""Commands about stored runs: results, compare, verify, trace."""
+"""Commands about stored runs: results, compare, verify, trace, verdict."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from zobench import recipes
-from zobench.cli import console
-from zobench.cli.common import DataDir, Device, Quiet, Stored, app
+from zobench.cli import completion, console
+from zobench.cli.common import DataDir, Device, Quiet, Stored, app, changed
+from zobench.cli.matrices import Terminal
 from zobench.cli.usage import LOOK, TUNE
-from zobench.runspec import suggestion
-from zobench.session.inputs import check_file, check_folder, check_results, check_there, parse_percent
+from zobench.machine.device import choose_device
+from zobench.recipes.reference import Reference
+from zobench.runspec import RunSpec, suggestion
+from zobench.session.inputs import check_file, check_folder, check_results, check_there, parse_percent, parse_seconds
 from zobench.stats.significance import exceeds
 from zobench.store import Store, printable
 
@@ -112,6 +116,8 @@ Slowdown = Annotated[
     str | None, typer.Option(metavar="PERCENT", help="That the self-test plants and should find [5%].")
 ]
 SelfTestBudget = Annotated[str | None, typer.Option(metavar="TIME", help="Of the self-test: 90s, 10m, 2h30m.")]
+_SELF_TESTED = "model=opt-mini,seq_len=512,batch_size=2,steps=30,warmup=3"
+"""The cell that is compared with itself where none is named: steps of some hundredths of a second on a CPU."""
 
 
 @app.command(rich_help_panel=LOOK)
@@ -131,9 +137,7 @@ def compare(
                 "`--tolerance`, `--fail-on-regression`, `--across-machines` and `--format` are not for --self-test; "
                 "leave them out"
             )
-        from zobench.cli.self_compare import self_compare
-
-        self_compare(before, after, results, count, slowdown, budget)
+        _compare_with_itself(before, after, results, count, slowdown, budget)
     if before is None or after is None:
         raise ValueError("`compare` needs A and B, but got one of them at most; name both, or add --self-test")
     if (count, slowdown, budget) != (None, None, None):
@@ -142,6 +146,43 @@ def compare(
     bound = None if limit is None else parse_percent("--fail-on-regression", limit)
     comparison = _show_comparison((before, after), results, close, form, across_machines=across_machines)
     raise typer.Exit(1 if bound is not None and _regressed(comparison, bound) else 0)
+
+
+def _compare_with_itself(
+    cell: str | None, other: str | None, results: Path, count: int | None, slowdown: str | None, budget: str | None
+) -> NoReturn:
+    """Runs the comparisons, prints each and what they come to. Ends in ``typer.Exit``: 1 if there were too many false
+    alarms, or the slowdown was missed too often."""
+    from zobench.execute.selfcompare import COMPARISONS, SLOWDOWN
+    from zobench.session.self_comparison import compare_with_itself
+
+    if other is not None:
+        raise ValueError(f"`--self-test` compares one cell with itself, but got a second, {other!r}; leave it out")
+    if count is not None and count < 1:
+        raise ValueError(f"`--comparisons >= 1` must hold, but got {count}; leave it out for 20")
+    share = SLOWDOWN if slowdown is None else parse_percent("--slowdown", slowdown)
+    if share == 0:
+        raise ValueError("`--slowdown` must be above 0%, but got 0%; leave it out for 5%")
+    check_results(results)
+    screen = Terminal()
+    done = compare_with_itself(
+        _cell(cell or _SELF_TESTED, results), results, screen, count=COMPARISONS if count is None else count,
+        slowdown=share, budget=parse_seconds("--budget", budget),
+        show=lambda number, comparison: screen.say(f"{number:>2}  {comparison.line}", "default"),
+    )  # fmt: skip
+    print(done.page())
+    raise typer.Exit(int(not done.is_passed))
+
+
+def _cell(word: str, results: Path) -> RunSpec:
+    """The cell of a stored run, or of ``KEY=VALUE,KEY=VALUE``."""
+    from zobench.recipes import matrix
+    from zobench.store import query
+
+    if "=" not in word or Path(word).exists():
+        return query.named_run(word, results).spec
+    values = changed(word.split(","))
+    return matrix.single(values, choose_device(str(values.pop("device", "auto")))[0])
 
 
 def _show_comparison(
@@ -161,7 +202,7 @@ def _show_comparison(
         may_differ=comparing.differing_fields(words),
     )  # fmt: skip
     if form == "csv":
-        listing.write_comparison(comparison, sys.stdout)
+        comparing.write(comparison, sys.stdout)
     else:
         listing.show_comparison(console.answer_console(), comparison, words)
     console.show_warnings(console.error_console(), map(printable, comparing.cautions(comparison)))
@@ -205,28 +246,12 @@ def verify(
     from zobench.finetune.verify import verify as verified
 
     found = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
-    for line in _told(found):
+    for line in found.lines:
         print(printable(line))
     shown = share is None or _exceeds(found, share)
     print(f"verified: {run}")
     if not shown:
         raise typer.Exit(1)
-
-
-def _told(found: Verified) -> list[str]:
-    """What was checked, and what it came to."""
-    evaluation = found.result.evaluation
-    kept = found.result.environment.journal_sha256
-    lines = [f"journal: {found.result.spec.steps} steps, whole, {f'SHA-256 {kept}' if kept else 'no SHA-256 was kept'}"]
-    for seen in found.seen:
-        stored = evaluation["best" if seen.split == "dev" else seen.split]
-        scores = ", ".join(f"{name.replace('_', ' ')} {value!r}, as stored" for name, value in seen.scores.items())
-        lines.append(
-            f"{seen.split} after step {seen.step}: {scores}; loss {seen.loss:.6f} (stored {stored['loss']}), "
-            f"{seen.count} examples"
-        )
-    machine = found.result.environment.description or "a machine that is not told"
-    return [*lines, f"its steps up to there took {found.seconds:.1f} s on {machine}, by the journal"]
 
 
 def _exceeds(found: Verified, target: float) -> bool:
@@ -257,6 +282,42 @@ def trace(
         check_file("--out", output)
     check_there(results)
     console.write_json("-" if output is None else str(output), traced(query.named_run(run, results)))
+
+
+@app.command(rich_help_panel=LOOK)
+def verdict(
+    paper: Annotated[str, typer.Argument(
+        metavar="PAPER", help="zo-offloading-neurips24, zo-offloading-iclr25, zo2, distzo2 or zo-bench.",
+        autocompletion=completion.papers,
+    )],
+    results: Stored = Path("results"),
+    form: Annotated[str, typer.Option("--format", help="terminal, markdown, json or svg (a badge).")] = "terminal",
+    output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file.")] = None,
+) -> None:  # fmt: skip
+    """Say of each claim of a paper: reproduced, shape holds, not shown or contradicted, with the evidence.
+
+    Exit code 1: something is contradicted. --results results/published judges by the runs that come with zobench.
+    """
+    from zobench.report import verdict as judge
+
+    width = max(console.NARROWEST, console.answer_console().width)
+    writers: Mapping[str, Callable[[str, Sequence[judge.JudgedArtifact]], str]] = {
+        "terminal": partial(judge.as_text, width=width), "markdown": judge.as_markdown, "json": judge.as_json,
+        "svg": judge.as_badge,
+    }  # fmt: skip
+    if form not in writers:
+        raise ValueError(
+            f"`--format` must be one of {', '.join(writers)}, but got {form!r}; {suggestion(form, writers)}"
+        )
+    if output is not None:
+        check_file("--out", output)
+    check_there(results)
+    stored = Store(results).load()
+    items = judge.verdicts(paper, stored, Reference.load())
+    if not stored:
+        console.tell_empty([results], "judged by the paper's own values only")
+    console.write_text(output, writers[form](paper, items))
+    raise typer.Exit(int(judge.counts(judge.all_claims(items))[judge.Standing.CONTRADICTED] > 0))
 
 
 def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:

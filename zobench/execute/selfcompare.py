@@ -60,6 +60,17 @@ class Comparison:
     def is_found(self) -> bool:
         return self.slowed.differs and self.slowed.value > 1
 
+    @property
+    def line(self) -> str:
+        """Both ratios with their 95 % intervals, what is said of them, and the rounds."""
+        equal, slowed = (
+            "x{:.3f}, {:.3f} to {:.3f}".format(ratio.value, *ratio.interval or ())
+            for ratio in (self.equal, self.slowed)
+        )
+        alarm = "false alarm" if self.equal.differs else "no difference"
+        slowdown = "found" if self.is_found else "missed"
+        return f"equal {equal}: {alarm}; slowed {slowed}: {slowdown}; {self.equal.pairs} rounds"
+
 
 @dataclass(kw_only=True)
 class SelfTest:
@@ -88,6 +99,21 @@ class SelfTest:
         """Whether there were few enough false alarms, and few enough misses."""
         count = len(self.comparisons)
         return count > 0 and self.alarms <= ALARMS * count and count - self.found <= MISSES * count
+
+    def page(self) -> str:
+        """What the comparisons come to, in three lines and a verdict."""
+        count, rounds = len(self.comparisons), sorted(comparison.equal.pairs for comparison in self.comparisons)
+        share = f"{100 * self.slowdown:g} %"
+        span = f"{rounds[0]}" if rounds[0] == rounds[-1] else f"{rounds[0]} to {rounds[-1]}"
+        verdict = "can be trusted with" if self.is_passed else "is too unsteady, or busy, for"
+        few = f"; {count} comparisons are few to say so, {COMPARISONS} are usual" if count < COMPARISONS else ""
+        return "\n".join([
+            f"{self.alarms} of {count} comparisons of equals say a difference (at most {int(ALARMS * count)} may)",
+            f"a slowdown of {share} is found in {self.found} of {count} "
+            f"(at least {count - int(MISSES * count)} should)",
+            f"from about {100 * self.least:.1f} % on, nine of ten differences are found; {span} rounds each",
+            f"this machine {verdict} a difference of {share}{few}",
+        ])  # fmt: skip
 
 
 def self_test(

@@ -50,6 +50,22 @@ class Verified:
     seen: tuple[Evaluation, ...]
     seconds: float
 
+    @property
+    def lines(self) -> list[str]:
+        """What was checked, and what it came to."""
+        evaluation, facts = self.result.evaluation, self.result.environment
+        stamp = f"SHA-256 {facts.journal_sha256}" if facts.journal_sha256 else "no SHA-256 was kept"
+        lines = [f"journal: {self.result.spec.steps} steps, whole, {stamp}"]
+        for seen in self.seen:
+            stored = evaluation["best" if seen.split == "dev" else seen.split]
+            scores = ", ".join(f"{name.replace('_', ' ')} {value!r}, as stored" for name, value in seen.scores.items())
+            lines.append(
+                f"{seen.split} after step {seen.step}: {scores}; loss {seen.loss:.6f} (stored {stored['loss']}), "
+                f"{seen.count} examples"
+            )
+        machine = facts.description or "a machine that is not told"
+        return [*lines, f"its steps up to there took {self.seconds:.1f} s on {machine}, by the journal"]
+
 
 def verify(
     folder: Path, *, model: str = "", device: str = "auto", data_dir: Path | None = None,

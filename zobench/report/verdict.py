@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 
 from zobench.cost.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS, Reference
@@ -206,3 +208,22 @@ def as_badge(paper: str, items: Sequence[JudgedArtifact]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{x}" height="20" role="img" aria-label="{title}" '
         f'font-family="Verdana,DejaVu Sans,sans-serif" font-size="11"><title>{title}</title>{"".join(shapes)}</svg>\n'
     )
+
+
+def as_text(paper: str, items: Sequence[JudgedArtifact], width: int) -> str:
+    """A block for each table and figure, its claims below it, folded at ``width`` characters; then what the standings
+    mean."""
+    wrap = partial(textwrap.wrap, width=width, break_on_hyphens=False, break_long_words=False)
+    lines = wrap(f"{PAPERS[paper]}: {summed(all_claims(items))}")
+    for item in items:
+        lines += ["", *wrap(f"{item.name}  {item.standing.upper()}  {item.title}", subsequent_indent="  ")]
+        if not item.claims:
+            lines += wrap(item.evidence, initial_indent="  ", subsequent_indent="  ")
+        for claim in item.claims:
+            lines += wrap(f"{claim.standing:<13}{claim.text}", initial_indent="  ", subsequent_indent=" " * 15)
+            lines += wrap(claim.evidence, initial_indent=" " * 15, subsequent_indent=" " * 15)
+        lines += wrap(item.remedy.replace("`", ""), initial_indent="  > ", subsequent_indent="    ")
+    lines.append("")
+    for standing, meaning in MEANINGS.items():
+        lines += wrap(f"{standing}: {meaning}.", subsequent_indent="  ")
+    return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import enum
 import itertools
 import json
@@ -9,12 +10,13 @@ import operator
 import os
 import re
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from zobench import models
+from zobench.machine.texts import not_a_formula
 from zobench.result import Outcome, Result
 from zobench.result.repeats import differ_in_threads
 from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
@@ -25,6 +27,8 @@ from zobench.store.measured import GPU_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
 """Where the sides share no cell: values of a field that are named, and cells among which the nearest are looked for."""
+CHANCE = 10
+"""Tests from which chance alone is worth a line."""
 STEP = "step"
 """What a time is of where the steps of both sides do the same work; else a token, or an example of a task."""
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
@@ -396,3 +400,55 @@ def _differ_in_writing(a: Result, b: Result) -> bool:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
+    """What a reader of the verdicts should know: the tests, chance, the numbered ``reasons`` of AMBIGUOUS, and the
+    cells of one side only."""
+    yield (
+        "A s, B s: the median step. B is: by the two-sided Mann-Whitney test at 5 %; SAME also needs the interval "
+        "within the tolerance. memory: peak device memory, B / A."
+    )
+    if units := sorted({pair.judgement.unit for pair in comparison.pairs} - {STEP}):
+        yield f"B / A is of the time per {' or per '.join(units)}, as the work of a step differs between A and B."
+    if all(pair.judgement.values == "steps" for pair in comparison.pairs):
+        yield "Each side is one process, and another could be faster or slower by more: see `zobench sweep --repeats`."
+    elif any("round" in pair.judgement.values for pair in comparison.pairs):
+        yield "From rounds: the signed-rank test of pairs of processes that ran in the same round of a sweep."
+    judged = sum(pair.judgement.interval is not None for pair in comparison.pairs)
+    if judged >= CHANCE:
+        yield f"Of {judged} tests at 5 %, about {judged * LEVEL:.0f} call equal cells different by chance."
+    for number, reason in enumerate(reasons, 1):
+        yield f"AMBIGUOUS {number}: {reason}."
+    for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if results:
+            cells = "; ".join(f"{result.spec.label} ({result.spec.hash[:7]})" for result in results)
+            yield f"Only in {name}, {len(results)}: {cells}"
+
+
+def write(comparison: Comparison, stream: TextIO) -> None:
+    """A comparison as CSV, with every number in full, and the cells of one side only."""
+    writer = csv.writer(stream, lineterminator="\n")
+
+    def write_row(row: Iterable[Any]) -> None:
+        writer.writerow(map(not_a_formula, row))
+
+    write_row(_CSV)
+    for pair in comparison.pairs:
+        judgement = pair.judgement
+        low, high = judgement.interval or (None, None)
+        peaks = [side.memory.get("device_peak_bytes") for side in (pair.a, pair.b)]
+        write_row(
+            [pair.a.spec.label, pair.a.spec.hash, pair.b.spec.hash, judgement.verdict, judgement.ratio, low, high,
+             pair.a.step_seconds, pair.b.step_seconds, *peaks, judgement.reason, judgement.unit]
+        )  # fmt: skip
+    for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
+        for result in results:
+            hashes = (result.spec.hash, "") if name == "A" else ("", result.spec.hash)
+            write_row([result.spec.label, *hashes, f"only in {name}", *[None] * (len(_CSV) - 4)])
+
+
+_CSV = (
+    "cell", "run_a", "run_b", "verdict", "ratio", "ratio_low", "ratio_high", "step_seconds_a", "step_seconds_b",
+    "device_peak_bytes_a", "device_peak_bytes_b", "reason", "ratio_of_times_per",
+)  # fmt: skip
