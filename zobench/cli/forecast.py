@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +13,10 @@ from zobench import recipes
 from zobench.cli import completion, console
 from zobench.cli.common import BatchSize, Changes, Dtype, Json, Model, Name, SeqLen, Stored, app, changed, named
 from zobench.cli.usage import FORESEE
-from zobench.result import Result
-from zobench.runspec import parse_size
-from zobench.session.inputs import check_file, check_folder, check_json, check_results, check_words
+from zobench.session.inputs import check_file, check_folder, check_json, check_results, check_words, parse_bytes
 
 if TYPE_CHECKING:
     from zobench.cost.choices import TargetMachine
-    from zobench.cost.gpu import Prediction
-    from zobench.cost.hardware import Gpu
 
 
 GpuName = Annotated[
@@ -63,6 +59,7 @@ def plan(
     from zobench.cli import forecast_view
     from zobench.cost import choices
     from zobench.cost.choices import TargetMachine
+    from zobench.session import forecasts
 
     check_json(output)
     values = {"dtype": "fp16"} | changed(
@@ -78,20 +75,20 @@ def plan(
             "`--methods` needs one GPU and no --trace, and names method and scheme itself; add --gpu NAME and leave "
             "out --trace, --set method=... and --set scheme=..."
         )
-    sizes = {"host": _positive("--host", host), "disk": 0 if disk is None else _positive("--disk", disk)}
+    sizes = {"host": parse_bytes("--host", host), "disk": 0 if disk is None else parse_bytes("--disk", disk)}
     if methods:
-        _compare(values, TargetMachine(gpu=_gpus(gpu, link, anchor)[0], **sizes), output)
+        _compare(values, TargetMachine(gpu=forecasts.gpus(gpu, link, anchor or (), console.say)[0], **sizes), output)
         return
     rows = []
     with console.error_console().status("reading the model") as line:
-        for card in _gpus(gpu, link, anchor):
+        for card in forecasts.gpus(gpu, link, anchor or (), console.say):
             target = TargetMachine(gpu=card, **sizes)
             ranked = choices.choices(values, target)
             rows.append((target, ranked[0], choices.alternatives(ranked[0], target), ranked[1:]))
             line.update(f"predicted for {card.name}")
     if trace is not None:
-        _trace(trace, rows[0][1].prediction, sizes["disk"])
-    plans = [forecast_view.plan_dict(target, best, others) for target, best, others, _ in rows]
+        console.write_json(str(trace), forecasts.timeline(rows[0][1].prediction, sizes["disk"]))
+    plans = [choices.plan_dict(target, best, others) for target, best, others, _ in rows]
     if console.write_json(output, plans if gpu == "all" else plans[0]):
         return
     screen = console.answer_console()
@@ -109,81 +106,9 @@ def _compare(values: Mapping[str, Any], target: TargetMachine, output: str | Non
 
     with console.error_console().status("predicting"):
         rows = [(name, choices.choices({**values, **fields}, target)[0]) for name, fields in choices.METHODS_COMPARED]
-    plans = [{"tuned": name, **forecast_view.plan_dict(target, best, ())} for name, best in rows]
+    plans = [{"tuned": name, **choices.plan_dict(target, best, ())} for name, best in rows]
     if not console.write_json(output, plans):
         forecast_view.show_methods(console.answer_console(), target, rows)
-
-
-def _trace(path: Path, prediction: Prediction, disk: float) -> None:
-    """Writes a step of what is predicted, as the real engine takes it on a virtual clock. Raises ``ValueError`` where
-    nothing is streamed: a timeline is of transfers."""
-    from zobench.finetune.virtual import virtual_step
-    from zobench.store.trace import events
-
-    step = virtual_step(prediction.spec, prediction.gpu, disk)
-    if not step.timeline:
-        raise ValueError(
-            f"`--trace` needs streamed blocks, but the best is {prediction.spec.label}; add --set engine=offload "
-            "--set resident_blocks=0"
-        )
-    about = {
-        "source": "predicted", "gpu": prediction.gpu.name, "cell": prediction.spec.label,
-        "spec": prediction.spec.to_dict(), "step_seconds": step.prediction.step_seconds, "stall_seconds": step.stall,
-        "bound": step.prediction.bound,
-    }  # fmt: skip
-    name = f"{prediction.spec.label} on {prediction.gpu.name}, predicted"
-    console.write_json(str(path), events(name, step.timeline, about))
-
-
-def _result(path: Path) -> Result:
-    """The result in a file. Raises ``ValueError`` that names it."""
-    from zobench.store.reading import read
-
-    try:
-        return read(path)
-    except ValueError as error:
-        raise ValueError(f"`--anchor` must be a stored result, but {path} is none: {error}") from error
-
-
-def _positive(option: str, text: str) -> int:
-    """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0 and has a unit."""
-    if (nbytes := parse_size(option, text)) <= 0:
-        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; leave it out")
-    if text.strip().isdecimal():
-        raise ValueError(f"`{option}` must have a unit, but got {text!r}; write {option} {text.strip()}GB")
-    return nbytes
-
-
-def _gpus(name: str, link: str | None, anchors: Sequence[Path] | None = None) -> list[Gpu]:
-    """All GPUs, or the one called ``name``, in a slot ``link``, fitted to the runs in the files ``anchors``."""
-    from zobench.cost import hardware
-
-    if anchors and name == "all":
-        raise ValueError("`--anchor` must be of one GPU, but got --gpu all; name the one that it ran on")
-    gpus = [hardware.load(card) for card in (hardware.names() if name == "all" else [name])]
-    if link is None:
-        return [_fitted(card, anchors) for card in gpus]
-    generation, _, lanes = link.partition("x")
-    if generation not in map(str, hardware.LANE_BYTES) or lanes not in ("1", "2", "4", "8", "16"):
-        raise ValueError(f"`--link` must be a generation and a number of lanes, but got {link!r}; write 4x16")
-    return [_fitted(card.behind(int(generation), int(lanes)), anchors) for card in gpus]
-
-
-def _fitted(gpu: Gpu, anchors: Sequence[Path] | None) -> Gpu:
-    """``gpu`` fitted to the runs in the files ``anchors``, if there are any, and what that came to."""
-    if not anchors:
-        return gpu
-    from zobench.cost.anchor import anchor
-
-    results = [_result(path) for path in anchors]
-    anchored = anchor(gpu, results)
-    pairs = zip(results, anchored.errors, strict=True)
-    missed = ", ".join(f"{run.spec.label} {100 * error:+.1f} %" for run, error in pairs)
-    text = f"{gpu.name} fitted to {missed} (predicted against measured)"
-    if anchored.gpu.errors != "anchored":
-        text += "; not met well enough for a narrower range"
-    console.say(text)
-    return anchored.gpu
 
 
 @app.command(rich_help_panel=FORESEE)
@@ -205,17 +130,18 @@ def predict(
 ) -> None:  # fmt: skip
     """Fill the tables of a matrix with predictions for a GPU, beside what was measured here and the paper's values."""
     from zobench.cli import forecast_view
-    from zobench.cost import registered
+    from zobench.cost import choices, registered
     from zobench.cost.gpu import predict as predicted
+    from zobench.session import forecasts
     from zobench.session.cells import matrix_cells
 
     check_json(output)
     check_results(results)
     check_folder("--register", register)
-    speed = 0 if disk is None else _positive("--disk", disk)
+    speed = 0 if disk is None else parse_bytes("--disk", disk)
     if gpu == "all":
         raise ValueError("`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them")
-    (card,) = _gpus(gpu, link, anchor)
+    (card,) = forecasts.gpus(gpu, link, anchor or (), console.say)
     values = changed(named(changes, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
     matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", values)
     cells = tuple(
@@ -231,6 +157,6 @@ def predict(
         body = registered.registered(Path(name).stem, predictions, datetime.date.today())
         path = registered.write(register, body)
         console.error_console().print(f"registered: {path}, SHA-256 {body[registered.STAMP]}", soft_wrap=True)
-    rows = [{**forecast_view.prediction_dict(each), "fits": each.fits} for each in predictions]
+    rows = [{**choices.prediction_dict(each), "fits": each.fits} for each in predictions]
     if not console.write_json(output, rows):
         print(forecast_view.tables(matrix.tables, predictions, card, results, form), end="")

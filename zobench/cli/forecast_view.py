@@ -1,12 +1,12 @@
-"""Screens of `zobench plan` and `zobench predict`, and what they write as JSON. Every number is marked as predicted."""
+"""Screens of `zobench plan` and `zobench predict`. Every number is marked as predicted."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -14,7 +14,6 @@ from rich.text import Text
 
 from zobench.cli import console
 from zobench.machine.texts import gigabytes
-from zobench.runspec import DECLARED
 from zobench.store import Store
 
 if TYPE_CHECKING:
@@ -23,43 +22,9 @@ if TYPE_CHECKING:
     from zobench.cost.hardware import Gpu
 
 _NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
-_CHOSEN = (
-    "engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every", "checkpointing", "foreach",
-)  # fmt: skip
 _OF_GPUS = ("tokens/s", "range", "device", "host", "disk")
 _LEAST = 20
 """Characters that the column which folds must have: the longest setting has 19."""
-
-
-def plan_dict(target: TargetMachine, best: Choice, others: Sequence[Choice]) -> dict[str, Any]:
-    return {
-        "gpu": target.gpu.name, "host_bytes": target.host, "disk_bytes_per_second": target.disk,
-        "source": "predicted", "fits": not best.lacks, "best": _choice_dict(best),
-        "alternatives": [_choice_dict(choice) for choice in others],
-    }  # fmt: skip
-
-
-def _choice_dict(choice: Choice) -> dict[str, Any]:
-    return {**prediction_dict(choice.prediction), "lacks": choice.lacks}
-
-
-def prediction_dict(prediction: Prediction) -> dict[str, Any]:
-    """All that is predicted, as JSON."""
-    low, high = prediction.range
-    return {
-        "source": "predicted", "label": prediction.spec.label, "spec": _unusual(prediction), "bound": prediction.bound,
-        "tokens_per_second": prediction.tokens_per_second, "tokens_per_second_low": low, "tokens_per_second_high": high,
-        "step_seconds": prediction.step_seconds, "device_bytes": prediction.device_bytes,
-        "host_bytes": prediction.host_bytes, "disk_bytes": prediction.disk_bytes,
-        "memory_share": prediction.memory_share, "seconds": dict(prediction.parts),
-        "not_counted": list(prediction.notes),
-    }  # fmt: skip
-
-
-def _unusual(prediction: Prediction) -> dict[str, Any]:
-    """The fields that are not at their defaults."""
-    values = prediction.spec.to_dict()
-    return {key: value for key, value in values.items() if key == "model" or value != DECLARED[key].default}
 
 
 def show_one(
@@ -76,9 +41,10 @@ def show_one(
         screen.print(f"fits: {speed}; {_bytes(prediction)}")
         screen.print(f"bound by: {prediction.bound} ({_shares(prediction)})")
         screen.print(f"settings: {_settings(best)}")
-    rows = [(_difference(choice, best), choice) for choice in others]
-    rows += [(_words(choice), choice) for choice in _baselines(ranked, best, others)]
-    lines = [(_row(choice, best, label), bool(choice.lacks)) for label, choice in rows]
+    rows = [(choice.changes_of(best), choice) for choice in others]
+    shown = {choice.spec.hash for choice in (best, *others)}
+    rows += [(choice.settings, choice) for choice in ranked if choice.is_papers and choice.spec.hash not in shown]
+    lines = [(_row(choice, best, " ".join(words)), bool(choice.lacks)) for words, choice in rows]
     screen.print(_table((*_NUMBERS, "bound", "otherwise"), lines, ("bound",), screen.width))
     _print_notes(screen, (target.gpu,), *prediction.notes, _footnote(target))
 
@@ -113,18 +79,6 @@ def _table(
     return table
 
 
-def _baselines(ranked: Sequence[Choice], best: Choice, others: Sequence[Choice]) -> list[Choice]:
-    """MeZO and ZO2 as the papers run them, where they are not shown already."""
-    shown = {choice.spec.hash for choice in (best, *others)}
-    plain = [choice for choice in ranked if choice.spec.noise == "torch" and not choice.spec.resident_blocks]
-    return [choice for choice in plain if choice.spec.hash not in shown]
-
-
-def _difference(choice: Choice, best: Choice) -> str:
-    changed = [key for key in (*_CHOSEN, "wire") if getattr(choice.spec, key) != getattr(best.spec, key)]
-    return " ".join(f"{key}={_word(getattr(choice.spec, key))}" for key in changed)
-
-
 def _row(choice: Choice, best: Choice, label: str) -> list[str]:
     prediction = choice.prediction
     share = "" if best.lacks else f"x{prediction.tokens_per_second / best.prediction.tokens_per_second:.2f}"
@@ -155,7 +109,7 @@ def show_methods(screen: Console, target: TargetMachine, rows: Sequence[tuple[st
 def _show_rows(screen: Console, title: str, heading: str, rows: Sequence[tuple[str, Choice]]) -> None:
     """The best choice of each of ``rows``, with the settings that are not shared by all that fit."""
     screen.print(Text(title, style="bold"))
-    words = [_words(best).split() for _, best in rows if not best.lacks]
+    words = [best.settings for _, best in rows if not best.lacks]
     shared = [word for word in words[0] if all(word in other for other in words)] if len(words) > 1 else []
     if shared:
         screen.print(f"settings of all that fit: {' '.join(shared)}")
@@ -171,7 +125,7 @@ def _of_gpu(best: Choice, shared: Sequence[str]) -> list[str]:
     prediction = best.prediction
     low, high = (_short(edge) for edge in prediction.range)
     numbers = [f"~{_short(prediction.tokens_per_second)}", f"{low} to {high}", *_sizes(prediction)]
-    return [*numbers, _bound(prediction), " ".join(word for word in _words(best).split() if word not in shared)]
+    return [*numbers, _bound(prediction), " ".join(word for word in best.settings if word not in shared)]
 
 
 def _about(prediction: Prediction) -> str:
@@ -215,19 +169,7 @@ def _shares(prediction: Prediction) -> str:
 
 def _settings(choice: Choice) -> str:
     """As `zobench run` takes them."""
-    return " ".join(f"--set {word}" for word in _words(choice).split())
-
-
-def _words(choice: Choice) -> str:
-    """The engine, and the settings that are not the usual ones: ``engine=offload granularity=linear``."""
-    values: Mapping[str, Any] = {"engine": choice.spec.engine, **_unusual(choice.prediction)}
-    chosen = [key for key in _CHOSEN if values.get(key, "pinned") not in ("pinned", "device")]
-    return " ".join(f"{key}={_word(values[key])}" for key in chosen)
-
-
-def _word(value: Any) -> str:
-    """As ``--set`` takes it: ``true`` and not ``True``."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return " ".join(f"--set {word}" for word in choice.settings)
 
 
 def _print_notes(screen: Console, gpus: Sequence[Gpu], *notes: str) -> None:

@@ -23,6 +23,10 @@ INTERVALS = (1, 4, 16, "inf")
 """Steps between two write-backs that are tried."""
 SWITCHES: Mapping[str, tuple[bool, bool]] = {"checkpointing": (False, True), "foreach": (True, False)}
 """Fields of a method with a backward pass that are tried, the faster value first."""
+CHOSEN = (
+    "engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every", "checkpointing", "foreach",
+)  # fmt: skip
+"""Fields that are chosen where they are left open, in the order in which they are shown."""
 METHODS_COMPARED: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("ZO-SGD, all weights", {"method": "zo-sgd", "scheme": "full"}),
     ("ZO-SGD, LoRA", {"method": "zo-sgd", "scheme": "lora"}),
@@ -44,8 +48,29 @@ class Choice:
 
     @property
     def spec(self) -> RunSpec:
-        """Its settings."""
+        """All of its fields."""
         return self.prediction.spec
+
+    @property
+    def settings(self) -> list[str]:
+        """The engine, and those of :data:`CHOSEN` that are not the usual ones, as ``--set`` takes them."""
+        values: Mapping[str, Any] = {"engine": self.spec.engine, **self.spec.unusual()}
+        chosen = [key for key in CHOSEN if values.get(key, "pinned") not in ("pinned", "device")]
+        return [_setting(key, values[key]) for key in chosen]
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether it is MeZO or ZO2 as the papers run them."""
+        return self.spec.noise == "torch" and not self.spec.resident_blocks
+
+    def changes_of(self, other: Choice) -> list[str]:
+        """What it has otherwise than ``other``, as ``--set`` takes it."""
+        changed = [key for key in (*CHOSEN, "wire") if getattr(self.spec, key) != getattr(other.spec, key)]
+        return [_setting(key, getattr(self.spec, key)) for key in changed]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that is predicted and what it lacks, as JSON."""
+        return {**prediction_dict(self.prediction), "lacks": self.lacks}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +80,33 @@ class TargetMachine:
     gpu: Gpu
     host: float
     disk: float = 0.0
+
+
+def _setting(key: str, value: Any) -> str:
+    """``KEY=VALUE`` as ``--set`` takes it: ``true`` and not ``True``."""
+    return f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+def plan_dict(target: TargetMachine, best: Choice, others: Iterable[Choice]) -> dict[str, Any]:
+    """The best way to run at ``target``, and other ways, as JSON."""
+    return {
+        "gpu": target.gpu.name, "host_bytes": target.host, "disk_bytes_per_second": target.disk,
+        "source": "predicted", "fits": not best.lacks, "best": best.to_dict(),
+        "alternatives": [choice.to_dict() for choice in others],
+    }  # fmt: skip
+
+
+def prediction_dict(prediction: Prediction) -> dict[str, Any]:
+    """All that is predicted, as JSON."""
+    low, high = prediction.range
+    return {
+        "source": "predicted", "label": prediction.spec.label, "spec": prediction.spec.unusual(),
+        "bound": prediction.bound, "tokens_per_second": prediction.tokens_per_second, "tokens_per_second_low": low,
+        "tokens_per_second_high": high, "step_seconds": prediction.step_seconds,
+        "device_bytes": prediction.device_bytes, "host_bytes": prediction.host_bytes,
+        "disk_bytes": prediction.disk_bytes, "memory_share": prediction.memory_share,
+        "seconds": dict(prediction.parts), "not_counted": list(prediction.notes),
+    }  # fmt: skip
 
 
 def choices(values: Mapping[str, Any], target: TargetMachine) -> list[Choice]:

@@ -38,12 +38,12 @@ class PredictionScore:
 
 def registered(matrix: str, predictions: Sequence[Prediction], day: datetime.date) -> dict[str, Any]:
     """What a file says of ``predictions`` (for one GPU) of the cells of ``matrix``, with its SHA-256."""
-    cells, usual = [], RunSpec(model="any").to_dict()
+    cells = []
     for each in predictions:
         slowest, fastest = each.range
-        tokens, fields = each.tokens_per_second * each.step_seconds, each.spec.to_dict()
+        tokens = each.tokens_per_second * each.step_seconds
         cells.append({
-            "label": each.spec.label, "spec": {k: v for k, v in fields.items() if v != usual[k]}, "fits": each.fits,
+            "label": each.spec.label, "spec": each.spec.unusual(), "fits": each.fits,
             "step_seconds": [tokens / fastest, each.step_seconds, tokens / slowest],
             "device_bytes": each.device_bytes, "memory_share": each.memory_share,
         })  # fmt: skip

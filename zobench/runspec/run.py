@@ -385,6 +385,12 @@ class RunSpec:
         """SpecField name to value, JSON types only."""
         return {name: field.plain(getattr(self, name)) for name, field in DECLARED.items()}
 
+    def unusual(self) -> dict[str, Any]:
+        """As :meth:`to_dict`, the model and those fields that are not at their defaults."""
+        return {
+            name: value for name, value in self.to_dict().items() if name == "model" or value != DECLARED[name].default
+        }
+
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> RunSpec:
         """The spec that :meth:`to_dict` of this version, or of an earlier one, gave for a file. Before the field

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.result import Outcome
-from zobench.runspec import DECLARED, check_value, suggestion
+from zobench.runspec import DECLARED, check_value, parse_size, suggestion
 
 
 def check_words(values: Mapping[str, Any]) -> None:
@@ -114,6 +114,15 @@ def _seconds(text: str) -> float:
     if parts is None or not any(parts.groups()):
         return float(text)
     return sum(float(number) * seconds for number, seconds in zip(parts.groups(), (3600, 60, 1), strict=True) if number)
+
+
+def parse_bytes(option: str, text: str) -> int:
+    """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0 and has a unit."""
+    if (nbytes := parse_size(option, text)) <= 0:
+        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; leave it out")
+    if text.strip().isdecimal():
+        raise ValueError(f"`{option}` must have a unit, but got {text!r}; write {option} {text.strip()}GB")
+    return nbytes
 
 
 def parse_outcomes(text: str) -> frozenset[str]:
