@@ -16,12 +16,11 @@ import pytest
 from tests.support.rates import CALIBRATION
 from tests.support.stores import command
 from tests.support.submissions import cell, submitted
-from zobench.cli.jobs import Wanted, submits
 from zobench.execute import jobs, rates, slurm
 from zobench.execute.jobs import JobReport, QueueEntry, submitit_or_remedy
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.session.submitted import refuse_twice
+from zobench.session.submitted import ExecutorOptions, refuse_twice
 from zobench.store import BusyError, Store
 
 MACHINE = "cpu-2c-4f2a91"
@@ -165,34 +164,29 @@ def test_options_that_are_not_for_sbatch(texts: list[str], told: str) -> None:
     assert str(error.value) == told
 
 
-def wanted(**changes: Any) -> Wanted:
-    usual: dict[str, Any] = {"partition": None, "gres": None, "time": None, "slurm": (), "jobs": None}
-    return Wanted(**{"executor": "here", **usual, **changes})
-
-
 @pytest.mark.parametrize(
     ("changes", "budget", "told"),
     [
-        ({"executor": "slrum"}, None,
+        ({"name": "slrum"}, None,
          "`--executor` must be here, local or slurm, but got 'slrum'; did you mean slurm?"),
         ({"gres": "gpu:1"}, None, "`--gres` needs --executor slurm, but got --executor here; leave it out"),
-        ({"executor": "local", "time": "1h"}, None,
+        ({"name": "local", "time": "1h"}, None,
          "`--time` needs --executor slurm, but got --executor local; leave it out"),
         ({"jobs": 2}, None, "`--jobs` needs --executor local or slurm, but got --executor here; leave it out"),
-        ({"executor": "local", "jobs": 0}, None,
+        ({"name": "local", "jobs": 0}, None,
          "`--jobs >= 1` must hold, but got 0; leave it out for the usual number"),
-        ({"executor": "slurm"}, "5m",
+        ({"name": "slurm"}, "5m",
          "`--budget` is for cells that run one after the other, but got --executor slurm; use --timeout or --time"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_go_with_the_executor(changes: dict[str, Any], budget: str | None, told: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        submits(wanted(**changes), budget)
+        ExecutorOptions(**{"name": "here", **changes}).submits(budget)
     assert str(error.value) == told
 
 
 def test_here_is_not_submitted() -> None:
-    assert [submits(wanted(executor=name), None) for name in ("here", "local", "slurm")] == [False, True, True]
+    assert [ExecutorOptions(name=name).submits(None) for name in ("here", "local", "slurm")] == [False, True, True]
 
 
 @pytest.mark.parametrize(

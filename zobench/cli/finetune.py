@@ -17,8 +17,7 @@ from zobench.cli.usage import TUNE
 from zobench.machine.processes import leads, torchrun_ranks
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.runspec.registries import PROGRAMS, TASKS
-from zobench.session.inputs import check_folder, check_json, check_out, check_results, check_words
+from zobench.session.inputs import check_json, check_tuned
 from zobench.store import Store, without_place
 
 if TYPE_CHECKING:
@@ -51,14 +50,15 @@ def finetune(
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     options = named(changes, **given)
-    values = _checked(changed(options))
+    values = changed(options)
+    check_tuned(values)
     from zobench.cli.tuning_view import TuningBar
     from zobench.finetune import usual_data_dir
     from zobench.finetune.cautions import trained
     from zobench.finetune.choices import chosen
     from zobench.finetune.loggers import loggers
     from zobench.measure.threads import settle
-    from zobench.session.tuning import as_ranks, tuned_spec
+    from zobench.session.tuning import as_ranks, run_folder, tuned_spec
 
     logged = loggers(log or ())
     silent = output == "-" or not leads()
@@ -72,13 +72,13 @@ def finetune(
         if seeds is not None and spec.gpus > 1:
             raise ValueError(f"`--seeds` must have one device, but got gpus={spec.gpus}; give each seed by itself")
         threads = settle() if spec.gpus == 1 else ""
-        run_folder = out if out is None or seeds is None else out / f"seed-{seed}"
-        folder = _run_folder(run_folder, spec, data_dir, results)  # of what was asked for: the same command finds it
+        named_folder = out if out is None or seeds is None else out / f"seed-{seed}"
+        folder = run_folder(named_folder, spec, data_dir, results)  # of what was asked for: the same command finds it
         spec = chosen(spec, of_seed, folder, data_dir, lambda text: None if silent else console.say(text))
         if spec.gpus > 1 and not torchrun_ranks():
             places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
             flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
-            raise typer.Exit(as_ranks(_finetune_again(options, device, places, flags, log or ()), spec))
+            raise typer.Exit(as_ranks(spec, options, device, places, flags, log or ()))
         notes = [*notes, *filter(None, [threads]), f"folder: {folder}"]
         bar = TuningBar(console.error_console(), verbose=verbose)
         result = _trained(spec, folder, data_dir, () if silent else notes, resume, None if silent else bar, logged)
@@ -159,14 +159,15 @@ def search(
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     options = named(single, **given)
-    values = _checked(changed(options))
+    values = changed(options)
+    check_tuned(values)
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
     from zobench.finetune import grids, usual_data_dir
     from zobench.finetune.loggers import loggers
     from zobench.finetune.search import cells
     from zobench.finetune.search import search as searched
     from zobench.measure.threads import settle
-    from zobench.session.tuning import check_fits, tuned_spec
+    from zobench.session.tuning import check_fits, checked_folder, tuned_spec
 
     logged = loggers(log or ())
     errors = console.error_console()
@@ -175,9 +176,8 @@ def search(
     spec, notes = tuned_spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
     if spec.gpus > 1:
         raise ValueError(f"`search` must have one device, but got gpus={spec.gpus}; use finetune, or gpus=1")
-    folder = _folder(out, spec, "search")
     data_dir = data_dir or usual_data_dir()
-    _check_folders(data_dir, folder, results)
+    folder = checked_folder(out, spec, data_dir, results, "search")
     check_fits({folder / cell.hash: cell for cell in cells(spec, varied)})
     source = chosen.source + (f", but {', '.join(axes)} given" if axes else "")
     told = grids.SearchGrid(varied, source if varied.keys() - axes else "given")
@@ -187,36 +187,6 @@ def search(
     Store(results).save(winner.result)
     show_search(console.answer_console(), trials, winner)
     show_result(console.answer_console(), winner.result)
-
-
-def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """``values``, whose words are known: what can be refused before torch is imported, which takes seconds."""
-    if values.get("task", "none") == "none":
-        raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
-    if "model" not in values:
-        raise ValueError("`model` must be given, but got no model; see `zobench list models`")
-    if given := PROGRAMS.provider(values.get("program", "")):
-        raise ValueError(
-            f"fine-tuning is zobench's own, but got program={values['program']} of {given}; use zobench run --set "
-            f"program={values['program']}"
-        )
-    check_words(values)
-    return values
-
-
-def _finetune_again(
-    options: Sequence[str],
-    device: str,
-    places: Mapping[str, Path | str | None],
-    flags: Mapping[str, bool],
-    log: Sequence[str] = (),
-) -> list[str]:
-    """The words of the same ``zobench finetune``, every option spelt out. ``places``: files and folders; ``flags``:
-    whether each is given."""
-    given = [word for option, place in places.items() if place is not None for word in (option, str(place))]
-    changes = [f"--set={option}" for option in options]
-    said = [flag for flag, is_given in flags.items() if is_given]
-    return ["finetune", *changes, "--device", device, *given, *said, *(f"--log={name}" for name in log)]
 
 
 def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
@@ -229,31 +199,6 @@ def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
         else:
             single.append(change)
     return single, axes
-
-
-def _folder(out: Path | None, spec: RunSpec, kind: str = "") -> Path:
-    words = (spec.model, spec.task_name, spec.method, spec.scheme, kind or spec.hash)
-    return out or Path("runs") / "-".join(words)
-
-
-def _run_folder(out: Path | None, spec: RunSpec, data_dir: Path | None, results: Path) -> Path:
-    """The run's folder, once all folders will do and the run fits this machine."""
-    from zobench.session.tuning import check_fits
-
-    folder = _folder(out, spec)
-    _check_folders(data_dir, folder, results)
-    if leads():
-        check_fits({folder: spec})
-    return folder
-
-
-def _check_folders(data_dir: Path | None, folder: Path, results: Path) -> None:
-    if data_dir is not None and not data_dir.exists():
-        raise ValueError(f"`--data-dir` must be a folder with the tasks' files, but there is no {data_dir}; check it")
-    check_folder("--data-dir", data_dir)
-    check_out("--out", folder)
-    check_results(results)
-    check_out("--results", results)
 
 
 @contextmanager

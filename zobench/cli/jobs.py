@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +12,11 @@ from zobench.cli import console
 from zobench.cli.common import Results, app, changed
 from zobench.cli.matrices import Terminal
 from zobench.cli.usage import ELSEWHERE
-from zobench.runspec import suggestion
 from zobench.session.inputs import check_folder, check_results, parse_outcomes, parse_seconds
 from zobench.store import Store
+
+if TYPE_CHECKING:
+    from zobench.session.submitted import ExecutorOptions
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A submitted sweep's name or id [all].")]
 
@@ -56,45 +56,11 @@ def cancel(name: Name = None, results: Results = Path("results")) -> None:
         print("nothing is queued or running")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """The options of ``sweep`` on where it runs, as they were typed."""
-
-    executor: str
-    jobs: int | None
-    partition: str | None
-    gres: str | None
-    time: str | None
-    slurm: Sequence[str]
-
-
-def submits(wanted: Wanted, budget: str | None) -> bool:
-    """Whether the sweep is submitted and does not run here. Raises ``ValueError`` for options of another executor."""
-    known = ("here", "local", "slurm")
-    if wanted.executor not in known:
-        told = suggestion(wanted.executor, known)
-        raise ValueError(f"`--executor` must be here, local or slurm, but got {wanted.executor!r}; {told}")
-    for option in ("partition", "gres", "time", "slurm"):
-        if getattr(wanted, option) and wanted.executor != "slurm":
-            raise ValueError(f"`--{option}` needs --executor slurm, but got --executor {wanted.executor}; leave it out")
-    if wanted.executor == "here" and wanted.jobs is not None:
-        raise ValueError("`--jobs` needs --executor local or slurm, but got --executor here; leave it out")
-    if wanted.jobs is not None and wanted.jobs < 1:
-        raise ValueError(f"`--jobs >= 1` must hold, but got {wanted.jobs}; leave it out for the usual number")
-    if wanted.executor != "here" and budget is not None:
-        raise ValueError(
-            "`--budget` is for cells that run one after the other, but got "
-            f"--executor {wanted.executor}; use --timeout{' or --time' if wanted.executor == 'slurm' else ''}"
-        )
-    return wanted.executor != "here"
-
-
 def submit_matrix(
     name: str, changes: list[str] | None, device: str, results: Path, timeout: str | None, retry: str,
-    disk_dir: Path | None, dry_run: bool, wanted: Wanted,
+    disk_dir: Path | None, dry_run: bool, executor: ExecutorOptions,
 ) -> None:  # fmt: skip
     """Plans the matrix ``name`` and submits the cells that are not done; with ``dry_run`` only shows the plan."""
-    from zobench.execute import slurm
     from zobench.session.machine import LocalMachine
     from zobench.session.submitted import Handover, results_option
 
@@ -105,22 +71,14 @@ def submit_matrix(
         timeout=parse_seconds("--timeout", timeout), disk_dir=disk_dir, dry=dry_run,
     )  # fmt: skip
     check_results(results)
-    if device.startswith("cuda:") and device != "cuda:0":
-        raise ValueError(
-            f"`device` must be auto, cpu or cuda with --executor {wanted.executor}, which gives each cell its GPUs, "
-            f"but got {device}; use --device cuda, and CUDA_VISIBLE_DEVICES or --gres to say which"
-        )
+    executor.check_device(device)
     store, screen = Store(results), Terminal(dry=dry_run, verbose=True)
-    if wanted.executor == "slurm":
-        request = slurm.Request(
-            partition=wanted.partition, gres=wanted.gres, time=parse_seconds("--time", wanted.time) or slurm.TIME,
-            side_by_side=wanted.jobs, more=slurm.parse_options(wanted.slurm),
-        )  # fmt: skip
-        handed_over = handover.to_slurm(store, device, request, screen)
+    if executor.name == "slurm":
+        handed_over = handover.to_slurm(store, device, executor.request(), screen)
     else:
         check_folder("--disk-dir", disk_dir)
         session = LocalMachine(store, device, disk_dir=disk_dir, monitor=screen, dry=dry_run)
-        handed_over = handover.to_pool(session, wanted.jobs)
+        handed_over = handover.to_pool(session, executor.jobs)
     if handed_over is not None:
         submission, where = handed_over
         again = f"{submission.name}{results_option(results)}"

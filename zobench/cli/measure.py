@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from zobench.cli.common import app, changed, named
 from zobench.cli.matrices import Terminal, run_matrix
 from zobench.cli.usage import KEPT, MEASURE
 from zobench.machine.device import check_devices, choose_device
+from zobench.machine.network import meet_at
 from zobench.machine.processes import leads
 from zobench.result import Outcome, Result
 from zobench.runspec import SEQ_LEN, RunSpec, check_effect
@@ -49,13 +49,16 @@ def sweep(
     Each cell that fits this machine runs in a fresh process. Finished cells are not run again: the same command goes
     on where it stopped. A matrix may say itself how often its cells run.
     """
-    from zobench.cli.jobs import Wanted, submit_matrix, submits
+    from zobench.cli.jobs import submit_matrix
+    from zobench.session.submitted import ExecutorOptions
 
     changes = named(
         changes, device_memory=device_memory, task=task, seq_len=seq_len, dtype=dtype, batch_size=batch_size
     )
-    wanted = Wanted(executor=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=tuple(slurm or ()))
-    submitted = submits(wanted, budget)
+    options = ExecutorOptions(
+        name=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=tuple(slurm or ())
+    )
+    submitted = options.submits(budget)
     if submitted and rendezvous is not None:
         raise ValueError(
             f"`--rendezvous` needs --executor here, but got --executor {executor}; leave it out: jobs on several nodes "
@@ -70,7 +73,7 @@ def sweep(
         )
     meet_at(rendezvous)
     if submitted:
-        submit_matrix(name, changes, device, results, timeout, retry, disk_dir, dry_run, wanted)
+        submit_matrix(name, changes, device, results, timeout, retry, disk_dir, dry_run, options)
         return
     run_matrix(
         name, changes, device, results, disk_dir, dry_run=dry_run, verbose=verbose, budget=budget, timeout=timeout,
@@ -146,15 +149,6 @@ def run(
         Store(results).save(result)
     _show(result, output)
     raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
-
-
-def meet_at(endpoint: str | None) -> None:
-    """Sets ``endpoint`` (HOST:PORT), if given, as where the nodes of a cell meet. Raises ``ValueError`` for others."""
-    from zobench.machine.network import parse_endpoint
-
-    if endpoint is not None:
-        parse_endpoint(endpoint, "--rendezvous")
-        os.environ["ZOBENCH_RENDEZVOUS"] = endpoint
 
 
 def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:

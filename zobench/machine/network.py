@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from collections.abc import Mapping
 
@@ -18,6 +19,13 @@ def parse_endpoint(text: str, said: str = "ZOBENCH_RENDEZVOUS") -> tuple[str, in
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"`{said}` must be HOST:PORT, but got {text!r}; for example 10.0.0.1:29500")
     return host.strip("[]"), int(port)
+
+
+def meet_at(endpoint: str | None) -> None:
+    """Sets ``endpoint`` (HOST:PORT), if given, as where the nodes of a cell meet. Raises ``ValueError`` for others."""
+    if endpoint is not None:
+        parse_endpoint(endpoint, "--rendezvous")
+        os.environ["ZOBENCH_RENDEZVOUS"] = endpoint
 
 
 def endpoint_of(spec: RunSpec, environment: Mapping[str, str]) -> str:

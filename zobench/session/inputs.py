@@ -11,6 +11,7 @@ from typing import Any
 
 from zobench.result import Outcome
 from zobench.runspec import DECLARED, check_value, parse_size, suggestion
+from zobench.runspec.registries import PROGRAMS, TASKS
 
 
 def check_words(values: Mapping[str, Any]) -> None:
@@ -23,6 +24,20 @@ def check_words(values: Mapping[str, Any]) -> None:
             check_value(key, value)
     if "model" in values:
         models.identifying_name(str(values["model"]))
+
+
+def check_tuned(values: Mapping[str, Any]) -> None:
+    """As :func:`check_words`, of what is fine-tuned, which must name a task and a model."""
+    if values.get("task", "none") == "none":
+        raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
+    if "model" not in values:
+        raise ValueError("`model` must be given, but got no model; see `zobench list models`")
+    if provider := PROGRAMS.provider(values.get("program", "")):
+        raise ValueError(
+            f"fine-tuning is zobench's own, but got program={values['program']} of {provider}; use zobench run --set "
+            f"program={values['program']}"
+        )
+    check_words(values)
 
 
 def check_folder(argument: str, folder: Path | None) -> None:

@@ -17,9 +17,59 @@ from zobench.execute.slurm import Request
 from zobench.recipes import matrix
 from zobench.runspec import RunSpec, suggestion
 from zobench.session.cells import matrix_cells
+from zobench.session.inputs import parse_seconds
 from zobench.session.machine import LocalMachine
 from zobench.session.monitor import Monitor
 from zobench.store import BusyError, Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutorOptions:
+    """Where a sweep runs, as it was typed: ``name`` is here, local or slurm, ``jobs`` the cells at once; the rest is
+    for Slurm."""
+
+    name: str
+    jobs: int | None = None
+    partition: str | None = None
+    gres: str | None = None
+    time: str | None = None
+    slurm: Sequence[str] = ()
+
+    def submits(self, budget: str | None) -> bool:
+        """Whether the sweep is submitted and does not run here. Raises ``ValueError`` for options of another
+        executor."""
+        known = ("here", "local", "slurm")
+        if self.name not in known:
+            near = suggestion(self.name, known)
+            raise ValueError(f"`--executor` must be here, local or slurm, but got {self.name!r}; {near}")
+        for option in ("partition", "gres", "time", "slurm"):
+            if getattr(self, option) and self.name != "slurm":
+                raise ValueError(f"`--{option}` needs --executor slurm, but got --executor {self.name}; leave it out")
+        if self.name == "here" and self.jobs is not None:
+            raise ValueError("`--jobs` needs --executor local or slurm, but got --executor here; leave it out")
+        if self.jobs is not None and self.jobs < 1:
+            raise ValueError(f"`--jobs >= 1` must hold, but got {self.jobs}; leave it out for the usual number")
+        if self.name != "here" and budget is not None:
+            raise ValueError(
+                "`--budget` is for cells that run one after the other, but got "
+                f"--executor {self.name}; use --timeout{' or --time' if self.name == 'slurm' else ''}"
+            )
+        return self.name != "here"
+
+    def check_device(self, device: str) -> None:
+        """Raises ``ValueError`` for one GPU of several, which a submitted cell cannot choose."""
+        if device.startswith("cuda:") and device != "cuda:0":
+            raise ValueError(
+                f"`device` must be auto, cpu or cuda with --executor {self.name}, which gives each cell its GPUs, "
+                f"but got {device}; use --device cuda, and CUDA_VISIBLE_DEVICES or --gres to say which"
+            )
+
+    def request(self) -> Request:
+        """What is asked of Slurm."""
+        return Request(
+            partition=self.partition, gres=self.gres, time=parse_seconds("--time", self.time) or slurm.TIME,
+            side_by_side=self.jobs, more=slurm.parse_options(self.slurm),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

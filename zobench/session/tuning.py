@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from zobench.finetune.assess import EndedRun
 from zobench.finetune.run import RESULT
 from zobench.machine import memory
 from zobench.machine.device import choose_device
+from zobench.machine.processes import leads
 from zobench.machine.texts import gigabytes
 from zobench.recipes import matrix
 from zobench.runspec import RunSpec, check_effect
 from zobench.runspec.registries import scheme_of
+from zobench.session.inputs import check_folder, check_out, check_results
 
 
 def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
@@ -72,12 +74,40 @@ def check_fits(runs: Mapping[Path, RunSpec]) -> None:
         models.tokenizer_place(spec)
 
 
-def as_ranks(arguments: list[str], spec: RunSpec) -> int:
-    """Runs ``zobench ARGUMENTS`` as each rank of ``spec`` and returns the exit code. ``ZOBENCH_RESTARTS``: how often
-    the ranks are started again after one was lost."""
+def checked_folder(out: Path | None, spec: RunSpec, data_dir: Path | None, results: Path, kind: str = "") -> Path:
+    """The folder ``out`` of a run, or one named by its spec and ``kind``, once all folders will do."""
+    words = (spec.model, spec.task_name, spec.method, spec.scheme, kind or spec.hash)
+    folder = out or Path("runs") / "-".join(words)
+    if data_dir is not None and not data_dir.exists():
+        raise ValueError(f"`--data-dir` must be a folder with the tasks' files, but there is no {data_dir}; check it")
+    check_folder("--data-dir", data_dir)
+    check_out("--out", folder)
+    check_results(results)
+    check_out("--results", results)
+    return folder
+
+
+def run_folder(out: Path | None, spec: RunSpec, data_dir: Path | None, results: Path) -> Path:
+    """As :func:`checked_folder`, once the run fits this machine too."""
+    folder = checked_folder(out, spec, data_dir, results)
+    if leads():
+        check_fits({folder: spec})
+    return folder
+
+
+def as_ranks(
+    spec: RunSpec, options: Sequence[str], device: str, paths: Mapping[str, Path | str | None],
+    flags: Mapping[str, bool], log: Sequence[str] = (),
+) -> int:  # fmt: skip
+    """Runs the same ``zobench finetune`` as each rank of ``spec`` and returns the exit code. ``options``: KEY=VALUE of
+    fields; ``paths``: files and folders by their option; ``flags``: whether each is given. ``ZOBENCH_RESTARTS``: how
+    often the ranks are started again after one was lost."""
     from zobench.parallel.launch import again
 
     restarts = os.environ.get("ZOBENCH_RESTARTS", "0")
     if not restarts.isdecimal():
         raise ValueError(f"`ZOBENCH_RESTARTS` must be a whole number, but got {restarts!r}; for example 2")
-    return again(arguments, spec, restarts=int(restarts))
+    arguments = ["finetune", *(f"--set={option}" for option in options), "--device", device]
+    arguments += [word for option, path in paths.items() if path is not None for word in (option, str(path))]
+    arguments += [flag for flag, is_given in flags.items() if is_given]
+    return again([*arguments, *(f"--log={name}" for name in log)], spec, restarts=int(restarts))
