@@ -38,9 +38,9 @@ class ExecutorOptions:
     def submits(self, budget: str | None) -> bool:
         """Whether the sweep is submitted and does not run here. Raises ``ValueError`` for options of another
         executor."""
-        known = ("here", "local", "slurm")
-        if self.name not in known:
-            near = suggestion(self.name, known)
+        executors = ("here", "local", "slurm")
+        if self.name not in executors:
+            near = suggestion(self.name, executors)
             raise ValueError(f"`--executor` must be here, local or slurm, but got {self.name!r}; {near}")
         for option in ("partition", "gres", "time", "slurm"):
             if getattr(self, option) and self.name != "slurm":
