@@ -5,17 +5,15 @@ import functools
 import itertools
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.support.forked_ranks import run_ranks
 from tests.support.saving import TOLD, Recorder, restored, weights_of
 from tests.support.streams import batches_of
 from zobench import ZOSGD, RunSpec
@@ -31,7 +29,6 @@ from zobench.parallel.world import PeerGoneError
 from zobench.programs.cell import run
 from zobench.programs.saving import Checkpoints, _report
 
-ROOT = Path(__file__).parents[2]
 STEPS, AT = 6, 2
 SLOW = 0.003
 
@@ -356,10 +353,7 @@ def test_a_cell_says_that_no_checkpoint_was_due(tmp_path):
 @pytest.mark.slow
 def test_two_ranks_save_their_parts_of_one_checkpoint(tmp_path):
     """The ranks share the streamed weights, and each saves of them what only it writes back."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    command += ["--standalone", "-m", "tests.support.save_rank", str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    run_ranks("tests.support.save_rank", 2, (tmp_path,), tmp_path / "log")
     found = json.loads((tmp_path / "found.json").read_text())
     assert len(found) == 6
     assert set(map(str, found.values())) == {str([True, ["0", "1"]])}, found

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.fake_nvml import FakeNvml
+from tests.support.forked_ranks import run_ranks
 from tests.support.host_rank import alone, steps_of
 from tests.support.processes import torchrun
 from zobench import Engine, EngineConfig, RunSpec, models
@@ -51,11 +52,12 @@ def a_case(model, gpus, transfers, engine, **more):
 
 def launch(gpus, cases, spec, folder):
     (folder / "told.json").write_text(json.dumps({"spec": spec, "cases": cases}))
-    told = {
-        "GLOO_SOCKET_IFNAME": "lo",
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
-    }  # else what was freed may stay resident, or not
-    torchrun("tests.support.host_rank", gpus, folder / "told.json", folder / "out", **told)
+    words = folder / "told.json", folder / "out"
+    if cases:
+        run_ranks("tests.support.host_rank", gpus, words, folder / "log")
+    else:  # memory is measured, of which forks share: what was freed may stay resident, or not, without the threshold
+        told = {"GLOO_SOCKET_IFNAME": "lo", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+        torchrun("tests.support.host_rank", gpus, *words, **told)
     return [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support import rank, reference
-from tests.support.processes import torchrun
+from tests.support import forked_ranks, rank, reference
 from tests.support.reference import draw_seeds, g_of, perturb, pristine_mezo, update
 from tests.support.streams import batches_of
 from zobench import RunSpec, methods, models
@@ -27,7 +26,7 @@ ENGINES = {
 
 def run_ranks(cases, gpus, folder):
     (folder / "cases.json").write_text(json.dumps(cases))
-    torchrun("tests.support.rank", gpus, folder / "cases.json", folder / "out", timeout=500)
+    forked_ranks.run_ranks("tests.support.rank", gpus, (folder / "cases.json", folder / "out"), folder / "log")
     told = [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
     tensors = [
         [load_file(folder / f"out.{number}.{rank}.safetensors") for rank in range(gpus)] for number in range(len(cases))
