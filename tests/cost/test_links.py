@@ -1,4 +1,4 @@
-"""The cost model of DistZO2's appendix C: its two equations, what the paper says of them, and its measured rates."""
+"""The cost model of DistZO2's appendix C: its equation 3, what the paper says of them, and its measured rates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zobench import recipes
-from zobench.cost.links import Links, offload_seconds, sliced_seconds, step_seconds, whole_seconds
+from zobench.cost.links import Links, offload_seconds, sliced_seconds, whole_seconds
 
 sizes = st.floats(1, 1e12)
 rates = st.floats(1e6, 1e13)
@@ -23,14 +23,6 @@ def test_a_block_in_slices_takes_what_equation_3_says(size: float, n: int, pcie:
     assert sliced_seconds(size, n, links) == pytest.approx(size / (n * pcie) + (n - 1) * size / (n * nvlink))
     assert whole_seconds(size, n, links) == size / pcie
     assert offload_seconds(size, n, links) == pytest.approx(size / (n * pcie))
-
-
-@given(st.integers(1, 200), st.floats(0, 10), st.floats(0, 10))
-def test_a_step_takes_the_larger_of_all_transfers_and_compute(blocks: int, block: float, compute: float) -> None:
-    found = step_seconds(blocks, block, compute)
-    assert found in (blocks * block, compute)
-    assert found >= blocks * block
-    assert found >= compute
 
 
 @given(sizes, counts, rates, st.floats(1, 1e3))

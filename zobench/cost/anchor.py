@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from scipy.optimize import least_squares
+
 from zobench.cost import gpu as engine
 from zobench.cost.hardware import Gpu
 from zobench.result import Outcome, Result
@@ -44,7 +47,7 @@ def anchor(gpu: Gpu, results: Sequence[Result]) -> Anchored:
         raise ValueError("`--anchor` needs runs of one precision, but got 16 bits and 32; leave those of one out")
     fitted = _fitted(gpu, (precisions.pop(), "kernel"), runs)
     errors = tuple(math.exp(miss) - 1 for miss in _misses(fitted, runs))
-    close = max(map(abs, errors)) <= engine.errors(dataclasses.replace(gpu, errors="anchored"))["throughput"]
+    close = max(map(abs, errors)) <= engine.errors("anchored")["throughput"]
     return Anchored(dataclasses.replace(fitted, errors="anchored") if close else fitted, errors)
 
 
@@ -77,9 +80,6 @@ def _misses(gpu: Gpu, runs: Sequence[tuple[RunSpec, float]]) -> list[float]:
 
 def _fitted(gpu: Gpu, names: Sequence[str], runs: Sequence[tuple[RunSpec, float]]) -> Gpu:
     """``gpu`` with the constants ``names`` of the least squares, with a weak pull to those that it has."""
-    import numpy as np
-    from scipy.optimize import least_squares
-
     start = np.log([getattr(gpu, name) for name in names])
     low, high = np.log([BOUNDS[name] for name in names]).T
 

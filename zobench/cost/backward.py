@@ -26,14 +26,17 @@ def peak(spec: RunSpec) -> int:
     """
     width = WIDTHS[spec.dtype]
     ranks = spec.gpus if spec.parallel == "fsdp" else 1
-    weights = models.parameter_count(*models.variant(spec)) * width // ranks + _adapters(spec)
+    weights = models.parameter_count(*models.variant(spec)) * width // ranks
+    if not tunes_all(spec):
+        weights += (trained_count(spec) + trained(spec)[1]) * trained_width(spec)
     tuned, table = _gradients(spec) // ranks, table_bytes(spec)
     if ranks > 1:
         whole = models.resident_parameter_count(*models.variant(spec))
         weights += 2 * (whole + 2 * models.of(spec).block) * width
     copies = METHODS.get(spec.method).states
     state = copies * tuned
-    temporary = (tuned if spec.foreach else _largest(spec)) if copies else 0
+    largest = 2 * sizes.largest_tensor(spec) * width if tunes_all(spec) else 0  # of one tensor at a time
+    temporary = (tuned if spec.foreach else largest) if copies else 0
     tied = _has_table_gradient(spec) and is_tied(spec)
     return weights + state + max(begins(spec), tuned + (2 * table if tied else 0), tuned + temporary)
 
@@ -56,36 +59,25 @@ def begins(spec: RunSpec) -> int:
 
 
 def kept(spec: RunSpec) -> int:
-    """Bytes that a forward keeps for its backward, without the logits (checked against the ledger, layer by layer)."""
+    """Bytes that a forward keeps for its backward, without the logits (checked against the ledger, layer by layer).
+
+    Where autocast computes, every product's operands are kept in 16 bits whatever is tuned, and its 16-bit weights for
+    the backward pass of every layer. The inputs of LoRA's two A are float32: in 16 bits each makes its own, in 32 they
+    share the layer's.
+    """
     architecture, tokens = models.of(spec), rows(spec) * longest(spec)
-    width, hidden = WIDTHS[spec.dtype], architecture.hidden
+    width, hidden, autocast = WIDTHS[spec.dtype], architecture.hidden, AUTOCASTS[spec.autocast].is_cast
     layers = architecture.layers - min(spec.zo_layers, architecture.layers)
     embedding = architecture.embedding_width
     around = hidden + (hidden if embedding == hidden else 2 * embedding)
-    layer = _kept_by_layer(spec)
+    layer, cast = architecture.kept(width, autocast, tunes_all(spec)), 0
+    if autocast:
+        cast = 2 * models.blocks_parameter_count(architecture, 1 if spec.checkpointing else layers)
+    else:
+        inputs = scheme_of(spec).inputs
+        layer += 4 * hidden * (min(1, inputs) if spec.dtype == "fp32" else inputs)
     inside = layers * hidden * width + layer if spec.checkpointing else layers * layer
-    return tokens * (inside + around * width) + _cast_weights(spec, layers)
-
-
-def _kept_by_layer(spec: RunSpec) -> int:
-    """Bytes per token. Where autocast computes, every product's operands are kept in 16 bits whatever is tuned."""
-    architecture, autocast = models.of(spec), AUTOCASTS[spec.autocast].is_cast
-    layer = architecture.kept(WIDTHS[spec.dtype], autocast, tunes_all(spec))
-    return layer + (0 if autocast else _lora_inputs(spec))
-
-
-def _lora_inputs(spec: RunSpec) -> int:
-    """The input of LoRA's two A, which are float32: in 16 bits each makes its own, in 32 they share the layer's."""
-    layers = scheme_of(spec).inputs
-    copies = min(1, layers) if spec.dtype == "fp32" else layers
-    return copies * 4 * models.of(spec).hidden
-
-
-def _cast_weights(spec: RunSpec, layers: int) -> int:
-    """Autocast's 16-bit weights, kept for the backward pass of every layer."""
-    if not AUTOCASTS[spec.autocast].is_cast:
-        return 0
-    return models.blocks_parameter_count(models.of(spec), 1 if spec.checkpointing else layers) * 2
+    return tokens * (inside + around * width) + cast
 
 
 def _gradients(spec: RunSpec) -> int:
@@ -98,17 +90,6 @@ def _gradients(spec: RunSpec) -> int:
 
 def _has_table_gradient(spec: RunSpec) -> bool:
     return tunes_all(spec) and not (spec.zo_layers and is_tied(spec))
-
-
-def _largest(spec: RunSpec) -> int:
-    """Bytes that Adam makes of one tensor at a time, twice the largest tuned one."""
-    return 2 * sizes.largest_tensor(spec) * WIDTHS[spec.dtype] if tunes_all(spec) else 0
-
-
-def _adapters(spec: RunSpec) -> int:
-    if tunes_all(spec):
-        return 0
-    return (trained_count(spec) + trained(spec)[1]) * trained_width(spec)
 
 
 def table_bytes(spec: RunSpec) -> int:

@@ -40,30 +40,21 @@ def moved_bytes(spec: RunSpec) -> float:
     return forwards(spec) * weights + 2 * tuned * (written + sizes.optimizer_width(spec)) + tuned * stored
 
 
-def evaluation(spec: RunSpec) -> float:
-    """Forwards of its batch that an evaluation on dev costs: examples of dev over those of a batch."""
-    return sizes.dev_examples(spec) / spec.batch_size
-
-
 def price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None = None) -> tuple[float, float]:
     """What a step of ``spec`` costs in ``unit`` of a protocol (:data:`zobench.recipes.protocol.UNITS`), and what an
     evaluation on dev costs: as much as so many forwards of a step.
 
     ``rates``: this machine's, which seconds alone need. Raises ``ValueError`` for seconds without them.
     """
-    step = _step_price(unit, spec, rates)
-    return step, step * evaluation(spec) / forwards(spec)
-
-
-def _step_price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None) -> float:
-    if unit not in PRICES:
-        if rates is None:
-            raise ValueError(
-                "a budget in seconds needs this machine's rates, but none are known here; give it in forwards or "
-                "gigabytes"
-            )
-        return local.predict(spec, rates()).step_seconds
-    return PRICES[unit](spec)
+    if unit in PRICES:
+        step = PRICES[unit](spec)
+    elif rates is not None:
+        step = local.predict(spec, rates()).step_seconds
+    else:
+        raise ValueError(
+            "a budget in seconds needs this machine's rates, but none are known here; give it in forwards or gigabytes"
+        )
+    return step, step * sizes.dev_examples(spec) / spec.batch_size / forwards(spec)
 
 
 PRICES: Mapping[str, Callable[[RunSpec], float]] = {

@@ -117,7 +117,7 @@ def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     every, outside = costs.blocks(), costs.outside()
     parts = {name: every[name] + outside[name] for name in every} | costs.moving()
     device, host, kept = footprint.memory(spec)
-    shares = errors(gpu)
+    shares = errors(gpu.errors)
     step = costs.step(sum(every.values()), sum(outside.values()))
     return Prediction(
         spec=spec, gpu=gpu, step_seconds=step, host_bytes=host, slower=costs.uncounted() / step,
@@ -127,14 +127,12 @@ def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     )  # fmt: skip
 
 
-def errors(gpu: Gpu) -> Mapping[str, float]:
-    """ "throughput" and "memory" -> the error that nine of ten held-out values stay within, as a share."""
-    return _errors()[gpu.errors]
-
-
 @functools.cache
-def _errors() -> Mapping[str, Mapping[str, float]]:
-    return tomllib.loads(ERRORS.read_text(encoding="utf-8"))
+def errors(kind: str) -> Mapping[str, float]:
+    """ "throughput" and "memory" -> the error that nine of ten held-out values stay within, as a share; ``kind``: one
+    of :data:`zobench.cost.hardware.ERRORS`."""
+    of_kind: Mapping[str, float] = tomllib.loads(ERRORS.read_text(encoding="utf-8"))[kind]
+    return of_kind
 
 
 def _reserved(spec: RunSpec, device: int) -> int:

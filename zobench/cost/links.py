@@ -1,4 +1,4 @@
-"""The cost model of parallel steps: how long a block takes to the devices, and a step (DistZO2, appendix C).
+"""The cost model of parallel steps: how long a block takes to the devices (DistZO2, appendix C).
 
 Sizes are in bytes, bandwidths in bytes per second, so times in seconds; the paper counts parameters instead. No torch.
 """
@@ -44,8 +44,3 @@ def offload_seconds(nbytes: float, ranks: int, links: Links) -> float:
     """Seconds until a block is in host memory again: all devices have the same bytes, and each writes its slice
     (section 6.1). So does an engine that uploads whole blocks, since the ranks of a machine share one copy."""
     return nbytes / ranks / links.share(ranks)
-
-
-def step_seconds(blocks: int, block: float, compute: float) -> float:
-    """Equation 4: the larger of N T_block and T_comp, ``compute``, which transfers overlap."""
-    return max(blocks * block, compute)

@@ -140,16 +140,12 @@ def device(spec: RunSpec, rates: Rates) -> Gpu:
         **dict.fromkeys(("fp32", "tf32", "fp16", "bf16"), flops / ranks), fp32_products=1.0, fp16_products=1.0,
         fused_attention=attention / flops, fp32_attention=attention / flops, idle_tiles=0.0,
         hbm=operators["passes"] / ranks, passes=1.0, normals=tuned["normals"],
-        losses=_share(operators["losses"], operators["passes"]),
+        losses=1.0 if math.isinf(operators["losses"]) else operators["losses"] / operators["passes"],
         counter_normals=tuned["fused"] / ranks, narrow_normals=1.0, kernel=rates.kernel, driver=0.0,
         malloc=hardware.malloc() if spec.device.startswith("cuda") else 0.0, touch=1 / rates.touch,
         pcie_generation=LINK[0], pcie_lanes=LINK[1], link_one=up / link, link_both=min(up, down) / link,
         pageable=2 * rates.bytes_up["pageable"], nvlink=rates.between or 0.0 if spec.device.startswith("cuda") else 0.0,
     )  # fmt: skip
-
-
-def _share(rate: float, whole: float) -> float:
-    return 1.0 if math.isinf(rate) else rate / whole
 
 
 def _evaluating_seconds(prediction: Prediction) -> float:

@@ -43,11 +43,8 @@ class LowRankCosts:
         core = price.product(columns, rank, rank, "fp32") if self.structure.has_core else 0.0
         shared = together if self.structure.shares_inner else 1.0
         first = price.product(rows * shared, inner, rank, self.precision) / shared
-        return core + first + price.product(rows, rank, columns, self.precision) + self._sum(rows, columns)
-
-    def _sum(self, rows: float, columns: int) -> float:
-        """Of reading what the last of them is added to."""
-        return self.price.passes(rows * columns * WIDTHS[self.spec.dtype], 0)
+        added = price.passes(rows * columns * WIDTHS[self.spec.dtype], 0)  # reads what the last of them is added to
+        return core + first + price.product(rows, rank, columns, self.precision) + added
 
     def kernels(self, block: Block, forwards: float, calls: float) -> float:
         """Kernels of all ``forwards`` of a block beside those of a model without directions, in ``calls`` of its own

@@ -19,22 +19,14 @@ PREDICTED_STEP_TIME = Quantity(
 )  # fmt: skip
 
 
-def _uploads(run: Result) -> float | None:
-    return link_rate(run, "upload_seconds")
-
-
-def _offloads(run: Result) -> float | None:
-    return link_rate(run, "offload_seconds")
-
-
 LINK_RATES = (
     measured.per_run(
-        _uploads, name="link_rate", key="upload_rate", base_unit="params/s", units=_RATE, absent=_NOT_ASKED,
-        part="upload_seconds",
+        lambda run: link_rate(run, "upload_seconds"), name="link_rate", key="upload_rate", base_unit="params/s",
+        units=_RATE, absent=_NOT_ASKED, part="upload_seconds",
     ),
     measured.per_run(
-        _offloads, name="offload_rate", key="offload_rate", base_unit="params/s", units=_RATE, absent=_NOT_ASKED,
-        part="offload_seconds",
+        lambda run: link_rate(run, "offload_seconds"), name="offload_rate", key="offload_rate", base_unit="params/s",
+        units=_RATE, absent=_NOT_ASKED, part="offload_seconds",
     ),
 )  # fmt: skip
 """The papers call uploads and offloads ``link_rate`` alike."""

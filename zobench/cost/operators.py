@@ -7,18 +7,16 @@ operations, a draw its numbers, everything else the bytes that it reads and writ
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from zobench import kernels
 from zobench.cost.hardware import Gpu
 from zobench.cost.roofline import Roofline
-from zobench.measure.ledger import AsCuda
+from zobench.measure.ledger import AsCuda, Watch
 
 FREE = frozenset({
     "view", "t", "transpose", "expand", "slice", "select", "unsqueeze", "squeeze", "permute", "detach", "alias",
@@ -38,14 +36,14 @@ _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 PARTS = ("products", "attention", "passes", "noise", "kernels")
 
 
-class Priced(TorchDispatchMode):
+class Priced(Watch):
     """``seconds`` by :data:`PARTS` of what is issued on the meta device inside :meth:`running`, as ``gpu`` takes it.
 
     ``tokens`` of a forward tell activations from what is smaller. ``tf32``: products of 32 bits are made in that.
     """
 
     def __init__(self, gpu: Gpu, tokens: float, *, tf32: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(self._operator)
         self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self._kernel, self._tokens, self._tf32 = gpu.kernel, tokens, tf32
         self._gpu, self._price = gpu, Roofline(dataclasses.replace(gpu, kernel=0.0))
@@ -71,34 +69,26 @@ class Priced(TorchDispatchMode):
         with AsCuda(), kernels.watched(self._pass), self:
             yield
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        with self:
-            result = func.decompose(*args, **kwargs)
-        if result is NotImplemented:
-            result, name = func(*args, **kwargs), str(func.overloadpacket).rpartition(".")[2]
-            given, made = list(_tensors((args, kwargs))), list(_tensors(result))
-            if name not in FREE and any(tensor.is_meta for tensor in (*given, *made)):
-                self._operator(name, given, made)
-        return result
-
-    def _operator(self, name: str, given: list[Tensor], made: list[Tensor]) -> None:
+    def _operator(self, packet: str, given: list[Tensor], made: list[Tensor]) -> None:
+        name = packet.rpartition(".")[2]
+        if name in FREE or not any(tensor.is_meta for tensor in (*given, *made)):
+            return
         self.seconds["kernels"] += self._kernel
         if name in PRODUCTS:
             self._product(given[-2], given[-1])
             if given[0].numel() == made[0].numel() and len(given) > 2:  # what it is added to; a bias is broadcast
-                self.seconds["products"] += self._price.passes(_bytes(given[0]), 0)
+                self.seconds["products"] += self._price.passes(given[0].nbytes, 0)
         elif "attention" in name:
             self._attention(given[0])
         elif name == "normal_":
             self.seconds["noise"] += self._price.normals(given[0].numel(), given[0].element_size())
         elif name in ON_WEIGHTS and given[0].dim() == 1:
-            self.seconds["noise"] += self._price.passes(sum(map(_bytes, given)) + (name != "add") * _bytes(given[0]), 0)
+            self.seconds["noise"] += self._price.passes(
+                sum(tensor.nbytes for tensor in given) + (name != "add") * given[0].nbytes, 0
+            )
         else:
             new = [tensor for tensor in made if all(tensor is not other for other in given)]
-            nbytes = 2 * sum(map(_bytes, new)) if name in GATHERS else self._moved(name, given, new)
+            nbytes = 2 * sum(tensor.nbytes for tensor in new) if name in GATHERS else self._moved(name, given, new)
             self.seconds["passes"] += self._price.losses(nbytes) if self._judges else self._price.passes(nbytes, 0)
 
     def _product(self, left: Tensor, right: Tensor) -> None:
@@ -118,24 +108,10 @@ class Priced(TorchDispatchMode):
         largest = max((tensor.numel() for tensor in new), default=0)
         whole = 1 if name in ("cat", "mean") else largest
         least = max(whole, ROW * self._tokens)
-        return sum(_bytes(tensor) for tensor in (*given, *new) if tensor.numel() >= least)
+        return sum(tensor.nbytes for tensor in (*given, *new) if tensor.numel() >= least)
 
     def _pass(self, issued: kernels.Pass) -> None:
         """A pass of the counter kernels."""
         drawn = issued.drawn * issued.elements / self._gpu.normals_per_second(issued.width, counter=True)
         self.seconds["noise"] += max(drawn, self._price.passes(issued.elements * issued.width * issued.moved, 0))
         self.seconds["kernels"] += self._kernel
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, Mapping):
-        yield from _tensors(list(values.values()))
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from _tensors(value)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

@@ -25,7 +25,8 @@ class Roofline:
         """
         rate = self.gpu.products(precision)
         wasted = self.gpu.idle_tiles * self.gpu.sms * TILE * 2 * inner
-        nbytes = (rows * inner + inner * columns + rows * columns) * count * _width(precision)
+        width = WIDTHS["fp32" if precision == "tf32" else precision]
+        nbytes = (rows * inner + inner * columns + rows * columns) * count * width
         arithmetic = (2 * rows * inner * columns * count + wasted) / rate
         return max(arithmetic, nbytes / self.gpu.bandwidth) + self.gpu.kernel
 
@@ -40,7 +41,3 @@ class Roofline:
     def normals(self, elements: float, width: int) -> float:
         """torch's normals written as ``width`` bytes each; without the kernels' own cost."""
         return elements * max(1 / self.gpu.normals_per_second(width), width / self.gpu.bandwidth)
-
-
-def _width(precision: str) -> int:
-    return WIDTHS["fp32" if precision == "tf32" else precision]

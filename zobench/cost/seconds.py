@@ -346,7 +346,7 @@ def step_seconds(spec: RunSpec, rates: Rates) -> float:
     if not streamed_layers(spec):
         return compute
     transfer = transfer_seconds(spec, rates)
-    return links.step_seconds(1, transfer, compute) if spec.overlap else compute + transfer
+    return max(transfer, compute) if spec.overlap else compute + transfer
 
 
 def compute_seconds(spec: RunSpec, rates: Rates) -> float:

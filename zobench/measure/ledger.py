@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 LARGEST_FLASH_HEAD = 256
 """Elements of a head: the flash kernel takes no longer one."""
@@ -101,7 +102,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         if self.device_type == "meta":
             self._modes.enter_context(AsCuda())
-        self._modes.enter_context(_Watch(self))
+        self._modes.enter_context(Watch(self.saw))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -158,12 +159,13 @@ class Ledger:
             self._add(item.label, -item.nbytes)
 
 
-class _Watch(TorchDispatchMode):
-    """Shows a ledger every operator. In inference mode composite ones arrive whole, and are taken apart here."""
+class Watch(TorchDispatchMode):
+    """Shows ``saw`` every operator: its name, and the tensors that it was given and that it made. In inference mode
+    composite ones arrive whole, and are taken apart here."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, saw: Callable[[str, list[Tensor], list[Tensor]], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._ledger = ledger
+        self._saw = saw
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -173,7 +175,9 @@ class _Watch(TorchDispatchMode):
             result = func.decompose(*args, **kwargs)
         if result is NotImplemented:
             result = func(*args, **kwargs)
-            self._ledger.saw(str(func.overloadpacket), _tensors((args, kwargs)), _tensors(result))
+            given, made = ([leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+                           for values in ((args, kwargs), result))  # fmt: skip
+            self._saw(str(func.overloadpacket), given, made)
         return result
 
 
@@ -219,13 +223,3 @@ def _attention(
     else:
         output = plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     return output
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

@@ -105,7 +105,7 @@ def _family(row: Mapping[str, str]) -> str:
 
 def _program(row: Mapping[str, str], metric: str, card: Gpu) -> Forecast:
     cell, memory = cell_of(row), metric == "gpu_memory"
-    share = (memory_share(row) if memory else None) or errors(card)["memory" if memory else "throughput"]
+    share = (memory_share(row) if memory else None) or errors(card.errors)["memory" if memory else "throughput"]
     full = device_bytes(cell) > card.memory
     fitted = evidence.gave_group(row) if memory else evidence.repeats(row) or evidence.is_anchor(row)
     notes = [FITTED] if fitted else []
