@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from zobench.cli.matrices import closing, sweep_command
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.session.gains import gains
+from zobench.session.matrices import closing, sweep_command
 
 
 def measured(seconds: float, peak: int | None, steps: int = 8, **changes: Any) -> Result:

@@ -13,8 +13,9 @@ from zobench.cli.console import outcome_line
 from zobench.cost import Estimate
 from zobench.cost.interval import Consolidation
 from zobench.execute.plan import Step
+from zobench.machine.texts import alike
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
+from zobench.runspec import RunSpec, distinct
 
 
 def step(action: str, seconds: float, reason: str = "", **changes: Any) -> Step:
@@ -83,9 +84,9 @@ def test_when_pending_updates_are_written_is_told_of_cells_that_run() -> None:
 
 def test_of_an_axis_every_value_is_shown_and_a_cell_that_has_only_what_all_have_is_called_this_one() -> None:
     specs = [RunSpec(model="opt-tiny", seed=seed).resolve("cpu") for seed in (0, 1)]
-    assert list(plan_view.distinct(specs)[1].values()) == ["seed=0", "seed=1"]
+    assert list(distinct(specs)[1].values()) == ["seed=0", "seed=1"]
     switched = [RunSpec(model="opt-tiny", compile=compile).resolve("cpu") for compile in (False, True)]
-    shared, names = plan_view.distinct(switched)
+    shared, names = distinct(switched)
     assert list(names.values()) == ["this one", "compile"]
     assert " ".join(shared) == switched[0].label
 
@@ -105,7 +106,7 @@ def test_a_cell_that_is_done_takes_no_time_and_a_column_of_sizes_has_one_unit() 
     plan_view.show_plan(screen, "Title", steps, None)
     done, run = screen.export_text().splitlines()[2:4]
     assert (" s " in done, " 20 s " in run) == (False, True)
-    assert plan_view.alike([31_000_000, 0, 5_250_000_000]) == ["0.03 GB", "", "5.25 GB"]
-    assert plan_view.alike([31_000_000, 2_000_000]) == ["31 MB", "2 MB"]
-    assert plan_view.alike([5_250_000_000, 350_000_000_000]) == ["5.2 GB", "350 GB"]
-    assert plan_view.alike([0, 0]) == ["", ""]
+    assert alike([31_000_000, 0, 5_250_000_000]) == ["0.03 GB", "", "5.25 GB"]
+    assert alike([31_000_000, 2_000_000]) == ["31 MB", "2 MB"]
+    assert alike([5_250_000_000, 350_000_000_000]) == ["5.2 GB", "350 GB"]
+    assert alike([0, 0]) == ["", ""]

@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from zobench.cli import additions, calibrate, campaign, finetune, forecast, jobs, measure, publish, show, stored  # noqa: F401  their commands are its
-from zobench.cli import evaluate as _evaluate  # noqa: F401
+from zobench.cli import additions, finetune, forecast, jobs, measure, publish, show, stored  # noqa: F401  their commands are its
 from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.cli.usage import Command
 from zobench.machine import files

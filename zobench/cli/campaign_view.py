@@ -20,6 +20,7 @@ from zobench.measure.environment import fingerprint_without_torch
 from zobench.recipes import campaign as campaigns
 from zobench.recipes.campaign import Campaign, PartOn
 from zobench.result import Result
+from zobench.session.campaigns import beyond
 from zobench.store import Store
 
 
@@ -96,10 +97,6 @@ def _hidden(campaign: Campaign, outlooks: Sequence[Outlook]) -> str:
     shown = {outlook.on.part.name for outlook in outlooks}
     count = sum(part.more and part.name not in shown for part in campaign.parts)
     return f"; {beyond(count)}: --more" if count else ""
-
-
-def beyond(count: int) -> str:
-    return f"{count} more {'part goes' if count == 1 else 'parts go'} beyond what it is for"
 
 
 def _time(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ from zobench.cli.common import changed
 from zobench.cli.console import SweepProgress, alarm
 from zobench.cli.show import table_text
 from zobench.recipes.reference import PAPERS
-from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.session.inputs import check_folder, check_results
 from zobench.session.monitor import Monitor
@@ -110,12 +108,13 @@ def run_matrix(
 def _show(session: LocalMachine, summary: Summary, tables: Sequence[str], *, names_others: bool) -> None:
     """Shows what the sweep came to, its tables, and, if it ``names_others``, the runs that are in none."""
     from zobench.cli import listing
+    from zobench.session.matrices import outside_tables
 
     console.show_summary(console.error_console(), summary)
     for name in tables:
         text = table_text(name, session.store.root, "terminal", session.machine, summary.results)
         print("\n" + text, end="")
-    if outside := _outside_tables(tables, summary.results) if names_others else []:
+    if outside := outside_tables(tables, summary.results) if names_others else []:
         print("\nIn none of these tables:" if tables else "")
         listing.show_runs(console.answer_console(), outside)
 
@@ -125,38 +124,10 @@ def _close(
     disk_dir: Path | None,
 ) -> NoReturn:  # fmt: skip
     """Says how the cells go on that wait. Exit code 1: a cell failed or is lost."""
+    from zobench.session.matrices import closing, sweep_command
+
     screen.errors.print()
     again = sweep_command(name, changes, device, results, disk_dir)
     for line in closing(summary.results, summary.waiting, str(results), again):
         screen.errors.print(line, markup=False, soft_wrap=True)
     raise typer.Exit(int(summary.is_broken))
-
-
-def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
-    """Lines on what was found in ``results``, where all of it can be seen, and, if cells ``wait``, how they go on."""
-    from zobench.session.gains import gains
-
-    lines = [f"found: {text}" for text in gains(results)[:1]]
-    own = "" if folder == "results" else f" --results {shlex.quote(folder)}"
-    lines.append(f"all tables, figures and claims beside the papers': zobench report{own}")
-    if wait:
-        cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
-        lines.append(f"{cells} for more time; to go on: {again}")
-    return lines
-
-
-def sweep_command(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
-    """The command that runs the same cells into the same store."""
-    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
-    given["--results"] = None if results == Path("results") else results
-    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
-    sets = [word for change in changes or () for word in ("--set", change)]
-    return shlex.join(["zobench", "sweep", name, *sets, *words])
-
-
-def _outside_tables(tables: Sequence[str], results: Sequence[Result]) -> list[Result]:
-    """The results that none of ``tables`` shows: all where there is no table, or where a change took them out."""
-    from zobench.report import artifacts
-
-    items = [artifacts.load(name) for name in tables]
-    return [result for result in results if not any(artifacts.shows(item, result.spec) for item in items)]

@@ -1,22 +1,34 @@
-"""Commands that measure: sweep, ablate, run, doctor, selftest."""
+"""Commands that measure: sweep, ablate, run, doctor, selftest, calibrate, campaign."""
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from zobench import recipes
 from zobench.cli import common, completion, console
 from zobench.cli.common import app, changed, named
 from zobench.cli.matrices import Terminal, run_matrix
 from zobench.cli.usage import KEPT, MEASURE
 from zobench.machine.device import check_devices, choose_device
+from zobench.machine.memory import total_host_bytes
 from zobench.machine.network import meet_at
 from zobench.machine.processes import leads
+from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Outcome, Result
 from zobench.runspec import SEQ_LEN, RunSpec, check_effect
-from zobench.session.inputs import check_folder, check_json, check_price, check_results, parse_seconds
+from zobench.session.inputs import (
+    check_file,
+    check_folder,
+    check_json,
+    check_price,
+    check_results,
+    parse_outcomes,
+    parse_seconds,
+)
 from zobench.store import Store, without_place
 
 Kept = Annotated[
@@ -210,3 +222,109 @@ def selftest(
     if not console.write_json(output, found.to_dict()):
         print(found.page())
     raise typer.Exit(1 if found.failed else 0)
+
+
+_Card = Annotated[
+    str | None, typer.Option("--gpu", metavar="GPU", help="Whose data sheet it is, of `zobench list gpus`.")
+]
+_SECONDS = 12.0
+"""Of measuring; more than before a sweep, because the file is for later and for others."""
+
+
+@app.command(rich_help_panel=MEASURE)
+def calibrate(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="The file to write.")],
+    gpu: _Card = None, device: common.Device = "auto",
+) -> None:  # fmt: skip
+    """Measure what this machine's GPU or CPU reaches, and write it as a file that plan and predict take as --gpu."""
+    from zobench.execute.rates import BUSY_CORES
+
+    if out.suffix != ".toml":
+        raise ValueError(f"`--out` must end in .toml, but got {str(out)!r}; plan and predict know such a file by it")
+    check_file("--out", out)
+    chosen, why = choose_device(device)
+    if not chosen.startswith("cpu") and gpu is None:
+        raise ValueError("`--gpu` must name the card, whose data sheet the file begins with, but is missing")
+    from zobench.measure import calibrate as measuring
+
+    facts = fingerprint_without_torch()
+    console.say(f"{why}; {facts.description}")
+    with console.error_console().status("measuring, about 20 s"):
+        rates = measuring.calibrate(chosen, _SECONDS)
+    if (others := rates["other_cpu_cores"] or 0.0) > BUSY_CORES:
+        raise ValueError(
+            f"the machine must be idle to be measured, but other processes kept {others:.1f} cores busy; "
+            "run it again when they are done"
+        )
+    out.write_text(_described(chosen, gpu, facts.description, rates), encoding="utf-8")
+    print(f"{out}: `zobench plan --model OPT-13B --gpu {out}`")
+
+
+def _described(device: str, gpu: str | None, name: str, rates: dict[str, Any]) -> str:
+    from zobench.cost import hardware
+    from zobench.cost.hardware import measured
+    from zobench.measure.threads import available_cores
+
+    today = datetime.date.today()
+    if gpu is not None and not device.startswith("cpu"):
+        return measured.of_gpu(hardware.load(gpu), rates, today)
+    return measured.of_cpu(name, rates, available_cores(), total_host_bytes() or 0, today)
+
+
+@app.command(rich_help_panel=MEASURE)
+def campaign(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME|FILE]", help="A campaign [list them].")] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", "--dry-run", help="Show the parts, what is done and predicted, and stop.")
+    ] = False,
+    part: Annotated[str | None, typer.Option(metavar="PART", help="Only this part.")] = None,
+    more: Annotated[bool, typer.Option("--more", help="Also the parts beyond what the campaign is for.")] = False,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="GPU", help="Show the parts as predicted for a GPU that is not here.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop before a part that would not fit: 90s, 10m, 2h30m.")
+    ] = None,
+    busy: Annotated[bool, typer.Option("--busy", help="Measure also while others use the machine.")] = False,
+    retry: common.Retry = "none", results: common.Results = Path("results"), disk_dir: common.DiskDir = None,
+) -> None:  # fmt: skip
+    """Measure every cost of the papers at the size of this machine, part by part, over several evenings.
+
+    The same command goes on where it stopped: a round of a part that was interrupted is run anew. Without a name: which
+    campaigns there are, and how far they are here.
+    """
+    from zobench.cli import campaign_view
+    from zobench.recipes import campaign as campaigns
+    from zobench.session.campaigns import CampaignRun, campaign_session, chosen_parts
+    from zobench.session.matrices import refuse_torchrun
+
+    check_results(results)
+    check_folder("--disk-dir", disk_dir)
+    seconds = parse_seconds("--budget", budget)
+    if name is None:
+        if part is not None or gpu is not None or budget is not None or more:
+            raise ValueError(
+                "`--part`, `--more`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME"
+            )
+        campaign_view.show_campaigns(console.answer_console(), results)
+        return
+    definition = campaigns.load(recipes.find("campaigns", name))
+    if gpu is not None:
+        parts = chosen_parts(definition, "cuda:0", part, more=more)
+        campaign_view.show_ahead(console.answer_console(), definition, parts, gpu)
+        return
+    parse_outcomes(retry)
+    session = campaign_session(definition, Store(results), disk_dir=disk_dir, monitor=Terminal(), dry=plan)
+    run = CampaignRun(session, definition, retry=retry, busy=busy, more=more)
+    outlooks, runs = run.outlooks(part)
+    campaign_view.show_parts(console.answer_console(), definition, outlooks, runs, cells=part is not None)
+    if plan:
+        return
+    refuse_torchrun()
+    summary = run.go(outlooks, seconds)
+    if summary.interrupted:
+        session.say("stopped; the same command goes on from here", "yellow")
+        raise typer.Exit(130)
+    for line in run.closing(name):
+        session.say(line, "default")
+    raise typer.Exit(int(summary.is_broken))

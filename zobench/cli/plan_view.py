@@ -14,9 +14,9 @@ from rich.text import Text
 from zobench.cli.console import columns
 from zobench.cli.listing import ListColumn, show
 from zobench.execute.jobs import CellState, Submission
-from zobench.execute.plan import Step
-from zobench.machine.texts import duration, gigabytes
-from zobench.runspec import RunSpec, labels
+from zobench.execute.plan import Step, within
+from zobench.machine.texts import alike, duration
+from zobench.runspec import RunSpec, distinct
 from zobench.store import printable
 
 NAMED = 4
@@ -39,11 +39,12 @@ def show_short_plan(
     console.print(Text(f"{title}: {count}{alike}", style="bold"), soft_wrap=True)
     limit = "" if budget is None else f" of {duration(budget)}"
     below = ["predicted below"] * foretold
+    least = duration(min((step.seconds for step in over), default=0))
     lines = [
-        ("run", run, f"{duration(sum(map(seconds, run)))}{limit} (predicted)"),
+        ("run", run, f"{duration(sum(step.seconds for step in run))}{limit} (predicted)"),
         ("done before", kept, ""),
-        ("over the budget", over, f"{duration(min(map(seconds, over), default=0))} and more; they end early, or wait"),
-        ("not here", unfit, "; ".join([*dict.fromkeys(_there_is(step.reason) for step in unfit), *below])),
+        ("over the budget", over, f"{least} and more; they end early, or wait"),
+        ("not here", unfit, "; ".join([*dict.fromkeys(step.what_is_here for step in unfit), *below])),
     ]  # fmt: skip
     for kind, cells, note in lines:
         if cells:
@@ -52,22 +53,6 @@ def show_short_plan(
             text = Text.assemble((f"  {kind:<16}", "dim"), f"{len(cells):>3}  {', '.join(labelled[:NAMED])}{more}")
             console.print(text.append(f"  {note}" if note else "", style="dim"), soft_wrap=True)
     _show_intervals(console, run, names)
-
-
-def within(steps: Sequence[Step], budget: float | None) -> tuple[list[Step], list[Step]]:
-    """(the cells to run that are predicted to fit the budget, in order; those that are not)."""
-    run, over, spent = list[Step](), list[Step](), 0.0
-    for step in steps:
-        if step.action == "run":
-            fits = budget is None or spent + seconds(step) <= budget
-            (run if fits else over).append(step)
-            spent += seconds(step) if fits else 0
-    return run, over
-
-
-def seconds(step: Step) -> float:
-    """What the cell should take; 0 for one of which that is not known."""
-    return 0.0 if step.estimate is None or math.isnan(step.estimate.seconds) else step.estimate.seconds
 
 
 def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float | None) -> None:
@@ -90,12 +75,12 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
     words = [printable("over the budget" if step in over else _planned(step)) for step in steps]
     cells = [printable(names[step.spec.hash]) for step in steps]
     show(console, [ListColumn("cell", cells, styles=styles), *sizes, ListColumn("plan", words)])
-    lacking = dict.fromkeys(_there_is(step.reason) for step in steps if step.reason.startswith("needs "))
+    lacking = dict.fromkeys(step.what_is_here for step in steps if step.reason.startswith("needs "))
     if lacking:
         console.print(Text(f"not enough here: {'; '.join(lacking)}", style="dim"))
     _show_intervals(console, run, names)
     limit = "" if budget is None else f" within the budget of {duration(budget)}"
-    text = f"about {duration(sum(map(seconds, run)))} (predicted)"
+    text = f"about {duration(sum(step.seconds for step in run))} (predicted)"
     if any(step.estimate is not None and math.isnan(step.estimate.seconds) for step in run):
         text = UNPRICED
     console.print(Text(f"{len(run)} of {len(steps)} cells to run{limit}: {text}", style="bold"))
@@ -116,32 +101,10 @@ def _show_intervals(console: Console, steps: Sequence[Step], names: Mapping[str,
             console.print(Text(text, style="dim"), soft_wrap=True)
 
 
-def _there_is(reason: str) -> str:
-    """What a reason like "needs 9 GB of host memory, 5 GB are free" or "needs 4 GPUs, 2 are visible" says is here."""
-    _, of, rest = reason.partition(" of ")
-    return rest if of else reason.partition(", ")[2]
-
-
 def _time(step: Step) -> str:
     """What a cell that is not kept should take, where that is known."""
     guess = step.estimate
     return "" if step.action == "keep" or guess is None or math.isnan(guess.seconds) else duration(guess.seconds)
-
-
-def alike(sizes: Sequence[int]) -> list[str]:
-    """The ``sizes`` in bytes with one unit for all, nothing for 0: ``0.03 GB`` beside ``5.25 GB``."""
-    positive = [size for size in sizes if size]
-    if not positive or not min(positive) < 0.1e9 <= max(positive):
-        return [gigabytes(size) if size else "" for size in sizes]
-    return [f"{size / 1e9:.2f} GB" if size else "" for size in sizes]
-
-
-def distinct(specs: Sequence[RunSpec]) -> tuple[list[str], dict[str, str]]:
-    """The words that the labels of all ``specs`` have in common, and by its hash what each has besides."""
-    words = [label.split() for label in labels(specs)]
-    shared = [word for word in words[0] if all(word in other for other in words)] if len(specs) > 1 else []
-    rest = (" ".join(word for word in row if word not in shared) or "this one" for row in words)
-    return shared, {spec.hash: name for spec, name in zip(specs, rest, strict=True)}
 
 
 STATE_STYLES = {"done": "green", "running": "bold", "queued": "", "failed": "red", "lost": "red"}

@@ -1,4 +1,4 @@
-"""Commands about stored runs: results, compare, verify, trace, verdict."""
+"""Commands about stored runs: results, compare, verify, evaluate, trace, verdict."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from zobench import recipes
-from zobench.cli import completion, console
-from zobench.cli.common import DataDir, Device, Quiet, Stored, app, changed
+from zobench.cli import common, completion, console
+from zobench.cli.common import DataDir, Device, Quiet, Stored, app, changed, named
 from zobench.cli.matrices import Terminal
 from zobench.cli.usage import LOOK, TUNE
 from zobench.machine.device import choose_device
 from zobench.recipes.reference import Reference
 from zobench.runspec import RunSpec, suggestion
-from zobench.session.inputs import check_file, check_folder, check_results, check_there, parse_percent, parse_seconds
+from zobench.session.inputs import (
+    check_file,
+    check_folder,
+    check_json,
+    check_results,
+    check_there,
+    check_words,
+    parse_percent,
+    parse_seconds,
+)
 from zobench.stats.significance import exceeds
 from zobench.store import Store, printable
 
@@ -266,6 +275,42 @@ def _exceeds(found: Verified, target: float) -> bool:
         f"target {target:.1%}: {right} of {tests[0].count} test examples right, one-sided binomial p = {p:.2g}: {told}"
     )
     return p < _WANTED
+
+
+@app.command(rich_help_panel=TUNE)
+def evaluate(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A fine-tuning run's folder, or --model.")] = None,
+    model: common.Model = None, name: common.Name = None, task: common.Task = None,
+    split: Annotated[str, typer.Option(help="test or dev.")] = "test",
+    data_dir: common.DataDir = None, weights_path: common.WeightsPath = None, seq_len: common.SeqLen = None,
+    dtype: common.Dtype = None,
+    batch_size: common.BatchSize = None, changes: common.Changes = None, device: common.Device = "auto",
+    output: common.Json = None,
+    quiet: common.Quiet = False,
+) -> None:  # fmt: skip
+    """Evaluate a model, or the best weights of a run, on a task. Nothing is trained or stored."""
+    given = {"model": model, "name": name, "task": task, "seq_len": seq_len, "dtype": dtype, "batch_size": batch_size}
+    values = changed(named(changes, **given, weights_path=weights_path))
+    check_folder("--data-dir", data_dir)
+    check_json(output)
+    check_words(values)
+    from zobench.cli.tuning_view import show_assessed
+    from zobench.finetune import usual_data_dir
+    from zobench.finetune.assess import SPLITS, EndedRun, assess
+    from zobench.measure.threads import settle
+    from zobench.session.tuning import evaluated_spec
+
+    if split not in SPLITS:
+        raise ValueError(f"`--split` must be test or dev, but got {split!r}; {suggestion(split, SPLITS)}")
+    if (run is None) == ("model" not in values):
+        raise ValueError("`evaluate` needs RUN or --model, but got both or neither; name one of them")
+    kept = None if run is None else EndedRun.of(run)
+    spec, why = evaluated_spec(values, kept, device)
+    console.say(why, settle(), f"seq_len: {spec.seq_len}")
+    with console.error_console().status(f"evaluating {spec.model} on {spec.task_name}"):
+        assessed = assess(spec, split, run=kept, data_dir=data_dir or usual_data_dir(), say=console.say)
+    if not console.write_json(output, assessed.to_dict()):
+        show_assessed(console.answer_console(), assessed)
 
 
 @app.command(rich_help_panel=LOOK)

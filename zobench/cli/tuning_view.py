@@ -125,9 +125,9 @@ def show_result(console: Console, result: Result) -> None:
     console.print(Text(", ".join(_costs(result))))
 
 
-def show_assessed(console: Console, assessed: Assessed, interval: tuple[float, float] | None) -> None:
-    """One row: the scores on the split, the 95 % ``interval`` of an accuracy, the loss, the majority's share."""
-    seen = assessed.seen
+def show_assessed(console: Console, assessed: Assessed) -> None:
+    """One row: the scores on the split, the 95 % interval of an accuracy, the loss, the majority's share."""
+    seen, interval = assessed.seen, assessed.interval
     ends = "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}"
     cells = {
         "": seen.split, **{_words(name): score(name, value) for name, value in seen.scores.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Collection, Sequence
@@ -55,6 +56,18 @@ class Step:
     earlier: Result | None = None
     round: Round | None = None
 
+    @property
+    def seconds(self) -> float:
+        """What the cell should take; 0 for one of which that is not known."""
+        return 0.0 if self.estimate is None or math.isnan(self.estimate.seconds) else self.estimate.seconds
+
+    @property
+    def what_is_here(self) -> str:
+        """Of a reason like "needs 9 GB of host memory, 5 GB are free" or "needs 4 GPUs, 2 are visible" what it says is
+        here."""
+        _, of, rest = self.reason.partition(" of ")
+        return rest if of else self.reason.partition(", ")[2]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -71,6 +84,17 @@ class Plan:
             return step
         guess = cost.estimate(step.spec, cost.Rates.of(self.rates), [*self.earlier, *results])
         return replace(step, estimate=guess)
+
+
+def within(steps: Sequence[Step], budget: float | None) -> tuple[list[Step], list[Step]]:
+    """(the cells to run that are predicted to fit the budget, in order; those that are not)."""
+    run, over, spent = list[Step](), list[Step](), 0.0
+    for step in steps:
+        if step.action == "run":
+            fits = budget is None or spent + step.seconds <= budget
+            (run if fits else over).append(step)
+            spent += step.seconds if fits else 0
+    return run, over
 
 
 def here(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import TIERS
 from zobench.runspec.registries import scheme_of
+from zobench.stats.intervals import wilson_interval
 from zobench.store import reading
 
 SPLITS = ("test", "dev")
@@ -33,6 +35,20 @@ class Assessed:
     seen: Evaluation
     majority: float | None
     facts: dict[str, Any]
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of an accuracy; None of another score."""
+        seen = self.seen
+        return wilson_interval(seen.accuracy, seen.count) if seen.names[0] == "accuracy" else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; what is not finite is null."""
+        numbers = {key: value if math.isfinite(value) else None for key, value in self.seen.point.items()}
+        return {
+            "model": self.spec.model, "task": self.spec.task, "split": self.seen.split, **numbers,
+            "interval": self.interval, "majority": self.majority, "data": self.facts, "spec": self.spec.to_dict(),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,14 @@ def gigabytes(nbytes: int) -> str:
     if nbytes < 0.1e9:
         return f"{nbytes / 1e6:.0f} MB"
     return f"{nbytes / 1e9:.1f} GB" if nbytes < 100e9 else f"{nbytes / 1e9:.0f} GB"
+
+
+def alike(sizes: Sequence[int]) -> list[str]:
+    """The ``sizes`` in bytes with one unit for all, nothing for 0: ``0.03 GB`` beside ``5.25 GB``."""
+    positive = [size for size in sizes if size]
+    if not positive or not min(positive) < 0.1e9 <= max(positive):
+        return [gigabytes(size) if size else "" for size in sizes]
+    return [f"{size / 1e9:.2f} GB" if size else "" for size in sizes]
 
 
 def duration(seconds: float) -> str:

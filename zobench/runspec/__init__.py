@@ -17,6 +17,7 @@ from zobench.runspec.values import FIELDS as FIELDS
 from zobench.runspec.values import INCIDENTAL as INCIDENTAL
 from zobench.runspec.values import check_key as check_key
 from zobench.runspec.values import check_value as check_value
+from zobench.runspec.values import distinct as distinct
 from zobench.runspec.values import labels as labels
 from zobench.runspec.values import named as named
 from zobench.runspec.values import parse_value as parse_value

@@ -80,6 +80,14 @@ def labels(specs: Sequence[RunSpec]) -> list[str]:
     return [spec.label_with(also) for spec, also in zip(specs, shown, strict=True)]
 
 
+def distinct(specs: Sequence[RunSpec]) -> tuple[list[str], dict[str, str]]:
+    """The words that the labels of all ``specs`` have in common, and by its hash what each has besides."""
+    words = [label.split() for label in labels(specs)]
+    shared = [word for word in words[0] if all(word in other for other in words)] if len(specs) > 1 else []
+    rest = (" ".join(word for word in row if word not in shared) or "this one" for row in words)
+    return shared, {spec.hash: name for spec, name in zip(specs, rest, strict=True)}
+
+
 def _alone(rows: Sequence[tuple[Any, ...]], column: int) -> Iterable[int]:
     """The numbers of the rows that differ from another one in ``column`` and in nothing else."""
     alike: dict[tuple[Any, ...], dict[Any, list[int]]] = {}

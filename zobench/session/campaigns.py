@@ -4,8 +4,10 @@ leave the machine idle."""
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from zobench.cost.budget import price
@@ -32,6 +34,11 @@ WATCH_SECONDS = 3.0
 """How long others are watched, or waited for."""
 TRIES = 5
 """Watches of a machine that is busy, before it counts as such: what lasts a moment is over by then."""
+
+
+def beyond(count: int) -> str:
+    """That ``count`` parts of a campaign are only run with ``--more``."""
+    return f"{count} more {'part goes' if count == 1 else 'parts go'} beyond what it is for"
 
 
 def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, more: bool = False) -> list[PartOn]:
@@ -153,6 +160,29 @@ class CampaignRun:
             if total.interrupted:
                 break
         return total
+
+    def closing(self, name: str) -> list[str]:
+        """Lines on what is left of the whole campaign, which was named as ``name``, and how its results are shown and
+        sent."""
+        session, parts, runs = self._session, self.parts(), self.runs()
+        waiting = [on.part.name for on in parts if campaigns.part_progress(on, runs).left]
+        skipped = sum(len(on.cells) - len(campaigns.fitting(on.cells, runs)) for on in parts)
+        results = session.store.root
+        option = "" if results == Path("results") else f" --results {shlex.quote(str(results))}"
+        again = f"zobench campaign {shlex.quote(name)}{option}"
+        lines = [f"left: {', '.join(waiting)}; to go on: {again}{' --more' * self.more}"] if waiting else []
+        if skipped:
+            which = "cell was skipped, as it" if skipped == 1 else "cells were skipped, as they"
+            when = "when it was" if skipped == 1 else "when they were"
+            lines.append(f"{skipped} {which} did not fit {when} planned; --plan looks again")
+        lines.append(f"all tables, figures and machines: zobench report{option} --out report")
+        if hidden := len(self._campaign.parts) - len(parts):
+            lines.append(f"{beyond(hidden)}: {again} --more")
+        if not waiting:
+            archive = f"{session.machine}-{self._campaign.name}.tar.gz"
+            folder = shlex.quote(str(results))
+            lines.append(f"to send it: zobench results {folder} --pack {archive} (docs/campaigns.md)")
+        return lines
 
     def _check_idle(self) -> None:
         """Raises ``ValueError`` if others use the machine, unless that was allowed."""

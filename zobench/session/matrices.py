@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from zobench import recipes
@@ -21,6 +23,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.session import submitted
 from zobench.session.cells import matrix_cells
+from zobench.session.gains import gains
 from zobench.session.inputs import check_price, check_words, parse_outcomes, parse_percent, parse_seconds
 from zobench.session.machine import LocalMachine, keeping
 from zobench.session.selftest_first import selftest_first
@@ -242,3 +245,29 @@ def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:
         interleaved=options.turns or options.interleave is not False,
         first=options.first_round,
     )  # fmt: skip
+
+
+def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
+    """Lines on what was found in ``results``, where all of it can be seen, and, if cells ``wait``, how they go on."""
+    lines = [f"found: {text}" for text in gains(results)[:1]]
+    option = "" if folder == "results" else f" --results {shlex.quote(folder)}"
+    lines.append(f"all tables, figures and claims beside the papers': zobench report{option}")
+    if wait:
+        cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
+        lines.append(f"{cells} for more time; to go on: {again}")
+    return lines
+
+
+def sweep_command(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
+    """The command that runs the same cells into the same store."""
+    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
+    given["--results"] = None if results == Path("results") else results
+    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    sets = [word for change in changes or () for word in ("--set", change)]
+    return shlex.join(["zobench", "sweep", name, *sets, *words])
+
+
+def outside_tables(tables: Sequence[str], results: Sequence[Result]) -> list[Result]:
+    """The results that none of ``tables`` shows: all where there is no table, or where a change took them out."""
+    items = [artifacts.load(name) for name in tables]
+    return [result for result in results if not any(artifacts.shows(item, result.spec) for item in items)]
