@@ -13,14 +13,13 @@ from zobench import recipes
 from zobench.cli import plan_view
 from zobench.cli.listing import ListColumn, show
 from zobench.cost import hardware
-from zobench.cost.budget import price
-from zobench.execute.campaign import Outlook, ahead, part_progress
+from zobench.execute.campaign import Outlook, ahead
 from zobench.machine.texts import duration
 from zobench.measure.environment import fingerprint_without_torch
-from zobench.recipes import campaign as campaigns
 from zobench.recipes.campaign import Campaign, PartOn
+from zobench.report import power
 from zobench.result import Result
-from zobench.session.campaigns import beyond
+from zobench.session.campaigns import beyond, state
 from zobench.store import Store
 
 
@@ -29,7 +28,7 @@ def show_campaigns(screen: Console, results: Path) -> None:
     machine = fingerprint_without_torch().machine
     runs = Store(results).runs(machine)
     names = recipes.names("campaigns")
-    states = [_state(name, runs) for name in names]
+    states = [state(name, runs) for name in names]
     show(screen, [
         ListColumn("campaign", names, kept=True),
         ListColumn("parts done", [done for done, _, _ in states], right=True),
@@ -38,19 +37,6 @@ def show_campaigns(screen: Console, results: Path) -> None:
     ])  # fmt: skip
     footer = f"done: by {machine}, kept in {results}; zobench campaign NAME --plan shows the parts"
     screen.print(Text(footer, style="dim"))
-
-
-def _state(name: str, runs: Sequence[Result]) -> tuple[str, str, str]:
-    """(parts done, runs done, title) of a campaign; of one that cannot be read, why."""
-    try:
-        campaign = campaigns.load(recipes.find("campaigns", name))
-        device = "cuda:0" if campaign.device == "cuda" else campaign.device
-        progresses = [part_progress(on, runs) for on in campaign.on(device, price) if not on.part.more]
-    except ValueError as error:  # one bad file of the user's must not hide the others
-        return "", "", f"cannot be read: {error}"
-    done, wanted = sum(progress.done for progress in progresses), sum(len(progress.wanted) for progress in progresses)
-    finished = sum(not progress.left for progress in progresses)
-    return f"{finished} of {len(progresses)}", f"{done} of {wanted}", campaign.title
 
 
 def show_parts(
@@ -67,36 +53,23 @@ def show_parts(
         ListColumn("runs done", [f"{run.done} of {len(run.wanted)}" for run in progresses], right=True),
         ListColumn("whole", [_time(outlook.whole) for outlook in outlooks], right=True),
         ListColumn("left", [_left(outlook) for outlook in outlooks], right=True, kept=True),
-        ListColumn("what it is for", [_reason(outlook) for outlook in outlooks]),
+        ListColumn("what it is for", [outlook.purpose for outlook in outlooks]),
     ])  # fmt: skip
     seconds = sum(outlook.left for outlook in left)
     times = plan_view.UNPRICED if math.isnan(seconds) else "times are predicted for this machine"
     whole = ", ".join(filter(None, [f"{len(left)} of {len(outlooks)} parts are left", _time(seconds)]))
-    screen.print(Text(f"{whole if left else 'all parts are done'}; {times}{_hidden(campaign, outlooks)}", style="dim"))
+    names = {outlook.on.part.name for outlook in outlooks}
+    count = sum(part.more and part.name not in names for part in campaign.parts)
+    hidden = f"; {beyond(count)}: --more" if count else ""
+    screen.print(Text(f"{whole if left else 'all parts are done'}; {times}{hidden}", style="dim"))
     most = sum(part.most for part in left)
     if most > seconds:
         screen.print(Text(f"{_time(most)} at most, if every grid grows as far as its protocol lets it", style="dim"))
-    for line in _powers([part.on for part in outlooks], runs):
+    for line in power.lines(filter(None, (outlook.on.contest for outlook in outlooks)), runs):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
     for outlook in outlooks if cells else ():
         screen.print()
         plan_view.show_plan(screen, f"{outlook.on.part.name}, one round", outlook.steps, None)
-
-
-def _powers(parts: Sequence[PartOn], runs: Sequence[Result]) -> list[str]:
-    """What the protocols of the parts can show, a line for each model and task."""
-    from zobench.report import power
-
-    specs = {part.contest.cells[0]: part.contest for part in parts if part.contest}
-    by_model = {f"{spec.model}, {spec.task_name}": contest for spec, contest in specs.items()}
-    return [f"{which}: {power.of_contest(contest, runs)}" for which, contest in by_model.items()]
-
-
-def _hidden(campaign: Campaign, outlooks: Sequence[Outlook]) -> str:
-    """How many parts of the campaign only ``--more`` runs, unless they are shown."""
-    shown = {outlook.on.part.name for outlook in outlooks}
-    count = sum(part.more and part.name not in shown for part in campaign.parts)
-    return f"; {beyond(count)}: --more" if count else ""
 
 
 def _time(seconds: float) -> str:
@@ -110,14 +83,6 @@ def _left(outlook: Outlook) -> str:
     if outlook.is_done:
         return "done"
     return f"{_time(outlook.left)} to {_time(outlook.most)}" if outlook.most > outlook.left else _time(outlook.left)
-
-
-def _reason(outlook: Outlook) -> str:
-    """What the part is for, and what of it this machine is too small for."""
-    if not outlook.unfit:
-        return outlook.on.part.reason
-    cells = "1 cell" if len(outlook.unfit) == 1 else f"{len(outlook.unfit)} cells"
-    return f"{outlook.on.part.reason}; not here: {cells}, the first {outlook.unfit[0].reason}"
 
 
 def show_ahead(screen: Console, campaign: Campaign, parts: Sequence[PartOn], gpu: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -58,7 +57,7 @@ def finetune(
     from zobench.finetune.choices import chosen
     from zobench.finetune.loggers import loggers
     from zobench.measure.threads import settle
-    from zobench.session.tuning import as_ranks, run_folder, tuned_spec
+    from zobench.session.tuning import as_ranks, run_folder, seeds_of, tuned_spec
 
     logged = loggers(log or ())
     silent = output == "-" or not leads()
@@ -66,7 +65,7 @@ def finetune(
         check_json(output)
     data_dir = data_dir or usual_data_dir()
     results_of_seeds = []
-    for seed in _seeds(values, seeds):
+    for seed in seeds_of(values, seeds):
         of_seed = values if seeds is None else {**values, "seed": seed}
         spec, notes = tuned_spec(dict(of_seed), device)
         if seeds is not None and spec.gpus > 1:
@@ -93,27 +92,15 @@ def finetune(
         raise typer.Exit(1)  # one diverged, as its warnings say
 
 
-def _seeds(values: Mapping[str, Any], count: int | None) -> Sequence[int]:
-    """The seeds of ``count`` runs, from that in ``values`` on; of a command without ``--seeds`` one."""
-    first = int(values.get("seed", 0))
-    if count is not None and count < 2:
-        raise ValueError(f"`--seeds >= 2` must hold, but got {count}; leave it out for one run")
-    return range(first, first + (count or 1))
-
-
 def _show_seeds(results: Sequence[Result], output: str | None) -> None:
     """Shows the mean over runs that differ in their seed alone, with its 95 % interval; as JSON with every run."""
     from zobench.cli.tuning_view import show_seeds
     from zobench.report.paired import over_seeds
+    from zobench.session.tuning import seeds_dict
 
     means = over_seeds(results)
     if output is not None:
-        scores = {
-            name: {"mean": mean.value, "interval": [x if math.isfinite(x) else None for x in (mean.low, mean.high)]}
-            for name, mean in means.items()
-        }
-        runs = [without_place(result).to_dict() for result in results]
-        console.write_json(output, {"seeds": [result.spec.seed for result in results], **scores, "runs": runs})
+        console.write_json(output, seeds_dict(results, means))
     if output != "-":
         show_seeds(console.answer_console(), results, means)
 

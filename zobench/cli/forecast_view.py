@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from zobench.cli import console
+from zobench.cost.choices import Choice, TargetMachine, cautions, footnote
 from zobench.machine.texts import gigabytes
 from zobench.store import Store
 
 if TYPE_CHECKING:
-    from zobench.cost.choices import Choice, TargetMachine
     from zobench.cost.gpu import Prediction
     from zobench.cost.hardware import Gpu
 
@@ -31,10 +30,10 @@ def show_one(
     screen: Console, target: TargetMachine, best: Choice, others: Sequence[Choice], ranked: Sequence[Choice]
 ) -> None:
     prediction = best.prediction
-    screen.print(Text(f"{_about(prediction)} on {_where(target)}", style="bold"))
+    screen.print(Text(f"{_about(prediction)} on {target.description}", style="bold"))
     if best.lacks:
         text = f"does not fit ({best.lacks}): nearest is {_bytes(prediction)}, with {_settings(best)}"
-        screen.print(Text(text + _remedy(best, target), style="yellow"))
+        screen.print(Text(text + best.remedy(target), style="yellow"))
     else:
         rate, low, high = map(_short, (prediction.tokens_per_second, *prediction.range))
         speed = f"~{rate} ({low} to {high}) tokens/s, {prediction.step_seconds:.3g} s a step"
@@ -46,18 +45,7 @@ def show_one(
     rows += [(choice.settings, choice) for choice in ranked if choice.is_papers and choice.spec.hash not in shown]
     lines = [(_row(choice, best, " ".join(words)), bool(choice.lacks)) for words, choice in rows]
     screen.print(_table((*_NUMBERS, "bound", "otherwise"), lines, ("bound",), screen.width))
-    _print_notes(screen, (target.gpu,), *prediction.notes, _footnote(target))
-
-
-def _remedy(best: Choice, target: TargetMachine) -> str:
-    """What would make room for what does not fit, where the host can be given more."""
-    from zobench.cost.choices import SYSTEM_BYTES
-
-    if best.lacks != "host memory":
-        return ""
-    needed = math.ceil((best.prediction.host_bytes + SYSTEM_BYTES) / 1e9)
-    disk = "" if target.disk else "; with --disk SPEED blocks can rest on a disk"
-    return f"; it needs --host {needed}GB, {gigabytes(SYSTEM_BYTES)} of it for the system{disk}"
+    _print_notes(screen, (target.gpu,), *prediction.notes, footnote(target))
 
 
 def _table(
@@ -94,16 +82,16 @@ def _bound(prediction: Prediction) -> str:
 def show_all(screen: Console, rows: Sequence[tuple[TargetMachine, Choice]]) -> None:
     target, best = rows[0]
     by_card = [(target.gpu.name, choice) for target, choice in rows]
-    _show_rows(screen, f"{_about(best.prediction)}, {_host(target)}", "GPU", by_card)
-    _print_notes(screen, [target.gpu for target, _ in rows], *best.prediction.notes, _footnote(None))
+    _show_rows(screen, f"{_about(best.prediction)}, {target.host_text}", "GPU", by_card)
+    _print_notes(screen, [target.gpu for target, _ in rows], *best.prediction.notes, footnote(None))
 
 
 def show_methods(screen: Console, target: TargetMachine, rows: Sequence[tuple[str, Choice]]) -> None:
     """A row for each way to tune a model at ``target``, with its best settings."""
     prediction = rows[0][1].prediction
-    _show_rows(screen, f"{_about(prediction)} on {_where(target)}", "tuned by", rows)
+    _show_rows(screen, f"{_about(prediction)} on {target.description}", "tuned by", rows)
     steps = "A step of ZO learns less than one of backpropagation; tokens/s compare what steps cost."
-    _print_notes(screen, (target.gpu,), *prediction.notes, steps, _footnote(target))
+    _print_notes(screen, (target.gpu,), *prediction.notes, steps, footnote(target))
 
 
 def _show_rows(screen: Console, title: str, heading: str, rows: Sequence[tuple[str, Choice]]) -> None:
@@ -131,17 +119,6 @@ def _of_gpu(best: Choice, shared: Sequence[str]) -> list[str]:
 def _about(prediction: Prediction) -> str:
     spec = prediction.spec
     return f"{spec.model} {spec.dtype}, batch {spec.batch_size}, {spec.seq_len} tokens"
-
-
-def _where(target: TargetMachine) -> str:
-    gpu = target.gpu
-    link = f"PCIe {gpu.pcie_generation:.0f} x{gpu.pcie_lanes:.0f}"
-    return f"{gpu.name} ({gigabytes(int(gpu.memory))}, {link}), {_host(target)}"
-
-
-def _host(target: TargetMachine) -> str:
-    disk = f", a disk of {gigabytes(int(target.disk))}/s" if target.disk else ""
-    return f"{gigabytes(int(target.host))} of host memory{disk}"
 
 
 def _short(rate: float) -> str:
@@ -178,24 +155,6 @@ def _print_notes(screen: Console, gpus: Sequence[Gpu], *notes: str) -> None:
         screen.print(Text(line, style="dim"))
 
 
-def cautions(gpus: Sequence[Gpu]) -> list[str]:
-    """A line for each GPU of which its file says why a prediction may not come true."""
-    return [f"Caution, {gpu.name}: {gpu.caution}." for gpu in gpus if gpu.caution]
-
-
-def _footnote(target: TargetMachine | None) -> str:
-    """What a prediction is, and how far off it may be."""
-    whose = {
-        "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU fitted to runs of its own",
-        "other": "on a GPU known by its data sheet alone",
-    }  # fmt: skip
-    about = f" {whose[target.gpu.errors]}" if target else ""
-    return (
-        f"~ predicted, not measured. The range is what nine of ten of the papers' values were within{about}; zobench's "
-        "own engine has never run on such a GPU. `zobench list gpus` and docs/predictions.md say what is guessed."
-    )
-
-
 def tables(names: Sequence[str], predictions: Sequence[Prediction], gpu: Gpu, results: Path, form: str) -> str:
     """The matrix's tables: what is predicted of them, then what is stored, and the paper's values."""
     from zobench.report import Table, artifacts
@@ -209,7 +168,7 @@ def tables(names: Sequence[str], predictions: Sequence[Prediction], gpu: Gpu, re
         _list(predictions)
     width, colored = max(console.NARROWEST, screen.width), console.is_colored(screen)
     texts = [render_predicted(item, predictions, stored, form, width=width, color=colored) for item in tables]
-    notes = (*cautions([gpu]), _footnote(None))
+    notes = (*cautions([gpu]), footnote(None))
     return "\n".join([*texts, *(textwrap.fill(note, width) for note in notes)]) + "\n"
 
 

@@ -38,7 +38,6 @@ def status(name: Name = None, results: Results = Path("results")) -> None:
 @app.command(rich_help_panel=ELSEWHERE)
 def cancel(name: Name = None, results: Results = Path("results")) -> None:
     """End the jobs of submitted sweeps; finished cells stay."""
-    from zobench.cli import plan_view
     from zobench.execute import jobs
     from zobench.session import submitted
 
@@ -48,7 +47,7 @@ def cancel(name: Name = None, results: Results = Path("results")) -> None:
     for submission, states in sweeps:
         if left := [state for state in states if state.state in (*jobs.ACTIVE, "unknown")]:
             submitted.cancel(submission)
-            print(f"cancelled {submission.name} {submission.id}: {plan_view.counts(left)}")
+            print(f"cancelled {submission.name} {submission.id}: {jobs.counts(left)}")
             ended += len(left)
     if not sweeps:
         print(f"no sweep was submitted into {results}")

@@ -19,7 +19,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict, remarks
-from zobench.store.query import distinct_names
+from zobench.store.query import distinct_names, shortened
 
 _NARROW = 32
 """Columns that the last column needs to stand beside the others; else it goes below them."""
@@ -123,7 +123,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
             ListColumn("step s", [_number(values.get("step_seconds")) for values in measured], right=True, kept=True),
             ListColumn("MB", [_number(values.get("device_peak_bytes"), MIB) for values in measured], right=True),
             *_accuracies(measured),
-            ListColumn("run", _short([spec.hash for spec in specs]), kept=True),
+            ListColumn("run", shortened([spec.hash for spec in specs]), kept=True),
             ListColumn("other", [_other(*pair, console.width) for pair in zip(results, labels(specs), strict=True)]),
         ],
     )  # fmt: skip
@@ -182,13 +182,6 @@ def _warned(result: Result) -> list[str]:
 
 def _number(value: float | None, unit: float = 1) -> str:
     return "" if value is None else rounded(value / unit, ".0f")
-
-
-def _short(hashes: Sequence[str]) -> list[str]:
-    """The hashes, shortened to as few digits (at least 7) as keep them different."""
-    different = len(set(hashes))
-    length = next(n for n in range(7, 13) if len({text[:n] for text in hashes}) == different)
-    return [text[:length] for text in hashes]
 
 
 def show_comparison(console: Console, comparison: Comparison, names: tuple[str, str]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,12 +13,11 @@ from zobench.cli.common import app, changed, named
 from zobench.cli.matrices import Terminal, run_matrix
 from zobench.cli.usage import KEPT, MEASURE
 from zobench.machine.device import check_devices, choose_device
-from zobench.machine.memory import total_host_bytes
 from zobench.machine.network import meet_at
 from zobench.machine.processes import leads
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Outcome, Result
-from zobench.runspec import SEQ_LEN, RunSpec, check_effect
+from zobench.runspec import check_effect
 from zobench.session.inputs import (
     check_file,
     check_folder,
@@ -135,7 +133,7 @@ def run(
     """Measure one cell in a fresh process."""
     from zobench.execute.process import check_start
     from zobench.recipes import matrix
-    from zobench.session.single import measured
+    from zobench.session.single import choices, measured
 
     given = {"model": model, "name": name, "engine": engine, "device_memory": device_memory, "task": task}
     values = changed(named(changes, **given, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
@@ -155,23 +153,12 @@ def run(
     check_start(spec, bound)
     check_devices(spec)
     if not silent:
-        _say_choices(spec, why, seq_len_given="seq_len" in values)
+        console.say(why, *choices(spec, seq_len_given="seq_len" in values))
     result = measured(spec, Terminal(), timeout=bound, disk_dir=disk_dir, silent=silent)
     if results is not None and leads():
         Store(results).save(result)
     _show(result, output)
     raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
-
-
-def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:
-    """Says what was chosen for the cell: its device (``why``), what lies in device memory, its sequence length."""
-    from zobench.cost import footprint
-
-    console.say(why, footprint.fit(spec)[1])
-    if spec.config_hash and spec.weights == "random":
-        console.say(f"weights: random, as {spec.model}'s config.json says; its own with --set weights=pretrained")
-    if not seq_len_given and spec.seq_len < SEQ_LEN:
-        console.say(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions")
 
 
 def _show(result: Result, output: str | None) -> None:
@@ -237,6 +224,7 @@ def calibrate(
     gpu: _Card = None, device: common.Device = "auto",
 ) -> None:  # fmt: skip
     """Measure what this machine's GPU or CPU reaches, and write it as a file that plan and predict take as --gpu."""
+    from zobench.cost.hardware import measured
     from zobench.execute.rates import BUSY_CORES
 
     if out.suffix != ".toml":
@@ -256,19 +244,8 @@ def calibrate(
             f"the machine must be idle to be measured, but other processes kept {others:.1f} cores busy; "
             "run it again when they are done"
         )
-    out.write_text(_described(chosen, gpu, facts.description, rates), encoding="utf-8")
+    out.write_text(measured.text_of(chosen, gpu, facts.description, rates), encoding="utf-8")
     print(f"{out}: `zobench plan --model OPT-13B --gpu {out}`")
-
-
-def _described(device: str, gpu: str | None, name: str, rates: dict[str, Any]) -> str:
-    from zobench.cost import hardware
-    from zobench.cost.hardware import measured
-    from zobench.measure.threads import available_cores
-
-    today = datetime.date.today()
-    if gpu is not None and not device.startswith("cpu"):
-        return measured.of_gpu(hardware.load(gpu), rates, today)
-    return measured.of_cpu(name, rates, available_cores(), total_host_bytes() or 0, today)
 
 
 @app.command(rich_help_panel=MEASURE)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from zobench.cli.console import columns
 from zobench.cli.listing import ListColumn, show
+from zobench.execute import jobs, slurm
 from zobench.execute.jobs import CellState, Submission
 from zobench.execute.plan import Step, within
 from zobench.machine.texts import alike, duration
@@ -111,13 +112,6 @@ STATE_STYLES = {"done": "green", "running": "bold", "queued": "", "failed": "red
 """By state; any other is a warning."""
 
 
-def _asked_for(asked: Mapping[str, Any]) -> str:
-    """``--time=60 --gres=gpu:1``: what a job asks for beyond one process on one node."""
-    plain = {"nodes": 1, "ntasks_per_node": 1}
-    rest = {key.replace("_", "-"): value for key, value in asked.items() if value != plain.get(key, False)}
-    return " ".join(f"--{key}" if value is True else f"--{key}={value}" for key, value in rest.items())
-
-
 def show_jobs(
     screen: Console, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[Mapping[str, Any]]
 ) -> None:
@@ -129,9 +123,9 @@ def show_jobs(
         words, style = ("submit", "") if spec in cells else ("done", "green")
         table.add_row(Text(names[spec.hash], style=style), Text(words, style=style))
     screen.print(table)
-    for words, count in Counter(map(_asked_for, asked)).items():
-        jobs = "1 job" if count == 1 else f"{count} jobs"
-        screen.print(Text(f"{jobs} of one cell each: {words}", style="dim"), soft_wrap=True)
+    for words, count in Counter(map(slurm.text_of, asked)).items():
+        number = "1 job" if count == 1 else f"{count} jobs"
+        screen.print(Text(f"{number} of one cell each: {words}", style="dim"), soft_wrap=True)
     screen.print(Text(f"{len(cells)} of {len(specs)} cells to submit", style="bold"))
 
 
@@ -139,25 +133,14 @@ def show_submission(screen: Console, submission: Submission, states: Sequence[Ce
     """One sweep: how many cells are in which state, then one line per cell."""
     shared, names = distinct([state.spec for state in states])
     when = datetime.datetime.fromtimestamp(submission.submitted).strftime("%Y-%m-%d %H:%M")
-    screen.print(Text(f"{submission.name} {submission.id}: {counts(states)}", style="bold"), soft_wrap=True)
+    screen.print(Text(f"{submission.name} {submission.id}: {jobs.counts(states)}", style="bold"), soft_wrap=True)
     told = f"{submission.executor}, {submission.place or 'default partition'}, since {when}"
     screen.print(Text(f"{told}; all cells: {' '.join(shared)}" if shared else told, style="dim"), soft_wrap=True)
     table = columns("cell", "job", "state", "where", "time", "why")
     for state in states:
         spent = "" if state.seconds is None else duration(state.seconds)
-        texts = (names[state.spec.hash], state.job, state_word(state), state.host, spent, state.reason)
-        table.add_row(*(Text(printable(text), style=STATE_STYLES.get(state_word(state), "yellow")) for text in texts))
+        texts = (names[state.spec.hash], state.job, state.word, state.host, spent, state.reason)
+        table.add_row(*(Text(printable(text), style=STATE_STYLES.get(state.word, "yellow")) for text in texts))
     screen.print(table)
     if any(state.state in ("lost", "failed") for state in states):
         screen.print(Text(f"what the jobs said: {submission.log}", style="dim"), soft_wrap=True)
-
-
-def state_word(state: CellState) -> str:
-    return "done" if state.state == "ok" else state.state
-
-
-def counts(states: Sequence[CellState]) -> str:
-    """``7 done, 2 running, 3 queued``."""
-    words = [state_word(state) for state in states]
-    order = ("done", "running", "queued", *words)
-    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(order) if word in words)

@@ -12,6 +12,7 @@ import typer
 from zobench.cli import completion, console
 from zobench.cli.common import Stored, app
 from zobench.cli.usage import LOOK
+from zobench.result.repeats import renewed
 from zobench.session.inputs import check_file, check_price, check_there, parse_percent
 from zobench.store import Store
 
@@ -77,7 +78,7 @@ def table_text(
     if item.is_figure:
         raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench figure {name}")
     store = Store(results)
-    shown = _with_fresh(_saying(store.runs(), said or {}), fresh or ())
+    shown = renewed(_saying(store.runs(), said or {}), fresh or ())
     screen = console.answer_console()
     console.tell_problems(store.problems if fresh is None else ())
     text = render(
@@ -103,13 +104,5 @@ def _write_parquet(name: str, results: Path, machine: str | None, said: Mapping[
     if output is None:
         raise ValueError("`--format parquet` must have a file, but --out is missing; add --out table.parquet")
     publish.check_extras("a Parquet file", ("pyarrow",))
-    shown = _with_fresh(_saying(Store(results).runs(), said), ())
+    shown = renewed(_saying(Store(results).runs(), said), ())
     artifacts.frame(name, shown, machine).to_parquet(output, index=False)
-
-
-def _with_fresh(stored: Sequence[Any], fresh: Sequence[Any]) -> list[Any]:
-    """One result for each cell, of ``stored`` runs and ``fresh`` ones, which replace those of the same round."""
-    from zobench.result.repeats import folded, number_of
-
-    own = {(run.spec.hash, number_of(run)) for result in fresh for run in result.runs}
-    return folded([*(run for run in stored if (run.spec.hash, number_of(run)) not in own), *fresh])

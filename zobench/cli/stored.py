@@ -28,11 +28,9 @@ from zobench.session.inputs import (
     parse_percent,
     parse_seconds,
 )
-from zobench.stats.significance import exceeds
 from zobench.store import Store, printable
 
 if TYPE_CHECKING:
-    from zobench.finetune.verify import Verified
     from zobench.store.compare import Comparison
 
 
@@ -232,8 +230,6 @@ def _regressed(comparison: Comparison, bound: float) -> bool:
 
 Base = Annotated[str, typer.Option("--model", metavar="PLACE", help="Its base weights, if they lie elsewhere now.")]
 Target = Annotated[str, typer.Option(metavar="PERCENT", help="An accuracy that the test set should show it exceeds.")]
-_WANTED = 0.01
-"""The probability below which a target counts as exceeded."""
 
 
 @app.command(rich_help_panel=TUNE)
@@ -257,24 +253,13 @@ def verify(
     found = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
     for line in found.lines:
         print(printable(line))
-    shown = share is None or _exceeds(found, share)
+    shown = True
+    if share is not None:
+        shown, line = found.exceeds(share)
+        print(line)
     print(f"verified: {run}")
     if not shown:
         raise typer.Exit(1)
-
-
-def _exceeds(found: Verified, target: float) -> bool:
-    """Says whether the test set shows an accuracy above ``target``, and whether it does."""
-    tests = [seen for seen in found.seen if seen.split == "test" and seen.names[0] == "accuracy"]
-    if not tests:
-        raise ValueError("`--target` needs an accuracy on a test set, but the run has none; leave --target out")
-    right = round(tests[0].accuracy * tests[0].count)
-    p = exceeds(right, tests[0].count, target)
-    told = "exceeded" if p < _WANTED else f"not shown, which needs p < {_WANTED}"
-    print(
-        f"target {target:.1%}: {right} of {tests[0].count} test examples right, one-sided binomial p = {p:.2g}: {told}"
-    )
-    return p < _WANTED
 
 
 @app.command(rich_help_panel=TUNE)
@@ -377,11 +362,8 @@ def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
     for line in merged.choices:
         print(printable(line))
     print(f"{into}: {merged.added} added, {merged.equal} there already, {len(merged.choices)} chosen between")
-    scores = list(registered.scores(Store(into).load()))
-    for score in scores:
-        print(printable(score.line))
-    if scores:
-        print(f"registered predictions: {sum(score.is_within for score in scores)} of {len(scores)} within their range")
+    for line in registered.lines(Store(into).load()):
+        print(printable(line))
     if merged.problems:
         raise typer.Exit(1)
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from zobench.cli.console import MIB, Seldom, bar_width, columns, show_warnings
 from zobench.finetune.assess import Assessed
-from zobench.finetune.cautions import trained
+from zobench.finetune.cautions import only_lost
 from zobench.finetune.progress import Evaluation, Hooks, StepReport
 from zobench.finetune.search import Trial
 from zobench.machine.texts import duration
@@ -112,7 +112,7 @@ def show_result(console: Console, result: Result) -> None:
     evaluation = result.evaluation
     numbers = ("step", *map(_words, result.scores), "loss", "majority")
     table = columns("", *numbers, numbers=numbers)
-    lost = _only_lost(result)
+    lost = only_lost(result)
     best = "dev, best after the start" if lost else "dev at its best"
     rows = (("dev at the start", "start", "dev"), (best, "best", "dev"), ("test, with the best", "test", "test"))
     for name, key, split in (row for row in rows if row[1] in evaluation):
@@ -156,18 +156,6 @@ def show_seeds(console: Console, results: Sequence[Result], means: Mapping[str, 
         ends = f"{score(name, mean.low)} to {score(name, mean.high)}"
         text = f"test {_words(name)}: {score(name, mean.value)}, mean of {len(results)} seeds, 95 % interval {ends}"
         console.print(Text(text, style="bold"))
-
-
-def _only_lost(result: Result) -> tuple[str, ...]:
-    """A warning if dev was better at the start than after any step, whose weights are kept all the same. A run that
-    diverged has a warning of its own."""
-    start, best = (result.evaluation[key]["loss"] for key in ("start", "best"))
-    if start is None or not trained(result.evaluation["curve"]) or not result.spec.lr or best < start:
-        return ()
-    return (
-        f"the loss on dev was {start:.4f} at the start and never below it after a step: this run learnt nothing; try "
-        "another lr",
-    )
 
 
 def score(name: str, value: float | None) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from zobench import models
 from zobench.cost import footprint, gpu, interval
 from zobench.cost.gpu import Prediction
 from zobench.cost.hardware import Gpu
+from zobench.machine.texts import gigabytes
 from zobench.runspec import DECLARED, METHODS, RunSpec
 from zobench.runspec.kinds import ENGINES, NOISES, WIRES
 
@@ -68,6 +70,14 @@ class Choice:
         changed = [key for key in (*CHOSEN, "wire") if getattr(self.spec, key) != getattr(other.spec, key)]
         return [_setting(key, getattr(self.spec, key)) for key in changed]
 
+    def remedy(self, target: TargetMachine) -> str:
+        """What would make room at ``target`` for what does not fit, where the host can be given more."""
+        if self.lacks != "host memory":
+            return ""
+        needed = math.ceil((self.prediction.host_bytes + SYSTEM_BYTES) / 1e9)
+        disk = "" if target.disk else "; with --disk SPEED blocks can rest on a disk"
+        return f"; it needs --host {needed}GB, {gigabytes(SYSTEM_BYTES)} of it for the system{disk}"
+
     def to_dict(self) -> dict[str, Any]:
         """All that is predicted and what it lacks, as JSON."""
         return {**prediction_dict(self.prediction), "lacks": self.lacks}
@@ -80,6 +90,18 @@ class TargetMachine:
     gpu: Gpu
     host: float
     disk: float = 0.0
+
+    @property
+    def description(self) -> str:
+        """The GPU with its memory and link, and the host."""
+        link = f"PCIe {self.gpu.pcie_generation:.0f} x{self.gpu.pcie_lanes:.0f}"
+        return f"{self.gpu.name} ({gigabytes(int(self.gpu.memory))}, {link}), {self.host_text}"
+
+    @property
+    def host_text(self) -> str:
+        """Its memory, and its disk if it has one."""
+        disk = f", a disk of {gigabytes(int(self.disk))}/s" if self.disk else ""
+        return f"{gigabytes(int(self.host))} of host memory{disk}"
 
 
 def _setting(key: str, value: Any) -> str:
@@ -107,6 +129,24 @@ def prediction_dict(prediction: Prediction) -> dict[str, Any]:
         "disk_bytes": prediction.disk_bytes, "memory_share": prediction.memory_share,
         "seconds": dict(prediction.parts), "not_counted": list(prediction.notes),
     }  # fmt: skip
+
+
+def cautions(gpus: Sequence[Gpu]) -> list[str]:
+    """A line for each GPU of which its file says why a prediction may not come true."""
+    return [f"Caution, {gpu.name}: {gpu.caution}." for gpu in gpus if gpu.caution]
+
+
+def footnote(target: TargetMachine | None) -> str:
+    """What a prediction is, and how far off it may be."""
+    where = {
+        "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU fitted to runs of its own",
+        "other": "on a GPU known by its data sheet alone",
+    }  # fmt: skip
+    about = f" {where[target.gpu.errors]}" if target else ""
+    return (
+        f"~ predicted, not measured. The range is what nine of ten of the papers' values were within{about}; zobench's "
+        "own engine has never run on such a GPU. `zobench list gpus` and docs/predictions.md say what is guessed."
+    )
 
 
 def choices(values: Mapping[str, Any], target: TargetMachine) -> list[Choice]:

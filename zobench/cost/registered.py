@@ -99,6 +99,15 @@ def scores(results: Iterable[Result], folder: Path = FOLDER) -> Iterator[Predict
                 yield _score(result, *match)
 
 
+def lines(results: Iterable[Result]) -> Iterator[str]:
+    """How what comes with zobench did for each of ``results``, then for how many; nothing where none was predicted."""
+    judged = list(scores(results))
+    yield from (score.line for score in judged)
+    if judged:
+        within = sum(score.is_within for score in judged)
+        yield f"registered predictions: {within} of {len(judged)} within their range"
+
+
 def _cell(spec: RunSpec) -> tuple[Any, ...]:
     return tuple(getattr(spec, field) for field in FIELDS if field not in _FREE)
 

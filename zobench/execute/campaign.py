@@ -112,6 +112,14 @@ class Outlook:
         """Whether nothing is left that can run here."""
         return not self.progress.left
 
+    @property
+    def purpose(self) -> str:
+        """What the part is for, and what of it this machine is too small for."""
+        if not self.unfit:
+            return self.on.part.reason
+        cells = "1 cell" if len(self.unfit) == 1 else f"{len(self.unfit)} cells"
+        return f"{self.on.part.reason}; not here: {cells}, the first {self.unfit[0].reason}"
+
 
 def outlook(
     on: PartOn, runs: Sequence[Result], rates: cost.Rates | None, room: Limits, retry: Collection[str] = ()

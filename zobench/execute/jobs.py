@@ -133,6 +133,11 @@ class CellState:
     reason: str = ""
     seconds: float | None = None
 
+    @property
+    def word(self) -> str:
+        """Its state as it is shown."""
+        return "done" if self.state == "ok" else self.state
+
 
 def new_folder(results: Path) -> Path:
     """Where a new sweep into ``results`` keeps its records; nothing is made."""
@@ -268,3 +273,10 @@ def submitit_or_remedy() -> Any:
             "submitting a sweep needs submitit, but it is not installed; pip install 'zobench[cluster]'"
         ) from None
     return submitit
+
+
+def counts(states: Sequence[CellState]) -> str:
+    """``7 done, 2 running, 3 queued``."""
+    words = [state.word for state in states]
+    order = ("done", "running", "queued", *words)
+    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(order) if word in words)

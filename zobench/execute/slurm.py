@@ -205,3 +205,10 @@ def _ask(command: Sequence[str]) -> str:
     if done.returncode != 0:
         raise OSError(f"{command[0]} failed: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
     return done.stdout
+
+
+def text_of(asked: Mapping[str, Any]) -> str:
+    """``--time=60 --gres=gpu:1``: what a job asks for beyond one process on one node."""
+    plain = {"nodes": 1, "ntasks_per_node": 1}
+    rest = {key.replace("_", "-"): value for key, value in asked.items() if value != plain.get(key, False)}
+    return " ".join(f"--{key}" if value is True else f"--{key}={value}" for key, value in rest.items())

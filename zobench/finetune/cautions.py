@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from zobench import models
+from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec, scheme_of
 from zobench.runspec.kinds import WIRES, UpdateSize
 
@@ -33,6 +34,18 @@ def diverged(spec: RunSpec, curve: Sequence[Sequence[float | None]]) -> list[str
         return []
     kept = "the best weights are those of an earlier step" if trained(curve) else "its weights are good for nothing"
     return [f"diverged: the loss on dev was not finite after step {gone[0]:g}; {kept}; try an lr below {spec.lr:g}"]
+
+
+def only_lost(result: Result) -> tuple[str, ...]:
+    """A warning if dev was better at the start than after any step, whose weights are kept all the same. A run that
+    diverged has a warning of its own."""
+    start, best = (result.evaluation[key]["loss"] for key in ("start", "best"))
+    if start is None or not trained(result.evaluation["curve"]) or not result.spec.lr or best < start:
+        return ()
+    return (
+        f"the loss on dev was {start:.4f} at the start and never below it after a step: this run learnt nothing; try "
+        "another lr",
+    )
 
 
 def trained(curve: Sequence[Sequence[float | None]]) -> bool:

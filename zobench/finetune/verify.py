@@ -33,10 +33,13 @@ from zobench.models import tokenizers
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import NOISES
+from zobench.stats import significance
 from zobench.store import reading
 from zobench.store.files import JOURNAL as ENDING
 from zobench.version import __version__
 
+WANTED = 0.01
+"""The probability below which a target counts as exceeded."""
 LOSS_TOLERANCE = 1e-3
 """By how much of itself a loss may differ: another processor rounds a forward pass otherwise."""
 
@@ -65,6 +68,18 @@ class Verified:
             )
         machine = facts.description or "a machine that is not told"
         return [*lines, f"its steps up to there took {self.seconds:.1f} s on {machine}, by the journal"]
+
+    def exceeds(self, target: float) -> tuple[bool, str]:
+        """Whether the test set shows an accuracy above ``target``, a share, and a line that says so. Raises
+        ``ValueError`` for a run without such an accuracy."""
+        tests = [seen for seen in self.seen if seen.split == "test" and seen.names[0] == "accuracy"]
+        if not tests:
+            raise ValueError("`--target` needs an accuracy on a test set, but the run has none; leave --target out")
+        count, right = tests[0].count, round(tests[0].accuracy * tests[0].count)
+        p = significance.exceeds(right, count, target)
+        verdict = "exceeded" if p < WANTED else f"not shown, which needs p < {WANTED}"
+        score = f"{right} of {count} test examples right, one-sided binomial p = {p:.2g}"
+        return p < WANTED, f"target {target:.1%}: {score}: {verdict}"
 
 
 def verify(

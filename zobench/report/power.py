@@ -73,6 +73,13 @@ def _of_differences(sets: Sequence[Sequence[Sequence[Result]]], key: str) -> flo
     return math.sqrt(2 * squares / freedom)
 
 
+def lines(contests: Iterable[Contest], results: Sequence[Result]) -> list[str]:
+    """What each of ``contests`` can show, one line for each model and task."""
+    by_cell = {contest.cells[0]: contest for contest in contests}
+    by_model = {f"{spec.model}, {spec.task_name}": contest for spec, contest in by_cell.items()}
+    return [f"{which}: {of_contest(contest, results)}" for which, contest in by_model.items()]
+
+
 def of_contest(contest: Contest, results: Iterable[Result]) -> str:
     """What the protocol of ``contest`` can show, from the spread of seeds in ``results`` and in the published runs."""
     spec, published = contest.cells[0], Store(recipes.folder("published"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from zobench.result.record import Result
@@ -32,6 +32,12 @@ def _merged(runs: list[Result]) -> Result:
         return ordered[0]
     warnings = dict.fromkeys(text for run in good for text in run.warnings)
     return replace(good[0], repeats=tuple(good), warnings=list(warnings))
+
+
+def renewed(stored: Iterable[Result], fresh: Sequence[Result]) -> list[Result]:
+    """One result for each cell, of ``stored`` runs and ``fresh`` ones, which replace those of the same round."""
+    taken = {(run.spec.hash, number_of(run)) for result in fresh for run in result.runs}
+    return folded([*(run for run in stored if (run.spec.hash, number_of(run)) not in taken), *fresh])
 
 
 def pairs(first: Result, second: Result) -> list[tuple[Result, Result]]:

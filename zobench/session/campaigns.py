@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from zobench import recipes
 from zobench.cost.budget import price
 from zobench.execute import campaign as campaigns
 from zobench.execute import plan, together
@@ -21,7 +22,7 @@ from zobench.machine.texts import duration
 from zobench.measure.observe import DISTURBING_CORES
 from zobench.measure.readers import DeviceReader
 from zobench.measure.threads import Neighbours
-from zobench.recipes.campaign import Campaign, PartOn
+from zobench.recipes.campaign import Campaign, PartOn, load
 from zobench.result import Result
 from zobench.runspec import suggestion
 from zobench.session.inputs import parse_outcomes, parse_seconds
@@ -89,6 +90,19 @@ def lasting_disturbance(device: str, seconds: float = WATCH_SECONDS, tries: int 
         if not (why := disturbance(device, seconds)):
             break
     return why
+
+
+def state(name: str, runs: Sequence[Result]) -> tuple[str, str, str]:
+    """(parts done, runs done, title) of a campaign; of one that cannot be read, why."""
+    try:
+        campaign = load(recipes.find("campaigns", name))
+        device = "cuda:0" if campaign.device == "cuda" else campaign.device
+        progresses = [campaigns.part_progress(on, runs) for on in campaign.on(device, price) if not on.part.more]
+    except ValueError as error:  # one bad file of the user's must not hide the others
+        return "", "", f"cannot be read: {error}"
+    done, wanted = sum(progress.done for progress in progresses), sum(len(progress.wanted) for progress in progresses)
+    finished = sum(not progress.left for progress in progresses)
+    return f"{finished} of {len(progresses)}", f"{done} of {wanted}", campaign.title
 
 
 class CampaignRun:

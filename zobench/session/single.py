@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 from zobench import cost
-from zobench.cost import Estimate, interval
+from zobench.cost import Estimate, footprint, interval
 from zobench.execute import plan, process
 from zobench.execute.outcome import failed
 from zobench.execute.rates import calibration
@@ -15,12 +16,21 @@ from zobench.machine.texts import duration
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.models import cache
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
+from zobench.runspec import SEQ_LEN, RunSpec
 from zobench.session.monitor import Monitor
 
 _LONG = {"cpu": 1e13, "cuda": 1e15}
 """Operations that may take a minute: then it is worth the seconds in which the machine's rates are measured, once."""
 _MINUTE = 60.0
+
+
+def choices(spec: RunSpec, *, seq_len_given: bool) -> Iterator[str]:
+    """What was chosen for the cell: what lies in device memory, its weights, its sequence length."""
+    yield footprint.fit(spec)[1]
+    if spec.config_hash and spec.weights == "random":
+        yield f"weights: random, as {spec.model}'s config.json says; its own with --set weights=pretrained"
+    if not seq_len_given and spec.seq_len < SEQ_LEN:
+        yield f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions"
 
 
 def measured(

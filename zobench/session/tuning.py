@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +20,12 @@ from zobench.machine.device import choose_device
 from zobench.machine.processes import leads
 from zobench.machine.texts import gigabytes
 from zobench.recipes import matrix
+from zobench.result import Result
 from zobench.runspec import RunSpec, check_effect
 from zobench.runspec.registries import scheme_of
 from zobench.session.inputs import check_folder, check_out, check_results
+from zobench.stats.significance import Difference
+from zobench.store import without_place
 
 
 def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
@@ -93,6 +97,24 @@ def run_folder(out: Path | None, spec: RunSpec, data_dir: Path | None, results: 
     if leads():
         check_fits({folder: spec})
     return folder
+
+
+def seeds_of(values: Mapping[str, Any], count: int | None) -> Sequence[int]:
+    """The seeds of ``count`` runs, from that in ``values`` on; of a command without ``--seeds`` one."""
+    first = int(values.get("seed", 0))
+    if count is not None and count < 2:
+        raise ValueError(f"`--seeds >= 2` must hold, but got {count}; leave it out for one run")
+    return range(first, first + (count or 1))
+
+
+def seeds_dict(results: Sequence[Result], means: Mapping[str, Difference]) -> dict[str, Any]:
+    """Runs that differ in their seed alone, and the mean of each score with its 95 % interval, as JSON."""
+    scores = {
+        name: {"mean": mean.value, "interval": [x if math.isfinite(x) else None for x in (mean.low, mean.high)]}
+        for name, mean in means.items()
+    }
+    runs = [without_place(result).to_dict() for result in results]
+    return {"seeds": [result.spec.seed for result in results], **scores, "runs": runs}
 
 
 def as_ranks(

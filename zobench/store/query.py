@@ -153,3 +153,10 @@ def _has(result: Result, key: str) -> tuple[Any, ...]:
     if key == "model":
         return (result.spec.model.casefold(),)
     return (str(result.outcome),) if key == "outcome" else (result.spec.value(key),)
+
+
+def shortened(hashes: Sequence[str]) -> list[str]:
+    """The hashes, shortened to as few digits (at least 7) as keep them different."""
+    different = len(set(hashes))
+    length = next(n for n in range(7, 13) if len({text[:n] for text in hashes}) == different)
+    return [text[:length] for text in hashes]

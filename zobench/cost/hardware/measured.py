@@ -7,12 +7,22 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from zobench.cost.hardware import LANE_BYTES, PEAKS, SHARES, Gpu
+from zobench.cost.hardware import LANE_BYTES, PEAKS, SHARES, Gpu, load
+from zobench.machine.memory import total_host_bytes
+from zobench.measure.threads import available_cores
 
 GENERATION, LANES = 4, 16
 """A CPU's "link" is a copy in its memory; it is told as a share of this."""
 MOST = 1.2
 """Times its data sheet that no rate can be: then the sheet is another card's."""
+
+
+def text_of(device: str, sheet: str | None, name: str, rates: Mapping[str, Any]) -> str:
+    """The text of a file of today: of a GPU with the data ``sheet``, or of this CPU, which is called ``name``."""
+    today = datetime.date.today()
+    if sheet is not None and not device.startswith("cpu"):
+        return of_gpu(load(sheet), rates, today)
+    return of_cpu(name, rates, available_cores(), total_host_bytes() or 0, today)
 
 
 def of_gpu(sheet: Gpu, rates: Mapping[str, Any], day: datetime.date) -> str:
