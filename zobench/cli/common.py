@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -13,6 +15,8 @@ from zobench.cli import completion
 from zobench.cli.console import quieten
 from zobench.cli.usage import CELL, KEPT, LONG, PLACE, SLURM, Group
 from zobench.runspec import FIELDS, check_key, parse_value, suggestion
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 app = typer.Typer(
     name="zobench",
@@ -141,3 +145,17 @@ def value_of(key: str, text: str) -> Any:
         near = f"{hint} " if hint.endswith("?") else ""  # not the names of all fields
         raise ValueError(f"unknown key {key!r}; {near}see {FIELDS_ARE_LISTED}") from None
     return parse_value(key, text)
+
+
+def with_options_of(command: Callable[..., None], *, without: Collection[str]) -> Callable[[Command], Command]:
+    """Makes a function whose last parameter is ``**options`` take those of ``command`` there, but for ``without``."""
+    shared = [
+        each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name not in without
+    ]
+
+    def decorated(function: Command) -> Command:
+        *parameters, _ = inspect.signature(function, eval_str=True).parameters.values()
+        function.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
+        return function
+
+    return decorated

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -93,30 +93,10 @@ def sweep(
 
 
 @app.command(rich_help_panel=MEASURE)
-def ablate(
-    model: common.Model = None, name: common.Name = None,
-    seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
-    changes: common.Changes = None, device: common.Device = "auto", results: common.Results = Path("results"),
-    budget: common.Budget = None,
-    timeout: common.Timeout = None, retry: common.Retry = "failed,contaminated", disk_dir: common.DiskDir = None,
-    dry_run: common.DryRun = False,
-    device_memory: common.DeviceMemory = None, executor: common.Executor = "here", jobs: common.Jobs = None,
-    partition: common.Partition = None,
-    gres: common.Gres = None, time: common.Time = None, slurm: common.Slurm = None,
-    repeats: common.Repeats = None, until: common.Until = None, interleave: common.Interleave = None,
-    turns: common.Turns = False,
-    detect_warm_up: common.DetectWarmUp = False, price: common.Price = None, verbose: common.Verbose = False,
-    quiet: common.Quiet = False,
-) -> None:  # fmt: skip
+@common.with_options_of(sweep, without=("name", "rendezvous", "task"))
+def ablate(model: common.Model = None, name: common.Name = None, **options: Any) -> None:
     """Sweep the matrix `ablation`: ZO2 less one mechanism each, of the matrix's models or of one."""
-    sweep(
-        "ablation", changes=named(changes, model=model, name=name), seq_len=seq_len, dtype=dtype,
-        batch_size=batch_size, device=device, results=results, budget=budget,
-        timeout=timeout, retry=retry, disk_dir=disk_dir, dry_run=dry_run, device_memory=device_memory,
-        executor=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=slurm, repeats=repeats,
-        until=until, interleave=interleave, turns=turns, detect_warm_up=detect_warm_up, price=price, verbose=verbose,
-        quiet=quiet,
-    )  # fmt: skip
+    sweep("ablation", changes=named(options.pop("changes"), model=model, name=name), **options)
 
 
 @app.command(rich_help_panel=MEASURE)
