@@ -72,7 +72,8 @@ def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None
     if "step_seconds" not in rows[0]:
         return rows[0]
     columns = zip(*(row["step_seconds"] for row in rows), strict=True)
-    return {**rows[0], "step_seconds": [_longest(column) for column in columns]}
+    known = [[seconds for seconds in column if seconds is not None] for column in columns]
+    return {**rows[0], "step_seconds": [max(column, default=None) for column in known]}
 
 
 def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
@@ -112,8 +113,3 @@ def _rows(by_rank: Mapping[int, Result]) -> list[dict[str, Any]]:
          **{name: result.memory[name] for name in _TOLD_BY_RANK if result.memory.get(name) is not None}}
         for rank, result in sorted(by_rank.items())
     ]  # fmt: skip
-
-
-def _longest(column: Sequence[float | None]) -> float | None:
-    known = [value for value in column if value is not None]
-    return max(known, default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 
@@ -74,8 +75,7 @@ def free_disk_bytes(path: str | os.PathLike[str]) -> int:
     folder = os.path.abspath(path)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
-    facts = os.statvfs(folder)
-    return facts.f_bavail * facts.f_frsize
+    return shutil.disk_usage(folder).free
 
 
 def is_in_memory(path: str | os.PathLike[str]) -> bool:
@@ -114,16 +114,15 @@ def _cgroups(root: str) -> Iterator[tuple[int, int]]:
             prefix = "total_"
         else:
             continue
-        for folder in _upwards(path):  # a limit on any level binds; levels a container cannot see have no files
+        names = [name for name in path.split("/") if name and name != ".."]
+        for depth in range(
+            len(names), -1, -1
+        ):  # a limit on any level binds; those a container cannot see have no files
+            folder = "".join(f"/{name}" for name in names[:depth])
             limit = _number(_read(f"{root}{base}{folder}/{limit_name}"))
             used = _number(_read(f"{root}{base}{folder}/{use_name}"))
             if limit is not None and used is not None and limit < NO_LIMIT:
                 yield limit, used - _file_cache(_read(f"{root}{base}{folder}/memory.stat"), prefix)
-
-
-def _upwards(path: str) -> list[str]:
-    names = [name for name in path.split("/") if name and name != ".."]
-    return ["".join(f"/{name}" for name in names[:depth]) for depth in range(len(names), -1, -1)]
 
 
 def _file_cache(stat: bytes, prefix: str) -> int:

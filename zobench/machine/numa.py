@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -15,8 +14,12 @@ def cpus_near(device: str, root: str = "") -> frozenset[int] | None:
     That is: another kind of device, a machine of one node, a system that does not say, a node whose CPUs are all
     forbidden here. ``root`` replaces / in tests.
     """
-    address = _bus_address(device)
-    if address is None or _nodes(root) < 2 or not hasattr(os, "sched_getaffinity"):
+    nodes = list(Path(f"{root}/sys/devices/system/node").glob("node[0-9]*"))
+    if not device.startswith("cuda") or len(nodes) < 2 or not hasattr(os, "sched_getaffinity"):
+        return None
+    from zobench.machine.accelerator import Accelerator
+
+    if (address := Accelerator(device).bus_address()) is None:  # torch does not tell
         return None
     node = _read(f"{root}/sys/bus/pci/devices/{address}/numa_node")
     if not node.isdigit():  # "-1": the firmware does not say
@@ -33,23 +36,6 @@ def stay_near(cpus: Collection[int] | None) -> None:
     if cpus:
         with contextlib.suppress(OSError):  # only the place of the pages, and so some speed, is lost
             os.sched_setaffinity(0, cpus)
-
-
-def _bus_address(device: str) -> str | None:
-    """Where a CUDA device is on the PCI bus, as /sys spells it; None for other devices and before torch told it."""
-    if not device.startswith("cuda"):
-        return None
-    from zobench.machine.accelerator import Accelerator
-
-    return Accelerator(device).bus_address()
-
-
-def _nodes(root: str) -> int:
-    try:
-        names = os.listdir(f"{root}/sys/devices/system/node")
-    except OSError:
-        return 0
-    return sum(re.fullmatch(r"node\d+", name) is not None for name in names)
 
 
 def _read(path: str) -> str:

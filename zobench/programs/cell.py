@@ -153,7 +153,8 @@ def _measure(
             recording.warnings += _disk_warnings(engine)
         recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
         recording.memory["pinned_bytes"] = engine.bytes_at_rest if tier.is_pinned else 0
-        work = zip(fed, _rates(spec), strict=False)
+        total = spec.warmup + spec.steps
+        work = zip(fed, (methods.learning_rate(spec, step, total) for step in range(total)), strict=False)
         watch = None if world is None else world.traffic
         recording.warmup = _steps(engine, method, work, spec.warmup, recording, turn)
         survival = Survival(local(engine)) if spec.survival else None
@@ -180,11 +181,6 @@ def _measure(
                 )
             engine.drain()
             recording.parts |= _parts(local_engine, lambda: method.step(engine, next(fed)), spec.device)
-
-
-def _rates(spec: RunSpec) -> Iterator[float]:
-    total = spec.warmup + spec.steps
-    return (methods.learning_rate(spec, step, total) for step in range(total))
 
 
 def _steps(

@@ -67,7 +67,10 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
     label = next(iter([*named, *repeated]), None)
     texts.pop(label or "", None)
     if label is None or not texts:
-        gaps = {name: _first_gap(values) for name, values in columns.items()}
+        gaps = {  # the number from 1 of the first row that has no value; 0 where all have one
+            name: next((number for number, value in enumerate(values, 1) if value in ("", None)), 0)
+            for name, values in columns.items()
+        }
         parts = ", ".join(f"{name} (empty in row {gap})" if gap else name for name, gap in gaps.items())
         raise ValueError(
             f"{data} must have a column of text and one of 2 to {MOST} labels, but has {parts}; write its task file by "
@@ -88,11 +91,6 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
         "# A word for each label, which the model chooses by: best one that a text would go on with, such as great.\n"
         f"[labels]\ncolumn = {_quoted(label)}\nwords = {{ {words} }}\n"
     )
-
-
-def _first_gap(values: Sequence[Any]) -> int:
-    """The number from 1 of the first row that has no value; 0 where all have one."""
-    return next((number for number, value in enumerate(values, 1) if value in ("", None)), 0)
 
 
 def _labels(values: Sequence[Any]) -> list[str]:

@@ -67,7 +67,10 @@ def read(folder: Path, data: Mapping[str, Any]) -> Sets:
 
     Raises ``ValueError`` for what cannot be read, and ``ImportError`` where that needs ``datasets``.
     """
-    sources = _hub_splits(data) if "hub" in data else _files(data)
+    sources = _files(data)
+    if "hub" in data:
+        sources = {role: data[role] for role in PARTS if role in data}
+        sources = sources or ({"train": "train"} if "split" in data else {"train": "train", "test": "test"})
     whole = {}
     digest = hashlib.sha256()
     for role, name in sources.items():
@@ -119,11 +122,6 @@ def _files(data: Mapping[str, Any]) -> dict[str, str]:
     """The file of each set, by the set's name in the section."""
     roles = {"train": data["path"]} if "path" in data else {role: data[role] for role in PARTS if role in data}
     return {} if "hub" in data else roles
-
-
-def _hub_splits(data: Mapping[str, Any]) -> dict[str, str]:
-    named = {role: data[role] for role in PARTS if role in data}
-    return named or ({"train": "train"} if "split" in data else {"train": "train", "test": "test"})
 
 
 def _from_file(path: Path, key: str, named: str) -> Iterator[tuple[str, Row]]:
