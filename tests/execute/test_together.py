@@ -17,8 +17,9 @@ import pytest
 
 from tests.support.processes import gone
 from tests.support.stores import MACHINE
+from zobench import programs
 from zobench.cost import Estimate
-from zobench.execute import process, sweep, together
+from zobench.execute import sweep, together
 from zobench.execute.plan import HOST_RESERVE, Step
 from zobench.execute.sweep import PROCESS_BYTES
 from zobench.execute.together import run_together
@@ -150,9 +151,10 @@ def test_whoever_gives_turns_may_be_gone() -> None:
 
 
 @pytest.mark.slow
-def test_cells_in_turns_take_the_very_steps_that_they_take_alone() -> None:
+def test_cells_in_turns_take_the_very_steps_that_they_take_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as this process has
     specs = [SPEC, SPEC.replace(engine="offload", tier="disk", writeback_every="inf", noise="counter")]
-    alone = [process.run_in_process(spec) for spec in specs]
+    alone = [programs.run(spec) for spec in specs]
     beside = run_together(specs, order=random.Random(1), slowdowns=[0.0, 0.5])
     assert [one.outcome for one in beside] == [Outcome.OK, Outcome.OK]
     assert [one.samples["loss"] for one in beside] == [one.samples["loss"] for one in alone]

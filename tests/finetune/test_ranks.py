@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from zobench import programs
 from zobench.execute.process import run_in_process
 from zobench.finetune.run import sealed
 from zobench.result import Outcome, Result
@@ -81,12 +82,13 @@ def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that
     spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as this process has
     (tmp_path / "disk").mkdir()
     wanted = spec(gpus=2, parallel="pertp", exact=True, steps=20, eval_every=5)
     cell = run_in_process(wanted, disk_dir=tmp_path / "disk", journal=tmp_path / "journal")
     assert cell.outcome is Outcome.OK, cell.reason
     assert sealed(tmp_path / "journal") == cell.environment.journal_sha256
-    alone = run_in_process(wanted.alone())
+    alone = programs.run(wanted.alone())
     assert (cell.evaluation, cell.samples["loss"]) == (alone.evaluation, alone.samples["loss"])
     assert len(cell.environment.ranks) == 2
     assert list((tmp_path / "disk").iterdir()) == []
