@@ -29,12 +29,10 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=TUNE)
 def finetune(
     model: common.Model = None, name: common.Name = None, task: common.Task = None, method: common.Method = None,
-    scheme: common.Scheme = None,
-    steps: common.Steps = None, seq_len: common.SeqLen = None, dtype: common.Dtype = None,
-    batch_size: common.BatchSize = None,
-    data_dir: common.DataDir = None, weights_path: common.WeightsPath = None, changes: common.Changes = None,
-    out: common.RunFolder = None, results: common.Results = Path("results"), device: common.Device = "auto",
-    output: common.Json = None,
+    scheme: common.Scheme = None, steps: common.Steps = None, seq_len: common.SeqLen = None, dtype: common.Dtype = None,
+    batch_size: common.BatchSize = None, data_dir: common.DataDir = None, weights_path: common.WeightsPath = None,
+    changes: common.Changes = None, out: common.RunFolder = None, results: common.Results = Path("results"),
+    device: common.Device = "auto", output: common.Json = None,
     resume: Annotated[bool, typer.Option("--resume", help="Only go on with the run in the folder.")] = False,
     seeds: Annotated[
         int | None, typer.Option(metavar="N", help="N runs, with the seeds from --set seed (0) on; their mean.")
@@ -49,8 +47,7 @@ def finetune(
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     options = named(changes, **given)
-    values = changed(options)
-    check_tuned(values)
+    check_tuned(values := changed(options))
     from zobench.cli.tuning_view import TuningBar
     from zobench.finetune import usual_data_dir
     from zobench.finetune.cautions import trained
