@@ -65,6 +65,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "cone in place": {"method": "conmezo", "definition": "as-shipped", "dtype": "bf16"},
     "packed": {"packed": True, "attention": "fast", "noise": "counter", "law": "rademacher"},
     "packed micro": {"packed": True, "accumulate": 2, "engine": "offload"},
+    "forward micro": {"method": "forward-grad", "accumulate": 2},
+    "prefix micro": {"scheme": "prefix", "accumulate": 2, "engine": "offload"},
     "packed linears": {
         "packed": True,
         "accumulate": 2,

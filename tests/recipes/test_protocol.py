@@ -155,6 +155,14 @@ def test_a_neighbour_that_ran_out_of_memory_leaves_an_edge(tmp_path: Path) -> No
     assert (state.waiting, state.best.lr, [one.lr for one in state.beyond]) == ((), 3e-3, [beyond.lr])
 
 
+def test_a_neighbour_that_the_budget_does_not_buy_leaves_an_edge(tmp_path: Path) -> None:
+    text = PROTOCOL.replace('queries = 4\nlr = ["x1", "x3"]', "queries = [8, 16]")
+    text = text.replace("forwards = 140", "forwards = 60")
+    found = load(tmp_path, text)
+    state = found.search("Four queries", {run.spec.hash: run for run in tuned(found, lambda spec: 1 / spec.queries)})
+    assert (state.best.queries, [spec.queries for spec in state.beyond]) == (16, [32])  # 64 forwards a step
+
+
 def test_two_axes_go_on_where_a_first_neighbour_wins_and_end_where_the_method_would_be_another(tmp_path: Path) -> None:
     sparse = 'method = "sparse-mezo"\nnoise = "counter"\nlr = [1e-2, 3e-2]\nsparsity = [0.5, 0.75]'
     text = PROTOCOL.replace('method = "fo-sgd"\nlr = ["x10", "x100"]', sparse)

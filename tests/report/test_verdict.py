@@ -22,20 +22,23 @@ from zobench.report.table import Claim, Table
 from zobench.report.verdict import JudgedArtifact, Standing
 
 
-def ratio(low: float, high: float, *, deviates: bool = False) -> Ratio:
-    return Ratio(header="OPT-1.3B", value=(low + high) / 2, low=low, high=high, deviates=deviates)
+def ratio(low: float, high: float, *, header: str = "OPT-1.3B", deviates: bool = False) -> Ratio:
+    return Ratio(header=header, value=(low + high) / 2, low=low, high=high, deviates=deviates)
 
 
 IN, OUT, ACROSS = ratio(0.4, 0.5), ratio(1.2, 1.3), ratio(0.9, 1.1)
+LARGER = ratio(0.4, 0.5, header="OPT-2.7B")
 
 
 @pytest.mark.parametrize(
     ("same", "other", "paper", "standing"),
     [
-        ([IN, IN], [], IN, Standing.REPRODUCED),
+        ([IN, LARGER], [], IN, Standing.REPRODUCED),
+        ([IN, LARGER] * 2, [], IN, Standing.REPRODUCED),  # on two machines
         ([IN], [], IN, Standing.SHAPE),  # of two rows
+        ([IN, IN], [], IN, Standing.SHAPE),  # on two machines
         ([], [IN], IN, Standing.SHAPE),
-        ([IN, IN], [OUT], IN, Standing.REPRODUCED),  # another size falls short: the paper did not speak of it
+        ([IN, LARGER], [OUT], IN, Standing.REPRODUCED),  # another size falls short: the paper did not speak of it
         ([], [OUT], IN, Standing.UNSHOWN),
         ([IN], [OUT], IN, Standing.UNSHOWN),
         ([], [], IN, Standing.UNSHOWN),

@@ -457,7 +457,10 @@ class Engine:
         self.journal[:], self.passes = journal, len(records)
 
     def _retrace(self, unit: Unit, records: Sequence[PassRecord]) -> None:
-        """Takes a unit that is on the device through these passes; the journal grows as it did."""
+        """Takes a unit that is on the device through these passes; the journal grows as it did. A unit that was read
+        before a step's updates were committed gets them first, as the run gave them to it when they were."""
+        if self.at_once and unit.trained and unit.applied < len(self.journal):
+            self.arithmetic.settle(unit)
         for record in records:
             self.arithmetic.retrace(unit, record.points)
             self.journal.extend(record.entries)

@@ -168,7 +168,7 @@ def _in_order(
         if step.action == "run" and step.estimate is not None and step.estimate.seconds > end - time.monotonic():
             late.append((place, step))
         else:
-            hopeless = hopeless and step.action == "skip"
+            hopeless = hopeless and step.action != "run"
             yield place, step, end - time.monotonic(), ""
     for place, step in ((place, now(step)) for place, step in late):
         assert step.estimate is not None

@@ -34,8 +34,8 @@ class ForwardGrad(ZOSGD):
         return sum(loss for loss, _ in pairs) / len(pairs), tuple(jvp for _, jvp in pairs)
 
     def _moments(self, taken: Taken) -> list[PassRecord]:
-        """A pass for each direction; none of them moves the weights."""
-        return [*[PassRecord()] * (len(taken.directions) - 1), PassRecord(entries=taken.entries)]
+        """A pass for each direction and micro-batch; none of them moves the weights."""
+        return [*[PassRecord()] * (taken.passes - 1), PassRecord(entries=taken.entries)]
 
 
 KIND = MethodKind(

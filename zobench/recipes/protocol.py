@@ -119,6 +119,13 @@ class Protocol:
         beyond = tuple(_untried(whole, best, contender.axes))
         return Search(points=tuple(points), waiting=(), best=best, beyond=beyond)
 
+    def untried(self, contender: Contender, search: Search, price: Price | None) -> list[RunSpec]:
+        """The neighbours of the best point that can still be run: the budget, at ``price``, buys a step of them, and
+        they are not among the points whose runs ended for lack of memory or time. Without a price any can be paid."""
+        seen = {tuple(point.value(key) for key in contender.axes) for point in search.points}
+        new = [spec for spec in search.beyond if tuple(spec.value(key) for key in contender.axes) not in seen]
+        return new if price is None else [spec for point in new if (spec := _afforded(self, point, price))]
+
 
 def _untried(points: Sequence[RunSpec], best: RunSpec, axes: Sequence[str]) -> list[RunSpec]:
     """The neighbours of ``best`` that are not among ``points``: on both sides of each of ``axes``, the others as they
@@ -206,9 +213,7 @@ class Contest:
         points, most = list(self.tuning[header]), self.protocol.points + self.protocol.extra
         while True:
             state = self.protocol.search(contender, points, results)
-            room = most - len(points)
-            beyond = [_bought(self.protocol, header, point, self.price) for point in state.beyond]
-            added = [point for point in beyond if point not in points][:room]
+            added = self.protocol.untried(contender, state, self.price)[: most - len(points)]
             if not added:
                 return state
             points += added
@@ -387,15 +392,21 @@ def _resolved(point: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, 
     return values
 
 
-def _bought(protocol: Protocol, header: str, spec: RunSpec, price: Price) -> RunSpec:
+def _afforded(protocol: Protocol, spec: RunSpec, price: Price) -> RunSpec | None:
+    """``spec`` with the steps that the budget buys; None if it buys none."""
     steps = protocol.steps(spec, price)
-    if not steps:
+    return spec.replace(steps=steps, eval_every=math.ceil(steps / protocol.evaluations)) if steps else None
+
+
+def _bought(protocol: Protocol, header: str, spec: RunSpec, price: Price) -> RunSpec:
+    new = _afforded(protocol, spec, price)
+    if new is None:
         step, evaluation = price(protocol.unit, spec)
         raise ValueError(
             f"a budget must buy a step, but {protocol.amount:g} {protocol.unit} buy none of {header}, which costs "
             f"{step:.3g} a step and {evaluation:.3g} for each of {protocol.evaluations + 1} evaluations; raise it"
         )
-    return spec.replace(steps=steps, eval_every=math.ceil(steps / protocol.evaluations))
+    return new
 
 
 def _listed(values: Any) -> list[Any]:

@@ -50,13 +50,18 @@ class CheckedClaim:
         return verdict(self.claim, self.ratios)
 
     @property
+    def covered(self) -> int:
+        """In how many rows (or columns) there is a ratio, on one machine or on several."""
+        return len({ratio.header for ratio in self.ratios})
+
+    @property
     def range_text(self) -> str:
         """``0.97 to 1.01 in 5 of 7``: the least and the most of the ratios, and in how many rows (or columns)."""
         if not self.ratios:
             return ""
         values = [ratio.value for ratio in self.ratios]
         low, high = f"{min(values):.3g}", f"{max(values):.3g}"
-        count = f" in {len(values)} of {self.expected}" if self.expected > 1 else ""
+        count = f" in {self.covered} of {self.expected}" if self.expected > 1 else ""
         return (low if low == high else f"{low} to {high}") + count
 
     @property

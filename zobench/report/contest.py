@@ -288,13 +288,16 @@ def _standing(table: ContestTable, contender: Contender, results: Sequence[Resul
     protocol, most = table.protocol, table.protocol.points + table.protocol.extra
     first = protocol.tuning_seeds[0]
     done = {run.spec.hash: run for run in results if run.spec.test_size == 0 and is_done(run)}
+    ok = [run for run in results if run.outcome is Outcome.OK and "test" in run.evaluation]
+    finals = {run.spec.replace(seed=first, test_size=0).hash for run in ok}
     points = {run.spec.replace(seed=first).hash: run.spec.replace(seed=first) for run in done.values()}
-    search = protocol.search(contender, list(points.values()), done)
+    # of points that are equally good the sweep took the first of the grid, which has final runs
+    search = protocol.search(contender, sorted(points.values(), key=lambda spec: spec.hash not in finals), done)
+    price = (lambda unit, spec: budget.price(unit, sized(spec))) if protocol.unit in budget.PRICES else None
+    is_ended = len(points) >= most or not protocol.untried(contender, search, price)
     runs = []
-    if search.best and len(points) >= (most if search.beyond else protocol.points):
-        best = search.best.replace(seed=0).hash
-        ok = [run for run in results if run.outcome is Outcome.OK and "test" in run.evaluation]
-        runs = [run for run in ok if run.spec.replace(seed=0, test_size=0).hash == best]
+    if search.best and len(points) >= protocol.points and is_ended:
+        runs = [run for run in ok if run.spec.replace(seed=first, test_size=0).hash == search.best.hash]
     return Standing(
         contender=contender, most=most, target=table.target, search=search,
         tuned=tuple(sorted(done.values(), key=lambda run: (run.rank_on_dev, run.spec.hash))),

@@ -142,7 +142,7 @@ def _claims_of(table: Table, grids: Sequence[tuple[str | None, Grid]]) -> list[J
 def judge(paper: CheckedClaim, same: Sequence[Ratio], other: Sequence[Ratio], predicted: CheckedClaim) -> JudgedClaim:
     """What a claim comes to, held against the ``paper``'s values, against ratios measured under the ``same`` conditions
     and under ``other`` ones. What fails only under others contradicts nothing."""
-    on_machine, elsewhere = _checked(paper, same, paper.expected), _checked(paper, other, len(other))
+    on_machine, elsewhere = _checked(paper, same, paper.expected), _checked(paper, other)
     parts = [f"measured: {on_machine.evidence}"] if same else []
     parts += [f"measured under other conditions: {elsewhere.evidence}"] if other else []
     measured, text = "; ".join(parts) or "not measured", paper.claim.text
@@ -151,7 +151,7 @@ def judge(paper: CheckedClaim, same: Sequence[Ratio], other: Sequence[Ratio], pr
         return JudgedClaim(text=text, standing=Standing.CONTRADICTED, evidence=evidence)
     if on_machine.verdict == claims.FAILS:
         return JudgedClaim(text=text, standing=Standing.CONTRADICTED, evidence=measured)
-    if len(same) == paper.expected and on_machine.verdict == claims.HOLDS:
+    if on_machine.covered == paper.expected and on_machine.verdict == claims.HOLDS:
         return JudgedClaim(text=text, standing=Standing.REPRODUCED, evidence=measured)
     if (same or other) and {on_machine.verdict, elsewhere.verdict} <= {claims.HOLDS, claims.OPEN}:
         return JudgedClaim(text=text, standing=Standing.SHAPE, evidence=measured)
@@ -159,8 +159,10 @@ def judge(paper: CheckedClaim, same: Sequence[Ratio], other: Sequence[Ratio], pr
     return JudgedClaim(text=text, standing=Standing.UNSHOWN, evidence=f"{measured}; {forecast}")
 
 
-def _checked(paper: CheckedClaim, ratios: Sequence[Ratio], expected: int) -> CheckedClaim:
-    return CheckedClaim(claim=paper.claim, table=paper.table, ratios=tuple(ratios), expected=expected)
+def _checked(paper: CheckedClaim, ratios: Sequence[Ratio], expected: int | None = None) -> CheckedClaim:
+    """The paper's claim with other ``ratios``, of ``expected`` rows or columns; None: of those that they are in."""
+    count = len({ratio.header for ratio in ratios}) if expected is None else expected
+    return CheckedClaim(claim=paper.claim, table=paper.table, ratios=tuple(ratios), expected=count)
 
 
 def summed(judged: Iterable[JudgedClaim]) -> str:

@@ -115,7 +115,7 @@ def key_values(
         return call(model, input_ids=input_ids, past_key_values=cache)
 
     ids = torch.tensor([tokens])
-    with Engine(model, replace(config, compile=False), weights=weights, drive=record) as engine:
+    with Engine(model, replace(config, compile=False, accumulate=1), weights=weights, drive=record) as engine:
         engine.probe(Batch(ids, ids), [BASE])
     layers = cast("list[DynamicLayer]", cache.layers)
     return [(cast("Tensor", x.keys)[0].cpu().clone(), cast("Tensor", x.values)[0].cpu().clone()) for x in layers]

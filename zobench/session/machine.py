@@ -81,6 +81,14 @@ class LocalMachine:
         """The same; None in a dry session on a machine whose rates nobody has measured."""
         return None if self._dry and not self._has_rates else self.predictor_rates
 
+    def priced_rates(self) -> Rates:
+        """The rates that price a budget in seconds. Raises ``ValueError`` in a dry session that has none."""
+        if self.rates_now is None:
+            raise ValueError(
+                "a budget in seconds needs the rates of this machine, but nobody has measured them; plan after a run"
+            )
+        return self.rates_now
+
     def results(self) -> dict[str, Result]:
         """The results of this machine by their hash, less those of plug-ins that were changed since."""
         return {result.spec.hash: result for result in self.store.load(self.machine) if is_current(result)}

@@ -88,7 +88,7 @@ class MatrixSweep:
         path = recipes.find("runners", name)
         with session.monitor.waiting(f"making the cells of {path.name}"):
             self.matrix, cells, self._note = matrix_cells(
-                path, session.device, dict(options.changes), lambda: session.narrow, lambda: session.predictor_rates,
+                path, session.device, dict(options.changes), lambda: session.narrow, session.priced_rates,
                 options.part,
             )  # fmt: skip
         for note in self.matrix.notes:
