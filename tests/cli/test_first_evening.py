@@ -69,13 +69,14 @@ def test_a_results_folder_that_was_named_and_is_not_there_is_a_mistake(here: Pat
      "results . --pack /proc/x.tar.gz",
      "trace 0000 --out /proc/x", "report --out /proc/x/y", "plan --json /proc/x",
      "figure zo2/figure3 --out /proc/x", "reproduce zo2/figure3 --out /proc/x", "calibrate --out /proc/x.toml",
-     "selftest --device cpu --json /proc/x", "predict smoke --gpu h100-sxm --json /proc/x"],
+     "selftest --device cpu --json /proc/x", "predict smoke --gpu h100-sxm --json /proc/x",
+     "run --model opt-tiny --device cpu --results /proc/x"],
 )  # fmt: skip
 def test_a_place_that_cannot_be_written_is_refused_by_its_option_before_anything_runs(
     here: Path, zobench: Any, cells: list[RunSpec], arguments: str
 ) -> None:
     code, out, err = zobench(*arguments.split())
-    option = next(word for word in ("--out", "--json", "--pack") if word in arguments)
+    option = next(word for word in ("--out", "--json", "--pack", "--results") if word in arguments)
     must = "(file that can be written|folder that you may write to)"
     told = rf"zobench: `{option}` must be a {must}, but got '/proc/x\S*' \(.+\); \w+ another\n"
     assert re.fullmatch(told, err), err

@@ -255,6 +255,13 @@ def test_a_results_folder_that_cannot_be_written_is_told_before_the_first_cell_a
     assert "warning: nothing will be kept: results must be writable, but got 'Read-only file system'" in err
 
 
+@linux
+def test_a_results_folder_that_nobody_can_make_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    code, _, err = zobench("sweep", write(here, TWO), "--device", "cpu", "--results", "/proc/x")
+    assert (code, cells) == (2, [])
+    assert re.fullmatch(r"zobench: `results` must be a folder that you may write to, but got '/proc/x'.*\n", err)
+
+
 @pytest.mark.slow
 @linux
 def test_after_kill_9_the_same_command_goes_on_and_nothing_keeps_running(tmp_path: Path, machine: str) -> None:

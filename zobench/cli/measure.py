@@ -22,6 +22,7 @@ from zobench.session.inputs import (
     check_file,
     check_folder,
     check_json,
+    check_out,
     check_price,
     check_results,
     parse_outcomes,
@@ -122,6 +123,7 @@ def run(
     check_json(output)
     if results is not None:
         check_results(results)
+        check_out("--results", results)
     wanted = str(values.pop("device", device))
     asked = matrix.asked(values)
     check_effect(asked, values)
@@ -135,9 +137,9 @@ def run(
     if not silent:
         console.say(why, *choices(spec, seq_len_given="seq_len" in values))
     result = measured(spec, Terminal(), timeout=bound, disk_dir=disk_dir, silent=silent)
+    _show(result, output)
     if results is not None and leads():
         Store(results).save(result)
-    _show(result, output)
     raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
 
 

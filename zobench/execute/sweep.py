@@ -173,7 +173,8 @@ def _in_order(
     for place, step in ((place, now(step)) for place, step in late):
         assert step.estimate is not None
         left = end - time.monotonic()
-        over = "" if hopeless or _worth(step) <= left else over_budget(step, left)
+        is_tried = hopeless and not (step.earlier is not None and step.earlier.partial)
+        over = "" if is_tried or _worth(step) <= left else over_budget(step, left)
         hopeless = False
         yield place, step, left, over
 

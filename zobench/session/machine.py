@@ -17,7 +17,7 @@ from zobench.machine.device import choose_device
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Result
 from zobench.runspec import RunSpec
-from zobench.session.inputs import check_folder, check_results
+from zobench.session.inputs import check_folder, check_out, check_results
 from zobench.session.monitor import Monitor
 from zobench.store import NoLocksError, Store, StoreError, is_current
 
@@ -37,6 +37,8 @@ class LocalMachine:
         self.disk_dir = None if disk_dir is None else Path(disk_dir)
         check_folder("disk_dir", self.disk_dir)
         check_results(store.root)
+        if not dry:
+            check_out("results", store.root)
         self.device, why = choose_device(device)
         facts = fingerprint_without_torch()
         self.machine = facts.machine
