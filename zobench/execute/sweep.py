@@ -168,13 +168,12 @@ def _in_order(
         if step.action == "run" and step.estimate is not None and step.estimate.seconds > end - time.monotonic():
             late.append((place, step))
         else:
-            hopeless = hopeless and step.action != "run"
+            hopeless = hopeless and step.action == "skip"
             yield place, step, end - time.monotonic(), ""
     for place, step in ((place, now(step)) for place, step in late):
         assert step.estimate is not None
         left = end - time.monotonic()
-        is_tried = hopeless and not (step.earlier is not None and step.earlier.partial)
-        over = "" if is_tried or _worth(step) <= left else over_budget(step, left)
+        over = "" if hopeless or _worth(step) <= left else over_budget(step, left)
         hopeless = False
         yield place, step, left, over
 
