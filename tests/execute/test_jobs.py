@@ -36,7 +36,7 @@ def test_a_sweep_is_read_back_as_it_was_written_also_after_its_folder_moved(tmp_
 
 def test_what_is_not_whole_is_no_sweep_and_the_store_sees_no_result_in_any(tmp_path: Path) -> None:
     made = submitted(tmp_path)
-    jobs.tell(made, 0, JobReport(job="7_0", host="n1", began=1.0))
+    jobs.write_report(made, 0, JobReport(job="7_0", host="n1", began=1.0))
     for name, text in (("aaaa", ""), ("bbbb", "{}"), ("cccc", '{"cells": 3}')):
         (tmp_path / ".jobs" / name).mkdir()
         (tmp_path / ".jobs" / name / "sweep.json").write_text(text)
@@ -48,11 +48,11 @@ def test_how_each_cell_stands(tmp_path: Path) -> None:
     made = submitted(tmp_path, 7)
     jobs.write_json(made.folder / "jobs.json", ["7"])
     begun = JobReport(job="7_0", host="n1", began=10.0, action="run", machine=MACHINE)
-    jobs.tell(made, 0, replace(begun, ended=12.5, outcome="ok"))
-    jobs.tell(made, 1, replace(begun, job="7_1", ended=11.0, outcome="failed", reason="it broke"))
-    jobs.tell(made, 2, replace(begun, job="7_2"))
-    jobs.tell(made, 3, replace(begun, job="7_3"))  # put back into the queue
-    jobs.tell(made, 4, replace(begun, job="7_4"))  # killed
+    jobs.write_report(made, 0, replace(begun, ended=12.5, outcome="ok"))
+    jobs.write_report(made, 1, replace(begun, job="7_1", ended=11.0, outcome="failed", reason="it broke"))
+    jobs.write_report(made, 2, replace(begun, job="7_2"))
+    jobs.write_report(made, 3, replace(begun, job="7_3"))  # put back into the queue
+    jobs.write_report(made, 4, replace(begun, job="7_4"))  # killed
     seen = {
         2: QueueEntry(job="7_2", state="running", host="n1"),
         3: QueueEntry(job="7_3", state="queued", reason="BeginTime"),
@@ -76,7 +76,7 @@ def test_a_cell_is_done_if_a_machine_of_this_kind_has_it_and_retry_does_not_name
     for seed, outcome in enumerate((Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)):
         store.save(Result(spec=cell(seed=seed), outcome=outcome, reason="so", environment=Facts(machine=MACHINE)))
     assert jobs.machines([made], "slurm", "partition=p") == set()  # none has begun
-    jobs.tell(made, 0, JobReport(job="7_0", host="n1", began=1.0, machine=MACHINE))
+    jobs.write_report(made, 0, JobReport(job="7_0", host="n1", began=1.0, machine=MACHINE))
     assert jobs.machines([made], "slurm", "partition=q") == set()
     assert jobs.machines([made], "slurm", "partition=p") == {MACHINE}
     assert list(jobs.kept(made.cells, store, {MACHINE}, ["oom"])) == [cell(seed=0), cell(seed=1)]

@@ -36,7 +36,7 @@ def test_a_cell_sees_the_gpus_that_it_has_leased_and_no_others(tmp_path: Path, m
     one, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
     submission = jobs.Submission(
         folder=jobs.new_folder(tmp_path), name="mine", executor="local", cells=(one, two, cpu), groups=((0, 1, 2),),
-        submitted=0.0, gpus=GPUS, place=pool.here(),
+        submitted=0.0, gpus=GPUS, place=pool.host_name(),
     )  # fmt: skip
     submission.write()
     seen: list[tuple[int, str]] = []
@@ -59,7 +59,7 @@ def test_a_cell_that_needs_more_gpus_than_there_are_gets_all_so_that_its_plan_sa
     two = RunSpec(model="opt-tiny", gpus=2, parallel="ddp", batch_size=2).resolve("cpu").replace(device="cuda")
     submission = jobs.Submission(
         folder=jobs.new_folder(tmp_path), name="mine", executor="local", cells=(two,), groups=((0,),),
-        submitted=0.0, gpus=GPUS[:1], place=pool.here(),
+        submitted=0.0, gpus=GPUS[:1], place=pool.host_name(),
     )  # fmt: skip
     submission.write()
     seen: list[str] = []
@@ -72,7 +72,7 @@ def test_a_cell_that_waits_for_its_gpu_is_queued(tmp_path: Path) -> None:
     cell = RunSpec(model="opt-tiny").resolve("cpu").replace(device="cuda:0")
     submission = jobs.Submission(
         folder=jobs.new_folder(tmp_path), name="mine", executor="local", cells=(cell, cell.replace(seed=1)),
-        groups=((0, 1),), submitted=0.0, gpus=GPUS, place=pool.here(),
+        groups=((0, 1),), submitted=0.0, gpus=GPUS, place=pool.host_name(),
     )  # fmt: skip
     submission.write()
     jobs.write_json(submission.folder / "jobs.json", ["worker 0"])
@@ -83,7 +83,7 @@ def test_a_cell_that_waits_for_its_gpu_is_queued(tmp_path: Path) -> None:
         assert [(seen[n].state, seen[n].reason) for n in (0, 1)] == [("queued", "waits for a GPU"), ("queued", "")]
         said = jobs.progress(submission, 0)
         assert said is not None
-        jobs.tell(submission, 0, replace(said, machine="mine"))
+        jobs.write_report(submission, 0, replace(said, machine="mine"))
         seen = pool.look(submission)
         assert seen is not None
         assert (seen[0].state, seen[0].reason) == ("running", "")

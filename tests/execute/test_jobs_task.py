@@ -137,7 +137,7 @@ def test_the_other_nodes_do_what_the_first_does_and_store_nothing(
 ) -> None:
     """Also if it failed before it came to its plan."""
     made, seeds = submitted(tmp_path), runs(monkeypatch, Outcome.OK)
-    jobs.tell(
+    jobs.write_report(
         made,
         0,
         JobReport(job="7_0", host="n1", began=1.0, attempt=1, action=action, outcome="" if action else "failed"),
@@ -153,7 +153,7 @@ def test_what_the_first_node_said_in_an_earlier_attempt_does_not_count(
 ) -> None:
     made, seeds = submitted(tmp_path), runs(monkeypatch, Outcome.OK)
     monkeypatch.setattr(task, "LEADER_SECONDS", 0.1)
-    jobs.tell(made, 0, JobReport(job="7_0", host="n1", began=1.0, attempt=0, action="run"))
+    jobs.write_report(made, 0, JobReport(job="7_0", host="n1", began=1.0, attempt=0, action="run"))
     with pytest.raises(OSError, match=r"the first node of job 7_0 must say what it does, but was silent for 0 s"):
         task.follow(made, 0, "7_0", 1)
     assert seeds == []

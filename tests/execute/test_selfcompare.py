@@ -46,7 +46,7 @@ def test_a_steady_machine_shows_a_slowdown_of_a_twentieth_and_rarely_a_differenc
     found = [self_test(SPEC, machine(seed), seed=seed) for seed in range(20)]
     alarms = sum(one.alarms for one in found)
     assert alarms <= 0.05 * 400 + 2 * math.sqrt(0.05 * 0.95 * 400)
-    assert sum(one.found >= 18 for one in found) >= 19
+    assert sum(one.detected >= 18 for one in found) >= 19
     assert sum(one.alarms <= 2 for one in found) >= 17  # 92.5 % of such machines, where one in twenty is an alarm
     assert all(6 <= one.equal.pairs <= selfcompare.MOST for test in found for one in test.comparisons)
     assert 0.01 < found[0].least < 0.05
@@ -54,7 +54,7 @@ def test_a_steady_machine_shows_a_slowdown_of_a_twentieth_and_rarely_a_differenc
 
 def test_one_that_does_not_detect_and_one_that_is_unsteady_do_not_pass() -> None:
     blind = self_test(SPEC, machine(1, detects=False), seed=1)
-    assert (blind.is_passed, blind.found <= 2) == (False, True)
+    assert (blind.is_passed, blind.detected <= 2) == (False, True)
     unsteady = self_test(SPEC, machine(2, offset=0.2), seed=2)
     assert (unsteady.is_passed, {one.equal.pairs for one in unsteady.comparisons}) == (False, {selfcompare.MOST})
     assert unsteady.least > 0.1

@@ -25,7 +25,7 @@ from zobench.execute.sweep import PROCESS_BYTES
 from zobench.execute.together import run_together
 from zobench.measure import turns
 from zobench.measure.threads import Neighbours
-from zobench.measure.turns import Seat
+from zobench.measure.turns import ChildPipes
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import seconds_of_pair
 from zobench.runspec import RunSpec
@@ -66,12 +66,12 @@ def played(
     waiting = iter([(name, next(counts)) for name in names])
     lock = threading.Lock()
 
-    def run(spec: RunSpec, *, seat: Seat, while_waiting: Callable[[], None], **_: Any) -> Result:
+    def run(spec: RunSpec, *, pipes: ChildPipes, while_waiting: Callable[[], None], **_: Any) -> Result:
         with lock:
             name, count = next(waiting)
-        command = [sys.executable, "-c", STEPPER, name, str(count), str(log), *map(str, seat.descriptors)]
+        command = [sys.executable, "-c", STEPPER, name, str(count), str(log), *map(str, pipes.descriptors)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        with subprocess.Popen(command, env=environment, pass_fds=seat.descriptors) as process:
+        with subprocess.Popen(command, env=environment, pass_fds=pipes.descriptors) as process:
             try:
                 while process.poll() is None:
                     while_waiting()
@@ -139,13 +139,13 @@ def test_the_others_of_a_cell_in_turns_are_those_of_the_whole_game(
 
 def test_whoever_gives_turns_may_be_gone() -> None:
     (given, gives), (hears, says) = os.pipe(), os.pipe()
-    seat = Seat(given=given, says=says, own=None)
+    pipes = ChildPipes(given=given, says=says, threads=None)
     os.close(gives)
     os.close(hears)
-    code = f"from zobench.measure.turns import Turns; turn = Turns(*{seat.descriptors}); "
+    code = f"from zobench.measure.turns import Turns; turn = Turns(*{pipes.descriptors}); "
     code += "print(list(turn.each('abc'))); turn.end()"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, pass_fds=seat.descriptors, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, pass_fds=pipes.descriptors, capture_output=True, text=True, check=True)
     assert done.stdout == "['a', 'b', 'c']\n"
     assert turns.given() is None
 

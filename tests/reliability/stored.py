@@ -304,7 +304,7 @@ class Working(Writing):
             return
         submission = jobs.Submission(
             folder=jobs.new_folder(results), name="mine", executor="local", cells=waiting,
-            groups=(tuple(range(len(waiting))),), submitted=time.time(), place=pool.here(), retry=("failed",),
+            groups=(tuple(range(len(waiting))),), submitted=time.time(), place=pool.host_name(), retry=("failed",),
         )  # fmt: skip
         submission.write()
         jobs.write_json(submission.folder / "jobs.json", ["worker 0"])

@@ -72,7 +72,7 @@ def ran(name: str) -> tuple[tuple[PartOn, tuple[RunSpec, ...]], ...]:
         outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in found.on("cpu")]
         return tuple((one.on, tuple(step.spec for step in one.steps if step.action == "run")) for one in outlooks)
     gpu = hardware.load("h100-pcie")
-    return tuple((on, campaign.ahead(on, gpu).cells) for on in found.on("cuda:0"))
+    return tuple((on, campaign.forecast(on, gpu).cells) for on in found.on("cuda:0"))
 
 
 @functools.cache
@@ -159,7 +159,7 @@ def test_on_two_cores_every_cell_fits_and_no_part_is_predicted_to_take_two_hours
 @pytest.mark.parametrize("gpu", ["h100-pcie", "h100-sxm", "h200"])
 def test_on_one_gpu_no_part_is_predicted_to_take_nine_minutes_and_it_begins_with_the_selftest(gpu: str) -> None:
     found, place = campaigns.shipped("one-gpu"), hardware.load(gpu)
-    known = {on.part.name: campaign.ahead(on, place) for on in found.on("cuda:0")}
+    known = {on.part.name: campaign.forecast(on, place) for on in found.on("cuda:0")}
     assert {name: one.seconds for name, one in known.items() if one.seconds > 540} == {}
     assert [name for name, one in known.items() if not one.cells] == []
     assert (found.longest, found.selftest) == ("9m", "3m")

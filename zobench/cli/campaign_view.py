@@ -13,7 +13,7 @@ from zobench import recipes
 from zobench.cli import plan_view
 from zobench.cli.listing import ListColumn, show
 from zobench.cost import hardware
-from zobench.execute.campaign import Outlook, ahead
+from zobench.execute.campaign import Outlook, forecast
 from zobench.machine.texts import duration
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.recipes.campaign import Campaign, PartOn
@@ -90,7 +90,7 @@ def show_ahead(screen: Console, campaign: Campaign, parts: Sequence[PartOn], gpu
     if campaign.device != "cuda":
         raise ValueError(f"`--gpu` is for campaigns of a GPU, but {campaign.name} is of a CPU; leave it out")
     target = hardware.load(gpu)
-    forecasts = [ahead(on, target) for on in parts]
+    forecasts = [forecast(on, target) for on in parts]
     times = [duration(forecast.seconds) if forecast.cells else "-" for forecast in forecasts]
     screen.print(Text(f"{campaign.title}; predicted for {target.name}", style="bold"))
     show(screen, [

@@ -22,8 +22,10 @@ HOST_BYTES = 128 << 30
 def is_whole(stored: Sequence[Result | None], retry: Collection[str]) -> bool:
     """Whether ``stored``, of each cell of a round, is all of it, taken in one and the same round: ratios are of pairs
     within one, so a round that was stopped, or a run from before, is of no use to them."""
-    began = {one.round.began if one.round else None for one in stored if one is not None and one.is_ok}
-    return all(is_settled(one, retry) for one in stored) and (not began or (len(began) == 1 and None not in began))
+    began = {result.round.began if result.round else None for result in stored if result is not None and result.is_ok}
+    return all(is_settled(result, retry) for result in stored) and (
+        not began or (len(began) == 1 and None not in began)
+    )
 
 
 def whole_round(planned: Plan, retry: Collection[str]) -> Plan:
@@ -56,16 +58,16 @@ def progress(
     """How far ``cells`` are, each of which is wanted in the rounds ``numbers``; one that did not end well in the first,
     as it ran out of memory, in no other. ``runs``: this machine's, each repeat for itself. ``retry``: outcomes that are
     to be tried again; a round in which one is tried again is run whole."""
-    known = {(run.spec.hash, number_of(run)): run for run in runs}
+    by_hash = {(run.spec.hash, number_of(run)): run for run in runs}
     wanted, left = list[tuple[RunSpec, int]](), list[tuple[RunSpec, int]]()
-    firsts = {spec.hash: known.get((spec.hash, numbers[0])) for spec in cells}
+    firsts = {spec.hash: by_hash.get((spec.hash, numbers[0])) for spec in cells}
     for number in numbers:
         members = [spec for spec in cells if number == numbers[0] or not _is_hopeless(firsts[spec.hash], retry)]
-        stored = [known.get((spec.hash, number)) for spec in members]
+        stored = [by_hash.get((spec.hash, number)) for spec in members]
         wanted += [(spec, number) for spec in members]
         if not is_whole(stored, retry):
             pairs = zip(members, stored, strict=True)
-            left += [(spec, number) for spec, one in pairs if not _is_hopeless(one, retry)]
+            left += [(spec, number) for spec, result in pairs if not _is_hopeless(result, retry)]
     return Progress(wanted=tuple(wanted), left=tuple(left))
 
 
@@ -74,9 +76,9 @@ def part_progress(on: PartOn, runs: Sequence[Result], retry: Collection[str] = (
     foreseen, stand each for itself."""
     if on.contest is None:
         return progress(fitting(on.cells, runs), on.rounds, runs, retry)
-    known = {run.spec.hash: run for run in runs if number_of(run) == on.first}
-    cells = fitting(on.contest.foreseen(known), runs)
-    left = tuple((cell, on.first) for cell in cells if not is_settled(known.get(cell.hash), retry))
+    by_hash = {run.spec.hash: run for run in runs if number_of(run) == on.first}
+    cells = fitting(on.contest.foreseen(by_hash), runs)
+    left = tuple((cell, on.first) for cell in cells if not is_settled(by_hash.get(cell.hash), retry))
     return Progress(wanted=tuple((cell, on.first) for cell in cells), left=left)
 
 
@@ -132,15 +134,15 @@ def outlook(
     unfit = tuple(step for step in steps if step.action == "skip")
     seconds = {step.spec.hash: step.estimate.seconds if step.estimate else 0.0 for step in steps}
     fits = [step.spec for step in steps if step.action != "skip"]
-    known = part_progress(on, runs, retry) if on.contest else progress(fits, on.rounds, runs, retry)
-    whole, left = (sum(seconds[spec.hash] for spec, _ in some) for some in (known.wanted, known.left))
+    part = part_progress(on, runs, retry) if on.contest else progress(fits, on.rounds, runs, retry)
+    whole, left = (sum(seconds[spec.hash] for spec, _ in some) for some in (part.wanted, part.left))
     added = on.contest.addable(first) if on.contest else ()
     most = left + sum(seconds[spec.hash] for spec in added)
-    return Outlook(on=on, steps=steps, progress=known, whole=whole, left=left, most=most, unfit=unfit)
+    return Outlook(on=on, steps=steps, progress=part, whole=whole, left=left, most=most, unfit=unfit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ahead:
+class PartForecast:
     """A part as a GPU that is not here should meet it: the ``cells`` that fit, the labels of those that do not, and the
     predicted seconds of all rounds."""
 
@@ -149,13 +151,15 @@ class Ahead:
     seconds: float
 
 
-def ahead(on: PartOn, gpu: Gpu, host_bytes: int = HOST_BYTES) -> Ahead:
+def forecast(on: PartOn, gpu: Gpu, host_bytes: int = HOST_BYTES) -> PartForecast:
     """A part whose cells are resolved for a CUDA device, on one ``gpu`` in a host with ``host_bytes`` of memory."""
 
     predicted = {spec: predict_on(spec, gpu) for spec in on.cells}
     good = {
-        spec: known for spec, known in predicted.items()
-        if spec.gpus == 1 and known.fits and known.host_bytes <= host_bytes - HOST_RESERVE
+        spec: prediction for spec, prediction in predicted.items()
+        if spec.gpus == 1 and prediction.fits and prediction.host_bytes <= host_bytes - HOST_RESERVE
     }  # fmt: skip
-    seconds = on.part.repeats * sum(cell_seconds(spec, known) for spec, known in good.items())
-    return Ahead(cells=tuple(good), unfit=tuple(spec.label for spec in on.cells if spec not in good), seconds=seconds)
+    seconds = on.part.repeats * sum(cell_seconds(spec, prediction) for spec, prediction in good.items())
+    return PartForecast(
+        cells=tuple(good), unfit=tuple(spec.label for spec in on.cells if spec not in good), seconds=seconds
+    )

@@ -150,7 +150,7 @@ def submissions(results: Path) -> list[Submission]:
     for path in (results / FOLDER).glob("*/sweep.json"):
         with contextlib.suppress(OSError, ValueError):  # half written, or of a later version
             sweeps.append(Submission.read(path.parent))
-    return sorted(sweeps, key=lambda one: (one.submitted, one.id))
+    return sorted(sweeps, key=lambda sweep: (sweep.submitted, sweep.id))
 
 
 def progress(submission: Submission, cell: int) -> JobReport | None:
@@ -170,13 +170,13 @@ def progress(submission: Submission, cell: int) -> JobReport | None:
 def _sound(said: JobReport) -> JobReport:
     """``said``, if each of its fields is of its kind; else ``TypeError``."""
     texts = (said.job, said.host, said.action, said.machine, said.outcome, said.reason)
-    times = [one for one in (said.began, said.ended) if one is not None]
-    if {type(text) for text in texts} != {str} or not {type(one) for one in (said.began, *times)} <= {int, float}:
+    times = [seconds for seconds in (said.began, said.ended) if seconds is not None]
+    if {type(text) for text in texts} != {str} or not {type(time) for time in (said.began, *times)} <= {int, float}:
         raise TypeError("one of its fields is of another kind")
     return said
 
 
-def tell(submission: Submission, cell: int, said: JobReport) -> None:
+def write_report(submission: Submission, cell: int, said: JobReport) -> None:
     """Writes what :func:`progress` reads: all of it, or nothing if the process ends meanwhile."""
     write_json(submission.folder / f"{cell}.json", asdict(said))
 
@@ -184,12 +184,12 @@ def tell(submission: Submission, cell: int, said: JobReport) -> None:
 def job_ids(submission: Submission) -> list[str]:
     """The scheduler's ids, one per group; empty if the submitter ended before it could write them."""
     try:
-        told = json_of((submission.folder / "jobs.json").read_text())
+        listed = json_of((submission.folder / "jobs.json").read_text())
     except FileNotFoundError:
         return []
-    if not isinstance(told, list):
+    if not isinstance(listed, list):
         raise ValueError(f"{submission.folder / 'jobs.json'} must list jobs, but does not; remove it")
-    return [str(job) for job in told]
+    return [str(job) for job in listed]
 
 
 def is_cancelled(submission: Submission) -> bool:
@@ -208,41 +208,41 @@ def states(submission: Submission, seen: Mapping[int, QueueEntry] | None) -> lis
     its last word; None if it cannot be asked.
     """
     gone, ids = is_cancelled(submission), job_ids(submission)
-    where = {cell: (group, place) for group, cells in enumerate(submission.groups) for place, cell in enumerate(cells)}
+    where = {cell: (group, index) for group, cells in enumerate(submission.groups) for index, cell in enumerate(cells)}
     rows = []
     for cell, spec in enumerate(submission.cells):
-        said, known = progress(submission, cell), None if seen is None else seen.get(cell)
-        group, place = where[cell]
+        said, entry = progress(submission, cell), None if seen is None else seen.get(cell)
+        group, index = where[cell]
         job = ""
         if submission.executor == "slurm" and group < len(ids):
-            job = f"{ids[group]}_{place}" if len(submission.groups[group]) > 1 else ids[group]
+            job = f"{ids[group]}_{index}" if len(submission.groups[group]) > 1 else ids[group]
         blind = "" if seen is not None else _WHERE[submission.executor].format(submission.place)
-        rows.append(_state(spec, said, known, blind, gone, job))
+        rows.append(_state(spec, said, entry, blind, gone, job))
     return rows
 
 
 def _state(
-    spec: RunSpec, said: JobReport | None, known: QueueEntry | None, blind: str, cancelled: bool, job: str
+    spec: RunSpec, said: JobReport | None, entry: QueueEntry | None, blind: str, cancelled: bool, job: str
 ) -> CellState:
-    job, host = (said.job, said.host) if said else (known.job if known else job, "")
+    job, host = (said.job, said.host) if said else (entry.job if entry else job, "")
     if said is not None and said.outcome:
         seconds = None if said.ended is None else said.ended - said.began
         reason = said.reason if said.outcome != "ok" else "kept" if said.action == "keep" else ""
         return CellState(spec=spec, state=said.outcome, job=job, host=host, reason=reason, seconds=seconds)
-    if known is not None:
-        seconds = time.time() - said.began if said and known.state == "running" else None
-        where = (host or known.host) if known.state == "running" else ""
-        return CellState(spec=spec, state=known.state, job=known.job, host=where, reason=known.reason, seconds=seconds)
+    if entry is not None:
+        seconds = time.time() - said.began if said and entry.state == "running" else None
+        where = (host or entry.host) if entry.state == "running" else ""
+        return CellState(spec=spec, state=entry.state, job=entry.job, host=where, reason=entry.reason, seconds=seconds)
     state = "unknown" if blind else "cancelled" if cancelled else "lost"
     reason = {"lost": "its job ended without a result; the same sweep runs it again", "unknown": blind}.get(state, "")
     return CellState(spec=spec, state=state, job=job, host=host, reason=reason)
 
 
-def machines(sweeps: Iterable[Submission], executor: str, place: str) -> set[str]:
+def machines(sweeps: Iterable[Submission], executor: str, site: str) -> set[str]:
     """The ids of the machines that jobs of this kind have run on, as far as sweeps into this store know."""
-    alike = [sweep for sweep in sweeps if (sweep.executor, sweep.place) == (executor, place)]
-    said = (progress(one, cell) for one in alike for cell in range(len(one.cells)))
-    return {one.machine for one in said if one is not None and one.machine}
+    alike = [sweep for sweep in sweeps if (sweep.executor, sweep.place) == (executor, site)]
+    said = (progress(sweep, cell) for sweep in alike for cell in range(len(sweep.cells)))
+    return {report.machine for report in said if report is not None and report.machine}
 
 
 def kept(
@@ -251,9 +251,9 @@ def kept(
     """The stored result of each cell that need not be submitted: one of ``places`` has it whole, and ``retry`` does
     not name its outcome."""
     results: dict[RunSpec, Result] = {}
-    for place in sorted(places):
+    for machine in sorted(places):
         for spec in cells:
-            result = store.find(spec, place)
+            result = store.find(spec, machine)
             if result is not None and is_settled(result, retry):
                 results.setdefault(spec, result)
     return results

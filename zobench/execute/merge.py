@@ -12,7 +12,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
 
-_TOLD_BY_RANK = (
+_OF_RANKS = (
     "device_peak_bytes", "device_reserved_peak_bytes", "device_process_peak_bytes", "host_rss_peak_bytes",
     "host_unique_bytes",
 )  # fmt: skip
@@ -29,12 +29,12 @@ def merged(spec: RunSpec, by_rank: Mapping[int, Result]) -> Result:
     if cause is not None:
         outcome, reason, rank = cause
         first = by_rank.get(0) or by_rank[rank]
-        own = by_rank.get(rank, first)
-        return replace(first, outcome=outcome, reason=reason, traceback=own.traceback).with_facts(ranks=_rows(by_rank))
+        lost = by_rank.get(rank, first)
+        return replace(first, outcome=outcome, reason=reason, traceback=lost.traceback).with_facts(ranks=_rows(by_rank))
     ranks = [by_rank[rank] for rank in range(spec.gpus)]
-    first, fullest = ranks[0], max(ranks, key=lambda one: one.memory.get("device_peak_bytes") or 0)
+    first, fullest = ranks[0], max(ranks, key=lambda rank: rank.memory.get("device_peak_bytes") or 0)
     power, crowd = _power(spec, ranks)
-    warnings = [text for one in ranks for text in one.warnings]
+    warnings = [text for rank in ranks for text in rank.warnings]
     return replace(
         first, samples=_slowest(ranks, "samples"), warmup=_slowest(ranks, "warmup"), memory=fullest.memory,
         parts=_parts(ranks), power=power, warnings=[*dict.fromkeys(warnings), *crowd],
@@ -50,7 +50,7 @@ def _cause(spec: RunSpec, by_rank: Mapping[int, Result]) -> tuple[Outcome, str, 
     for kind in (Outcome.OOM, Outcome.FAILED, Outcome.TIMEOUT, Outcome.SKIPPED, Outcome.CONTAMINATED):
         for rank, result in sorted(bad.items()):
             if result.outcome is kind and not result.reason.startswith(GONE):
-                alike = len({one.reason for one in by_rank.values()}) == 1 and len(by_rank) == spec.gpus
+                alike = len({item.reason for item in by_rank.values()}) == 1 and len(by_rank) == spec.gpus
                 named = alike or result.reason.startswith(f"rank {rank} ")
                 return kind, result.reason if named else f"rank {rank}: {result.reason}", rank
     silent = [rank for rank in range(spec.gpus) if rank not in by_rank]
@@ -72,8 +72,8 @@ def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None
     if "step_seconds" not in rows[0]:
         return rows[0]
     columns = zip(*(row["step_seconds"] for row in rows), strict=True)
-    known = [[seconds for seconds in column if seconds is not None] for column in columns]
-    return {**rows[0], "step_seconds": [max(column, default=None) for column in known]}
+    numbers = [[seconds for seconds in column if seconds is not None] for column in columns]
+    return {**rows[0], "step_seconds": [max(column, default=None) for column in numbers]}
 
 
 def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
@@ -94,14 +94,14 @@ def _power(spec: RunSpec, ranks: Sequence[Result]) -> tuple[dict[str, Any], list
     power, size = dict(ranks[0].power), spec.gpus // spec.nodes
     counted = ranks[::size] if spec.device == "cpu" else ranks  # the ranks of a machine read the same CPUs' counters
     for name in ("energy_joules", "mean_power_watts"):
-        values = [one.power.get(name) for one in counted]
+        values = [rank.power.get(name) for rank in counted]
         power[name] = None if None in values else sum(values)
     local = ranks[:size]  # rank 0's machine
-    own = [cores for one in local if (cores := one.power.get("own_cpu_cores")) is not None]
+    busy = [cores for rank in local if (cores := rank.power.get("own_cpu_cores")) is not None]
     others = ranks[0].power.get("other_cpu_cores")
-    if others is None or len(own) < len(local):
+    if others is None or len(busy) < len(local):
         return power, []
-    power |= {"other_cpu_cores": max(0.0, others + own[0] - sum(own)), "own_cpu_cores": sum(own)}
+    power |= {"other_cpu_cores": max(0.0, others + busy[0] - sum(busy)), "own_cpu_cores": sum(busy)}
     return power, crowded(power["other_cpu_cores"]) if spec.device == "cpu" else []
 
 
@@ -110,6 +110,6 @@ def _rows(by_rank: Mapping[int, Result]) -> list[dict[str, Any]]:
     return [
         {"rank": rank, "node": rank // (result.spec.gpus // result.spec.nodes), "device": result.environment.device,
          "threads": result.environment.threads, "machine": result.environment.machine,
-         **{name: result.memory[name] for name in _TOLD_BY_RANK if result.memory.get(name) is not None}}
+         **{name: result.memory[name] for name in _OF_RANKS if result.memory.get(name) is not None}}
         for rank, result in sorted(by_rank.items())
     ]  # fmt: skip

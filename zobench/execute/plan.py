@@ -97,7 +97,7 @@ def within(steps: Sequence[Step], budget: float | None) -> tuple[list[Step], lis
     return run, over
 
 
-def here(
+def for_machine(
     cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None,
     rates: dict[str, Any] | None, number: int = 0,
 ) -> Plan:  # fmt: skip
@@ -145,8 +145,8 @@ def make(
     A result of a plug-in that was edited or upgraded since is none.
     """
     earlier = store.runs(machine)
-    known = {result.spec.hash: result for result in earlier if number_of(result) == number}
-    return [decide(spec, known.get(spec.hash), earlier, rates, room, retry) for spec in cells]
+    by_hash = {result.spec.hash: result for result in earlier if number_of(result) == number}
+    return [decide(spec, by_hash.get(spec.hash), earlier, rates, room, retry) for spec in cells]
 
 
 def decide(
@@ -163,8 +163,8 @@ def decide(
         return Step(spec=spec, action="skip", reason=str(error), estimate=None, earlier=before)
     stored = before if before is not None and is_current(before) else None
     if stored is not None and is_settled(stored, retry):
-        told = "done" if stored.outcome is Outcome.OK else f"{stored.outcome} before: {stored.reason}"
-        return Step(spec=spec, action="keep", reason=told, estimate=guess, earlier=stored)
+        history = "done" if stored.outcome is Outcome.OK else f"{stored.outcome} before: {stored.reason}"
+        return Step(spec=spec, action="keep", reason=history, estimate=guess, earlier=stored)
     missing = absent(spec, room) or lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
     if missing:
         return Step(spec=spec, action="skip", reason=missing, estimate=guess, earlier=before)

@@ -20,7 +20,7 @@ from typing import IO
 from zobench.execute import jobs
 from zobench.execute.jobs import JobReport, QueueEntry, Submission, submitit_or_remedy
 from zobench.execute.process import child_environment
-from zobench.execute.task import run_cell, told_to_stop
+from zobench.execute.task import run_cell, stopped_by_sigterm
 from zobench.machine.files import writing
 from zobench.machine.locks import is_locked, lock, locked
 from zobench.runspec import RunSpec
@@ -42,17 +42,17 @@ class PoolWorker:
     def __call__(self) -> None:
         """Runs cells until none is left, the sweep is cancelled or SIGTERM comes."""
         submission = Submission.read(Path(self.folder))
-        with _alive(submission, self.number), told_to_stop():
+        with _alive(submission, self.number), stopped_by_sigterm():
             while (cell := _next(submission, self.number)) is not None:
                 needed = min(gpus_needed(submission.cells[cell]), len(submission.gpus))  # its plan says what it lacks
-                with leased(submission.gpus, needed) as held:
-                    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(held)  # of the cell's process, and all asked before
+                with leased(submission.gpus, needed) as taken:
+                    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(taken)  # of the cell's process, and all asked before
                     done = run_cell(submission, cell, job=_job(self.number), worker=self.number)
                 if not done:
                     raise SystemExit("this worker was ended before its cell was done")
 
 
-def here() -> str:
+def host_name() -> str:
     """The name of this machine, to which a pool belongs: its locks and processes mean nothing on another one."""
     return f"host={socket.gethostname()}"
 
@@ -84,7 +84,7 @@ def submit(submission: Submission, count: int) -> list[str]:
 
 def look(submission: Submission) -> dict[int, QueueEntry] | None:
     """The cells that are queued or running, by index; None if the pool is another machine's."""
-    if submission.place != here():
+    if submission.place != host_name():
         return None
     count = len(jobs.job_ids(submission))
     pids = {number: pid for number in range(count) if (pid := _pid(submission, number)) is not None}
@@ -106,10 +106,10 @@ def look(submission: Submission) -> dict[int, QueueEntry] | None:
 
 def check(submission: Submission) -> None:
     """Raises ``ValueError`` on a machine that is not the pool's."""
-    if submission.place != here():
+    if submission.place != host_name():
         raise ValueError(
             f"`cancel` must run where the pool does, but {submission.name} was started with {submission.place}, "
-            f"and this is {here()}; run it there"
+            f"and this is {host_name()}; run it there"
         )
 
 
@@ -132,21 +132,21 @@ def leased(gpus: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
         yield ()
         return
     with contextlib.ExitStack() as stack:
-        while len(held := _try(gpus, count, stack)) < count:
+        while len(taken := _try(gpus, count, stack)) < count:
             stack.close()
             time.sleep(WAIT_SECONDS)
-        yield held
+        yield taken
 
 
 def _try(gpus: Sequence[str], count: int, stack: contextlib.ExitStack) -> tuple[str, ...]:
-    held: list[str] = []
+    taken: list[str] = []
     for uuid in gpus:
         file = stack.enter_context(_lease_file(uuid))
         if lock(file.fileno(), wait=False):
-            held.append(uuid)
-        if len(held) == count:
+            taken.append(uuid)
+        if len(taken) == count:
             break
-    return tuple(held)
+    return tuple(taken)
 
 
 def _lease_file(uuid: str) -> IO[bytes]:
@@ -169,7 +169,7 @@ def _next(submission: Submission, worker: int) -> int | None:
                 return None
             if jobs.progress(submission, cell) is None:
                 host, now = socket.gethostname(), time.time()
-                jobs.tell(submission, cell, JobReport(job=_job(worker), host=host, began=now, worker=worker))
+                jobs.write_report(submission, cell, JobReport(job=_job(worker), host=host, began=now, worker=worker))
                 return cell
     return None
 

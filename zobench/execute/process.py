@@ -22,7 +22,7 @@ from zobench.machine.memory import oom_kills
 from zobench.machine.network import endpoint_of
 from zobench.machine.processes import ended_by, python_path, torchrun_ranks
 from zobench.measure import threads
-from zobench.measure.turns import Seat
+from zobench.measure.turns import ChildPipes
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.order import Order, begin
@@ -54,14 +54,15 @@ def check_start(spec: RunSpec, timeout: float | None) -> None:
 def run_in_process(
     spec: RunSpec, *, timeout: float | None = None, disk_dir: Path | None = None,
     while_waiting: Callable[[], None] = lambda: None, enough: float | None = None,
-    written: Consolidation | None = None, slowdown: float = 0.0, seat: Seat | None = None, journal: Path | None = None,
+    written: Consolidation | None = None, slowdown: float = 0.0, pipes: ChildPipes | None = None,
+    journal: Path | None = None,
 ) -> Result:  # fmt: skip
     """Measures ``spec`` in a process of its own; ``timeout`` in seconds. Never raises for what the cell does.
 
     ``enough``: seconds after which a cell that has taken a step keeps what it has, a partial result. On a CPU that
     others use too it computes with as many threads as cores are idle when it begins; the result says so.
     ``written``: when its pending updates are, as planned. ``slowdown``: a share by which each of its steps is
-    lengthened on purpose, which its result says. ``seat``: of a cell that takes its steps in turns with others.
+    lengthened on purpose, which its result says. ``pipes``: of a cell that takes its steps in turns with others.
     ``journal``: where that of a fine-tuning run is kept (:func:`zobench.finetune.cell`).
     ``while_waiting`` is called about ten times a second. A KeyboardInterrupt ends the cell's process and is passed on.
     A process that torchrun has started is a rank of the cell: it measures here, and gets the result of all.
@@ -76,18 +77,18 @@ def run_in_process(
         order = Order(
             spec=spec, end=None if enough is None else time.monotonic() + enough, slowdown=slowdown,
             consolidation=(written.steps, written.reason) if written else None,
-            turn=seat.descriptors if seat else None, journal=kept_as, disk_dir=disk,
+            turn=pipes.descriptors if pipes else None, journal=kept_as, disk_dir=disk,
         )  # fmt: skip
-        return _run(order, timeout, while_waiting, seat)
+        return _run(order, timeout, while_waiting, pipes)
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED
         return failed(spec, outcome, f"the cell's process could not be run: {error}")
 
 
-def _run(order: Order, timeout: float | None, while_waiting: Callable[[], None], seat: Seat | None) -> Result:
+def _run(order: Order, timeout: float | None, while_waiting: Callable[[], None], pipes: ChildPipes | None) -> Result:
     spec = order.spec
-    own = seat.own if seat else threads.chosen() if spec.device == "cpu" and spec.gpus == 1 else None
-    environment = {**child_environment(), **(own.environment if own else {})}
+    chosen = pipes.threads if pipes else threads.chosen() if spec.device == "cpu" and spec.gpus == 1 else None
+    environment = {**child_environment(), **(chosen.environment if chosen else {})}
     kills = oom_kills()
     with scratch(None, "cell") as folder:
         answer, errors = folder / "result.json", folder / "stderr.txt"
@@ -95,7 +96,7 @@ def _run(order: Order, timeout: float | None, while_waiting: Callable[[], None],
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "zobench.execute.child", str(answer), str(os.getpid())],
                 stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, env=environment, start_new_session=True,
-                pass_fds=seat.descriptors if seat else (),
+                pass_fds=pipes.descriptors if pipes else (),
             )  # fmt: skip
             try:
                 expired = _wait(process, json.dumps(order.to_dict()).encode(), timeout, while_waiting)
@@ -113,7 +114,7 @@ def _run(order: Order, timeout: float | None, while_waiting: Callable[[], None],
             result = Result.from_dict(json.loads(answer.read_text()))
             if result.outcome is Outcome.FAILED and not result.traceback:
                 result = replace(result, traceback=said)  # a rank that was lost can have said something
-            return result if own is None else _with_threads(result, own)
+            return result if chosen is None else _with_threads(result, chosen)
         except (OSError, ValueError) as error:
             return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
 
@@ -122,17 +123,17 @@ def timed_out(spec: RunSpec, timeout: float) -> Result:
     return failed(spec, Outcome.TIMEOUT, f"the cell took longer than the {round(timeout, 1):g} s it was given")
 
 
-def _with_threads(result: Result, own: threads.Threads) -> Result:
+def _with_threads(result: Result, chosen: threads.Threads) -> Result:
     """The result with why it was computed with so many threads; a warning if others had some of the cores."""
-    warnings = [own.reason, *result.warnings] if own.are_fewer else result.warnings
-    return replace(result, warnings=warnings).with_facts(threads_reason=own.reason)
+    warnings = [chosen.reason, *result.warnings] if chosen.are_fewer else result.warnings
+    return replace(result, warnings=warnings).with_facts(threads_reason=chosen.reason)
 
 
 def child_environment() -> dict[str, str]:
     """The environment of a process that imports this zobench, installed or not."""
     usual = {"GLIBC_TUNABLES": MALLOC, **threads.WAITING}
-    own = {"PYTHONPATH": python_path(), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    return {**usual, **os.environ, **own}
+    python = {"PYTHONPATH": python_path(), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    return {**usual, **os.environ, **python}
 
 
 def ask(program: str, *arguments: str) -> str:

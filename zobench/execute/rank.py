@@ -68,103 +68,103 @@ def launched(ordered: Order, answer: Path) -> Result:
 
 def measured(spec: RunSpec) -> Result:
     """Measures the cell as one of its ranks. Every rank returns the same merged result; only rank 0's has traces."""
-    place, rank = meeting_place(), int(os.environ["RANK"])
+    store, rank = meeting_place(), int(os.environ["RANK"])
     try:
         from zobench import programs
         from zobench.programs import cell
     except ImportError as error:
         lacks = failed(spec, Outcome.FAILED, f"ImportError: {error}", traceback.format_exc())
-        return _exchanged(spec, place, rank, lacks)
-    own: Result | None = None
+        return _exchanged(spec, store, rank, lacks)
+    answer: Result | None = None
     try:
         with join(spec) as world:
-            own = programs.run(spec, world)
-            if own.outcome is not Outcome.OK:
-                _tell(place, rank, own)  # before it leaves the groups, which may wait for a device that hangs
+            answer = programs.run(spec, world)
+            if answer.outcome is not Outcome.OK:
+                _send(store, rank, answer)  # before it leaves the groups, which may wait for a device that hangs
     except Exception as error:  # whatever fails is this rank's outcome, and ends no other rank without a word
-        if own is None or own.outcome is Outcome.OK:
-            own = failed(spec, *cell.classify(error, spec.device), traceback.format_exc())
-    return _exchanged(spec, place, rank, own)
+        if answer is None or answer.outcome is Outcome.OK:
+            answer = failed(spec, *cell.classify(error, spec.device), traceback.format_exc())
+    return _exchanged(spec, store, rank, answer)
 
 
-def _exchanged(spec: RunSpec, place: Store, rank: int, own: Result) -> Result:
-    """The result of the cell, merged from all ranks'; ``own`` is this rank's.
+def _exchanged(spec: RunSpec, store: Store, rank: int, answer: Result) -> Result:
+    """The result of the cell, merged from all ranks'; ``answer`` is this rank's.
 
     A rank that knows what went wrong does not wait long for those that may not know it yet: when it ends, its agent
     ends them.
     """
-    knows = own.outcome is not Outcome.OK and not own.reason.startswith(GONE)
+    knows = answer.outcome is not Outcome.OK and not answer.reason.startswith(GONE)
     try:
-        _tell(place, rank, own)
+        _send(store, rank, answer)
         if rank == 0:
-            by_rank = {**_told(place, spec.gpus, timeout() if own.outcome is Outcome.OK else GRACE), 0: own}
+            by_rank = {**_received(store, spec.gpus, timeout() if answer.outcome is Outcome.OK else GRACE), 0: answer}
             result = merged(spec, by_rank)
-            _put(place, "result", _without_traces(result))
+            _put(store, "result", _without_traces(result))
             return result
-        return _get(place, "result", GRACE if knows else timeout() + GRACE)
+        return _get(store, "result", GRACE if knows else timeout() + GRACE)
     except RuntimeError as error:  # rank 0 is silent, or its machine gone
         silent = failed(spec, Outcome.FAILED, f"{GONE}, or was silent: there is no result of all", str(error))
-        return own if knows else silent
+        return answer if knows else silent
 
 
 def _after(spec: RunSpec, lost: Lost, meeting: Meeting, killed_for_memory: bool) -> Result:
     """The result of a cell of which a rank died on this machine: what the others reported, and how that one ended."""
-    place = PrefixStore(f"attempt {meeting.round}", meeting.store)
+    store = PrefixStore(f"attempt {meeting.round}", meeting.store)
     if killed_for_memory:
         end = failed(spec, Outcome.OOM, f"host memory ran out: the system killed rank {lost.rank}")
     else:
         end = failed(spec, Outcome.FAILED, lost.reason)
     try:
-        if not place.check([f"result of {lost.rank}"]):
-            _tell(place, lost.rank, end)
-        if meeting.node == 0 and not place.check(["result"]):  # rank 0 has been ended before it could
-            _put(place, "result", merged(spec, _told(place, spec.gpus, patience=0.0)))
-        result = _get(place, "result", 2 * GRACE)
-        place.set(f"read by {meeting.node}", "")
+        if not store.check([f"result of {lost.rank}"]):
+            _send(store, lost.rank, end)
+        if meeting.node == 0 and not store.check(["result"]):  # rank 0 has been ended before it could
+            _put(store, "result", merged(spec, _received(store, spec.gpus, patience=0.0)))
+        result = _get(store, "result", 2 * GRACE)
+        store.set(f"read by {meeting.node}", "")
     except RuntimeError:
         if killed_for_memory or lost.code < 0:
             return end
         return failed(spec, Outcome.FAILED, "the first machine of the run is gone")
     if meeting.node == 0:
         with contextlib.suppress(RuntimeError):  # all machines read the result from this process's store
-            place.wait([f"read by {node}" for node in range(meeting.nodes)], timedelta(seconds=GRACE))
+            store.wait([f"read by {node}" for node in range(meeting.nodes)], timedelta(seconds=GRACE))
     return result
 
 
-def _tell(place: Store, rank: int, result: Result) -> None:
+def _send(store: Store, rank: int, result: Result) -> None:
     """Leaves ``rank``'s result for the others, without its traces: rank 0's are kept."""
-    _put(place, f"result of {rank}", _without_traces(result))
+    _put(store, f"result of {rank}", _without_traces(result))
 
 
 def _without_traces(result: Result) -> Result:
     return replace(result, trace={}, timeline=[])
 
 
-def _told(place: Store, count: int, patience: float) -> dict[int, Result]:
+def _received(store: Store, count: int, patience: float) -> dict[int, Result]:
     """The results that the ranks 0 to ``count`` - 1 have left, or leave within ``patience`` seconds, by rank."""
     by_rank, end = {}, time.monotonic() + patience
     for rank in range(count):
         key = f"result of {rank}"
-        while not place.check([key]) and time.monotonic() < end:
+        while not store.check([key]) and time.monotonic() < end:
             time.sleep(0.02)
-        if place.check([key]):
-            by_rank[rank] = _get(place, key, GRACE)
+        if store.check([key]):
+            by_rank[rank] = _get(store, key, GRACE)
     return by_rank
 
 
-def _put(place: Store, key: str, result: Result) -> None:
+def _put(store: Store, key: str, result: Result) -> None:
     """Stores ``result`` in pieces, and ``key`` last, so that who finds ``key`` finds all of it."""
     text = _text(result)
     pieces = [text[first : first + PIECE] for first in range(0, len(text), PIECE)]
     for number, piece in enumerate(pieces):
-        place.set(f"{key}, piece {number}", piece)
-    place.set(key, str(len(pieces)))
+        store.set(f"{key}, piece {number}", piece)
+    store.set(key, str(len(pieces)))
 
 
-def _get(place: Store, key: str, patience: float) -> Result:
+def _get(store: Store, key: str, patience: float) -> Result:
     """What was put under ``key``, or is within ``patience`` seconds. Raises ``RuntimeError`` if it is not."""
-    place.wait([key], timedelta(seconds=patience))
-    pieces = [place.get(f"{key}, piece {number}") for number in range(int(place.get(key)))]
+    store.wait([key], timedelta(seconds=patience))
+    pieces = [store.get(f"{key}, piece {number}") for number in range(int(store.get(key)))]
     return Result.from_dict(json.loads(b"".join(pieces)))
 
 

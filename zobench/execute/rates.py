@@ -38,16 +38,16 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
     with instead, if any are known.
     """
     path, folder = _path(root, machine, device), disk_dir or Path(tempfile.gettempdir())
-    place = _place(device, folder)
+    device_and_disk = _device_and_disk(device, folder)
     if (kept := _usable(_text(path))) is not None:
         return kept
     with _alone(path.with_suffix(".lock")):
-        name = f"{machine}-{place}"
+        name = f"{machine}-{device_and_disk}"
         kept = _usable(_text(path)) or _usable(cache.read("rates", name))
         if kept is None:
             if (lately := _usable(_lately(name))) is not None:
                 return lately
-            kept, lasting = _measured(device, folder, _siblings(machine, place))
+            kept, lasting = _measured(device, folder, _siblings(machine, device_and_disk))
             cache.keep("rates" if lasting else "busy-rates", name, _json(kept))
             if not lasting:
                 return kept
@@ -60,7 +60,7 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
 
 def are_known(root: Path, machine: str, device: str, disk_dir: Path | None) -> bool:
     """Whether :func:`calibration` would measure nothing."""
-    name = f"{machine}-{_place(device, disk_dir or Path(tempfile.gettempdir()))}"
+    name = f"{machine}-{_device_and_disk(device, disk_dir or Path(tempfile.gettempdir()))}"
     return any(
         _usable(text) for text in (_text(_path(root, machine, device)), cache.read("rates", name), _lately(name))
     )
@@ -71,7 +71,7 @@ def _path(root: Path, machine: str, device: str) -> Path:
     return root / ".calibration" / f"{machine}-{device.partition(':')[0]}.json"
 
 
-def _place(device: str, folder: Path) -> str:
+def _device_and_disk(device: str, folder: Path) -> str:
     """The end of the name under which a user's rates are kept: of the kind of device, the threads, and the disk."""
     return f"{device.partition(':')[0]}-{os.environ.get(COUNT, 'all')}-threads-{_disk(folder)}.json"
 
@@ -91,13 +91,13 @@ def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> t
     if slow := _slower(rates, earlier):
         rates = better(rates, _once(device, folder))
     if others := _busy(rates):
-        told = f"not kept, because other processes kept {others:.1f} cores busy"
+        note = f"not kept, because other processes kept {others:.1f} cores busy"
         if earlier is not None:
-            return {**earlier, "notes": [*earlier["notes"], f"{told}; planned with those of an idle time"]}, False
-        return {**rates, "notes": [*rates["notes"], told]}, False
+            return {**earlier, "notes": [*earlier["notes"], f"{note}; planned with those of an idle time"]}, False
+        return {**rates, "notes": [*rates["notes"], note]}, False
     if slow and (still := _slower(rates, earlier)):
-        told = f"slower than before, measured twice: {', '.join(still)}; is the machine throttled?"
-        rates["notes"] = [*rates["notes"], told]
+        note = f"slower than before, measured twice: {', '.join(still)}; is the machine throttled?"
+        rates["notes"] = [*rates["notes"], note]
     return rates, True
 
 
@@ -120,11 +120,11 @@ def better(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
     """The second measurement, with whatever the first one did faster: others take time from both, and give none."""
     best: dict[str, Any] = dict(second)
     for name in _WORK:
-        one, two = first[name], second[name]
-        best[name] = {key: max(one[key], two[key]) for key in two} if isinstance(two, dict) else max(one, two)
-    own, others = (rates.get("operators_per_second", {}) for rates in (first, second))
+        slow, fast = first[name], second[name]
+        best[name] = {key: max(slow[key], fast[key]) for key in fast} if isinstance(fast, dict) else max(slow, fast)
+    first_operators, others = (rates.get("operators_per_second", {}) for rates in (first, second))
     best["operators_per_second"] = {
-        kind: {name: max(rate, own.get(kind, {}).get(name, 0.0)) for name, rate in rates.items()}
+        kind: {name: max(rate, first_operators.get(kind, {}).get(name, 0.0)) for name, rate in rates.items()}
         for kind, rates in others.items()
     }
     return best
@@ -134,16 +134,16 @@ def _flat(rates: Mapping[str, Any]) -> dict[str, float]:
     """The rates of work by a name for people: ``matmul fp32``."""
     flat: dict[str, float] = {}
     for name in _WORK:
-        word, found = name.partition("_")[0], rates.get(name)
-        parts = {f"{word} {key}": rate for key, rate in found.items()} if isinstance(found, dict) else {word: found}
+        word, values = name.partition("_")[0], rates.get(name)
+        parts = {f"{word} {key}": rate for key, rate in values.items()} if isinstance(values, dict) else {word: values}
         flat |= {key: rate for key, rate in parts.items() if rate}
     return flat
 
 
-def _siblings(machine: str, place: str) -> dict[str, Any] | None:
+def _siblings(machine: str, device_and_disk: str) -> dict[str, Any] | None:
     """The newest rates kept of the same hardware under other software, which the end of ``machine`` stands for."""
-    found = (cache.root() / "rates").glob(f"{machine.rpartition('-')[0]}-*-{place}")
-    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    kept_before = (cache.root() / "rates").glob(f"{machine.rpartition('-')[0]}-*-{device_and_disk}")
+    newest = sorted(kept_before, key=lambda path: path.stat().st_mtime, reverse=True)
     return next((rates for path in newest if (rates := _usable(_text(path))) is not None), None)
 
 
@@ -171,17 +171,17 @@ def _json(rates: Mapping[str, Any]) -> str:
 
 def _disk(folder: Path) -> str:
     """What names the disk that ``folder`` is on, or will be on."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    return f"{there.stat().st_dev:x}"
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    return f"{existing.stat().st_dev:x}"
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Holds the lock ``path`` inside the block; without a lock where its folder or file system does not allow one."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(path))
+            stack.enter_context(locked(path))
         yield
 
 

@@ -73,26 +73,26 @@ def run(first: Plan, repeats: Repeats, again: Again, perform: Run, budget: float
     groups = [first.steps] if repeats.interleaved else [[step] for step in first.steps]
     total, longest = Summary(), 0.0
     for steps in groups:
-        own: list[Result] = []
+        measured: list[Result] = []
         for number in range(repeats.count):
             left = None if end is None else end - time.monotonic()
-            good = {result.spec.hash for result in own if result.is_ok}
+            good = {result.spec.hash for result in measured if result.is_ok}
             cells = [step.spec for step in steps if step.spec.hash in good]
-            if number and (not cells or is_known(own, repeats.until) or (left is not None and left < longest)):
+            if number and (not cells or is_known(measured, repeats.until) or (left is not None and left < longest)):
                 break
             planned = again(cells, repeats.first + number) if number else replace(first, steps=list(steps))
             begin = time.monotonic()
             summary = perform(_shuffled(planned, repeats.first + number, repeats.seed), left)
             longest = max(longest if repeats.interleaved else 0.0, time.monotonic() - begin)
-            own = folded([*own, *summary.results])
+            measured = folded([*measured, *summary.results])
             total.unsaved += summary.unsaved
             total.interrupted = summary.interrupted
             if total.interrupted:
                 break
-        total.results += own
+        total.results += measured
         if total.interrupted:
             break
-    places = {step.spec.hash: place for place, step in enumerate(first.steps)}
+    places = {step.spec.hash: index for index, step in enumerate(first.steps)}
     total.results.sort(key=lambda result: places[result.spec.hash])
     return total
 

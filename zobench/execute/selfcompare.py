@@ -86,7 +86,7 @@ class SelfTest:
         return sum(comparison.equal.differs for comparison in self.comparisons)
 
     @property
-    def found(self) -> int:
+    def detected(self) -> int:
         return sum(comparison.is_found for comparison in self.comparisons)
 
     @property
@@ -98,7 +98,7 @@ class SelfTest:
     def is_passed(self) -> bool:
         """Whether there were few enough false alarms, and few enough misses."""
         count = len(self.comparisons)
-        return count > 0 and self.alarms <= ALARMS * count and count - self.found <= MISSES * count
+        return count > 0 and self.alarms <= ALARMS * count and count - self.detected <= MISSES * count
 
     def page(self) -> str:
         """What the comparisons come to, in three lines and a verdict."""
@@ -109,7 +109,7 @@ class SelfTest:
         few = f"; {count} comparisons are few to say so, {COMPARISONS} are usual" if count < COMPARISONS else ""
         return "\n".join([
             f"{self.alarms} of {count} comparisons of equals say a difference (at most {int(ALARMS * count)} may)",
-            f"a slowdown of {share} is found in {self.found} of {count} "
+            f"a slowdown of {share} is found in {self.detected} of {count} "
             f"(at least {count - int(MISSES * count)} should)",
             f"from about {100 * self.least:.1f} % on, nine of ten differences are found; {span} rounds each",
             f"this machine {verdict} a difference of {share}{few}",
@@ -118,7 +118,7 @@ class SelfTest:
 
 def self_test(
     spec: RunSpec, run: RunCells, *, seed: int, count: int = COMPARISONS, slowdown: float = SLOWDOWN,
-    budget: float | None = None, say: Callable[[int, Comparison], None] = lambda number, one: None,
+    budget: float | None = None, say: Callable[[int, Comparison], None] = lambda number, comparison: None,
 ) -> SelfTest:  # fmt: skip
     """``count`` comparisons of ``spec`` with itself. None begins that the rest of ``budget`` seconds would not hold.
 
@@ -149,16 +149,16 @@ def _compared(spec: RunSpec, run: RunCells, slowdown: float, order: random.Rando
         for result in done.values():
             if not result.is_ok or not result.step_seconds:
                 raise ValueError(f"a self-test needs runs that end ok, but one ended {result.outcome}: {result.reason}")
-        if any(differ_in_threads(done["cell"], one) for one in done.values()):
+        if any(differ_in_threads(done["cell"], result) for result in done.values()):
             continue
         equal.append(seconds_of_pair(done["again"], done["cell"]))
         slowed.append(seconds_of_pair(done["slowed"], done["cell"]))
-        found = Comparison(equal=ratio_of_pairs(equal), slowed=ratio_of_pairs(slowed))
-        if found.equal.is_known(UNTIL) and found.slowed.is_known(UNTIL):
+        comparison = Comparison(equal=ratio_of_pairs(equal), slowed=ratio_of_pairs(slowed))
+        if comparison.equal.is_known(UNTIL) and comparison.slowed.is_known(UNTIL):
             break
     if len(equal) < FEW:
         raise ValueError(
             f"a self-test needs {FEW} rounds of {MOST} whose processes have as many threads, but had {len(equal)}, "
             "because others used the cores; wait for them, or set OMP_NUM_THREADS"
         )
-    return found
+    return comparison

@@ -50,7 +50,7 @@ class Request:
     more: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def place(self) -> str:
+    def site(self) -> str:
         """Where these jobs run, in words that are equal for equal nodes."""
         named = (("partition", self.partition), ("gres", self.gres), *sorted(self.more.items()))
         return " ".join(f"{key}={value}" for key, value in named if value is not None)
@@ -146,11 +146,11 @@ def submit(submission: Submission, request: Request) -> list[str]:
 
     for number, cells in enumerate(submission.groups):
         asked = resources(request, submission.cells[cells[0]])
-        known = {key: asked.pop(key) for key in ("nodes", "ntasks_per_node", "time")}
+        given = {key: asked.pop(key) for key in ("nodes", "ntasks_per_node", "time")}
         more = {"requeue": True} | {key: value for key, value in asked.items() if value is not False}
         executor = submitit.SlurmExecutor(folder=submission.log)
         executor.update_parameters(
-            **known, job_name=submission.job_name(number), signal_delay_s=SIGNAL_SECONDS,
+            **given, job_name=submission.job_name(number), signal_delay_s=SIGNAL_SECONDS,
             array_parallelism=request.side_by_side or len(cells), setup=[f"export PYTHONPATH={shlex.quote(path)}"],
             additional_parameters=more, wckey=None,
         )  # fmt: skip
@@ -159,9 +159,9 @@ def submit(submission: Submission, request: Request) -> list[str]:
                 made = [executor.submit(CellJob(str(submission.folder), cell)) for cell in cells]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             cancel(submission)
-            told = " ".join(str(error).replace("sbatch: error: ", "").split())
+            message = " ".join(str(error).replace("sbatch: error: ", "").split())
             raise ValueError(
-                f"`sbatch` must take the jobs, but said: {told}; see --partition, --gres, --time and --slurm"
+                f"`sbatch` must take the jobs, but said: {message}; see --partition, --gres, --time and --slurm"
             ) from None
         ids.append(made[0].job_id.partition("_")[0])
         write_json(submission.folder / "jobs.json", ids)
@@ -181,13 +181,15 @@ def look(submission: Submission) -> dict[int, QueueEntry] | None:
         return None
     entries = {}
     for line in answer.splitlines():
-        name, job, place, state, reason, host = line.strip().split("|")
+        name, job, index, state, reason, host = line.strip().split("|")
         cells = names[name]
-        number = int(place) if place.isdigit() else 0  # a group of one cell is no array
+        number = int(index) if index.isdigit() else 0  # a group of one cell is no array
         running = state in _RUNNING
-        told = "" if running or reason in ("None", "Priority", "Resources") else reason
-        label = f"{job}_{number}" if place.isdigit() else job
-        entries[cells[number]] = QueueEntry(job=label, state="running" if running else "queued", reason=told, host=host)
+        waits_for = "" if running or reason in ("None", "Priority", "Resources") else reason
+        label = f"{job}_{number}" if index.isdigit() else job
+        entries[cells[number]] = QueueEntry(
+            job=label, state="running" if running else "queued", reason=waits_for, host=host
+        )
     return entries
 
 

@@ -73,7 +73,7 @@ def sweep(
     """
     progress, summary, end = progress or SweepHooks(), Summary(), None if budget is None else time.monotonic() + budget
     done: dict[int, Result] = {}
-    for place, step, left, over in _in_order(steps, end, lambda step: learned(step, list(done.values()))):
+    for index, step, left, over in _in_order(steps, end, lambda step: learned(step, list(done.values()))):
         try:
             progress.begin(step)
             result = (
@@ -82,12 +82,12 @@ def sweep(
                 )
             )  # fmt: skip
             ran_out = budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED
-            done[place] = _kept(step, result, store, finished, summary, says_nothing=ran_out)
-            progress.end(step, done[place])
+            done[index] = _kept(step, result, store, finished, summary, says_nothing=ran_out)
+            progress.end(step, done[index])
         except KeyboardInterrupt:
             summary.interrupted = True
             break
-    summary.results = [done[place] for place in sorted(done)]
+    summary.results = [done[index] for index in sorted(done)]
     return summary
 
 
@@ -103,37 +103,37 @@ def sweep_in_turns(
         now = steps[group[0]].round
         order = random.Random(f"{now.seed} {now.number} {number}" if now else number)
         try:
-            for place in group:
-                progress.begin(steps[place])
-            together = [place for place in group if steps[place].action == "run"]
+            for index in group:
+                progress.begin(steps[index])
+            together = [index for index in group if steps[index].action == "run"]
             results = run_together(
-                [steps[place].spec for place in together], order=order, timeout=timeout, disk_dir=disk_dir,
+                [steps[index].spec for index in together], order=order, timeout=timeout, disk_dir=disk_dir,
                 while_waiting=progress.tick,
-            ) if together else [perform(steps[place], None, timeout, None, None) for place in group]  # fmt: skip
-            for place, result in zip(group, results, strict=True):
-                found = _with_rates(result, calibration) if together else result
-                done[place] = _kept(steps[place], found, store, finished, summary)
-                progress.end(steps[place], done[place])
+            ) if together else [perform(steps[index], None, timeout, None, None) for index in group]  # fmt: skip
+            for index, result in zip(group, results, strict=True):
+                with_rates = _with_rates(result, calibration) if together else result
+                done[index] = _kept(steps[index], with_rates, store, finished, summary)
+                progress.end(steps[index], done[index])
         except KeyboardInterrupt:
             summary.interrupted = True
             break
-    summary.results = [done[place] for place in sorted(done)]
+    summary.results = [done[index] for index in sorted(done)]
     return summary
 
 
 def _tables(steps: Sequence[Step], free_bytes: int | None) -> list[list[int]]:
     """The places of ``steps`` that run at the same time: each that does not run alone, the others in as few groups,
     in order, as ``free_bytes`` of host memory allow; a cell that fits alone is never left out."""
-    groups, used = [[place] for place, step in enumerate(steps) if step.action != "run"], 0
+    groups, used = [[index] for index, step in enumerate(steps) if step.action != "run"], 0
     room, open_group = None if free_bytes is None else free_bytes - HOST_RESERVE, list[int]()
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step.action != "run":
             continue
         guess = step.estimate
         need = PROCESS_BYTES + (0 if guess is None else guess.device_bytes + guess.host_bytes)
         if open_group and room is not None and used + need > room:
             groups, open_group, used = [*groups, open_group], [], 0
-        open_group, used = [*open_group, place], used + need
+        open_group, used = [*open_group, index], used + need
     return [*groups, open_group] if open_group else groups
 
 
@@ -161,28 +161,28 @@ def _in_order(
     it is expected when its turn comes.
     """
     if end is None:
-        yield from ((place, now(step), None, "") for place, step in enumerate(steps))
+        yield from ((index, now(step), None, "") for index, step in enumerate(steps))
         return
     late, hopeless = [], time.monotonic() < end
-    for place, step in ((place, now(step)) for place, step in enumerate(steps)):
+    for index, step in ((index, now(step)) for index, step in enumerate(steps)):
         if step.action == "run" and step.estimate is not None and step.estimate.seconds > end - time.monotonic():
-            late.append((place, step))
+            late.append((index, step))
         else:
             hopeless = hopeless and step.action == "skip"
-            yield place, step, end - time.monotonic(), ""
-    for place, step in ((place, now(step)) for place, step in late):
+            yield index, step, end - time.monotonic(), ""
+    for index, step in ((index, now(step)) for index, step in late):
         assert step.estimate is not None
         left = end - time.monotonic()
         over = "" if hopeless or _worth(step) <= left else over_budget(step, left)
         hopeless = False
-        yield place, step, left, over
+        yield index, step, left, over
 
 
 def _worth(step: Step) -> float:
     """The seconds from which on a part of the cell is worth its time: more steps than are known of it already."""
     assert step.estimate is not None
-    known = len(step.earlier.measured_seconds) if step.earlier is not None and step.earlier.partial else 0
-    return step.estimate.least_seconds + known * step.estimate.step_seconds
+    count = len(step.earlier.measured_seconds) if step.earlier is not None and step.earlier.partial else 0
+    return step.estimate.least_seconds + count * step.estimate.step_seconds
 
 
 def _left_out(step: Step, why: str) -> Result:
@@ -221,7 +221,7 @@ def perform(
     if step.action == "skip":
         return failed(step.spec, Outcome.SKIPPED, step.reason)
     last = None if left is None else left + GRACE
-    bound = min((one for one in (last, timeout) if one is not None), default=None)
+    bound = min((limit for limit in (last, timeout) if limit is not None), default=None)
     written = None if step.estimate is None else step.estimate.consolidation
     result = run_in_process(
         step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, enough=left, written=written, journal=journal

@@ -87,17 +87,17 @@ def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int =
         machine=fingerprint_without_torch().machine,
     )  # fmt: skip
     try:
-        with told_to_stop():
-            jobs.tell(submission, cell, said)
+        with stopped_by_sigterm():
+            jobs.write_report(submission, cell, said)
             result, said = _measured(submission, cell, said)
     except KeyboardInterrupt:
         return False
     except StoreError as error:  # its disk is full, which is no reason to leave a pool's other cells out
-        told = f"its result could not be stored: {error.strerror or error}"
-        jobs.tell(submission, cell, replace(said, ended=time.time(), outcome="lost", reason=told))
+        reason = f"its result could not be stored: {error.strerror or error}"
+        jobs.write_report(submission, cell, replace(said, ended=time.time(), outcome="lost", reason=reason))
         return True
-    told = " ".join(result.reason.split())
-    jobs.tell(submission, cell, replace(said, ended=time.time(), outcome=str(result.outcome), reason=told))
+    reason = " ".join(result.reason.split())
+    jobs.write_report(submission, cell, replace(said, ended=time.time(), outcome=str(result.outcome), reason=reason))
     return True
 
 
@@ -107,7 +107,7 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
     disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)
     try:
         rates = calibration(store.root, said.machine, spec.device, disk_dir)
-        planned = plan.here([spec], store, said.machine, spec.device, submission.retry, disk_dir, rates)
+        planned = plan.for_machine([spec], store, said.machine, spec.device, submission.retry, disk_dir, rates)
     except (OSError, ValueError) as error:  # a node without the device, or a disk folder that it lacks
         result = failed(spec, Outcome.FAILED, str(error))
         if store.find(spec, said.machine) is None:  # what was measured before stays
@@ -115,7 +115,7 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
         return result, said
     (step,) = planned.steps
     said = replace(said, action=step.action)
-    jobs.tell(submission, cell, said)
+    jobs.write_report(submission, cell, said)
     result = perform(step, None, submission.timeout, disk_dir, planned.rates, journal=store.draft(spec))
     if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
         time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
@@ -134,7 +134,7 @@ def follow(submission: jobs.Submission, cell: int, job: str, attempt: int) -> No
         if said is not None and (said.job, said.attempt) == (job, attempt):
             if said.action == "run":
                 disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)
-                with told_to_stop(), contextlib.suppress(KeyboardInterrupt):
+                with stopped_by_sigterm(), contextlib.suppress(KeyboardInterrupt):
                     run_in_process(submission.cells[cell], timeout=submission.timeout, disk_dir=disk_dir)
                 return
             if said.action or said.outcome:
@@ -146,7 +146,7 @@ def follow(submission: jobs.Submission, cell: int, job: str, attempt: int) -> No
 
 
 @contextlib.contextmanager
-def told_to_stop() -> Iterator[None]:
+def stopped_by_sigterm() -> Iterator[None]:
     """Inside the block SIGTERM raises KeyboardInterrupt, which ends the cell's process; nothing is stored."""
     before: Any = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from zobench.execute.process import run_in_process, timed_out
 from zobench.measure import threads, turns
 from zobench.measure.observe import crowded
-from zobench.measure.turns import Seat
+from zobench.measure.turns import ChildPipes
 from zobench.result import Result
 from zobench.runspec import RunSpec
 
@@ -48,11 +48,11 @@ class _Expired(BaseException):
 
 
 @dataclass(eq=False)
-class _Desk:
+class _GiverPipes:
     """The giver's ends of a process's pipes. ``said``: its last word, "" while it is at work. ``left``: seconds that
     its turns may take from now on; ``is_expired``: they took longer."""
 
-    seat: Seat
+    pipes: ChildPipes
     gives: int
     hears: int
     left: float
@@ -66,47 +66,47 @@ class _Desk:
         with contextlib.suppress(BrokenPipeError):
             os.write(self.gives, b"!")
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Takes what the process says; nothing more comes from one that has ended."""
         self.said = os.read(self.hears, 1)
         self.is_gone = not self.said
 
 
 @dataclass(frozen=True)
-class _Game:
+class _TurnScheduler:
     """All desks of a round. ``order`` shuffles them anew for each turn of all."""
 
-    desks: list[_Desk]
+    givers: list[_GiverPipes]
     order: random.Random
     tick: Callable[[], None]
 
-    def play(self) -> None:
+    def run(self) -> None:
         """Gives turns, one process at a time and each as often as it asks, until nobody asks any more."""
-        self._listen(self.desks, sum(desk.left for desk in self.desks))  # they all begin at once, on the same cores
-        while asking := [desk for desk in self.desks if desk.said == turns.ASKS]:
+        self._listen(self.givers, sum(giver.left for giver in self.givers))  # they all begin at once, on the same cores
+        while asking := [giver for giver in self.givers if giver.said == turns.ASKS]:
             self.order.shuffle(asking)
-            for desk in asking:
+            for giver in asking:
                 begin = time.monotonic()
-                desk.give()
-                self._listen([desk], desk.left)
-                desk.left -= time.monotonic() - begin
-        for desk in self.desks:
-            desk.give()
+                giver.give()
+                self._listen([giver], giver.left)
+                giver.left -= time.monotonic() - begin
+        for giver in self.givers:
+            giver.give()
 
-    def _listen(self, desks: Sequence[_Desk], patience: float) -> None:
-        """Returns once each of ``desks`` has said a word, or is gone; one that is silent for ``patience`` seconds is
+    def _listen(self, givers: Sequence[_GiverPipes], patience: float) -> None:
+        """Returns once each of ``givers`` has said a word, or is gone; one that is silent for ``patience`` seconds is
         ended."""
-        silent = {desk.hears: desk for desk in desks if not desk.said and not desk.is_gone}
+        silent = {giver.hears: giver for giver in givers if not giver.said and not giver.is_gone}
         end = time.monotonic() + patience
         while silent:
             heard = select.select(list(silent), [], [], TICK)[0]
             for ready in heard:
-                silent.pop(ready).hear()
+                silent.pop(ready).receive()
             if not heard:
                 self.tick()
             if time.monotonic() >= end:
-                for desk in silent.values():
-                    desk.is_expired.set()
+                for giver in silent.values():
+                    giver.is_expired.set()
 
 
 def run_together(
@@ -120,37 +120,37 @@ def run_together(
     :func:`zobench.execute.process.run_in_process`. Raises ``ValueError`` for a spec that cannot take turns.
     """
     check(specs)
-    own, stop, began = threads.chosen(), threading.Event(), time.time()
+    chosen, stop, began = threads.chosen(), threading.Event(), time.time()
     neighbours = threads.Neighbours(children=True)
 
-    def one(spec: RunSpec, desk: _Desk, slowdown: float) -> Result:
+    def measured(spec: RunSpec, giver: _GiverPipes, slowdown: float) -> Result:
         def tick() -> None:
             if stop.is_set():
                 raise _Stopped
-            if desk.is_expired.is_set():
+            if giver.is_expired.is_set():
                 raise _Expired
 
         try:
             bound = None if timeout is None else 2 * timeout * len(specs)  # until all have begun, and their turns
             return run_in_process(
-                spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, slowdown=slowdown, seat=desk.seat
+                spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, slowdown=slowdown, pipes=giver.pipes
             )
         except _Expired:
             assert timeout is not None
             return timed_out(spec, timeout)
         finally:
-            os.close(desk.seat.given)
-            os.close(desk.seat.says)  # its end is heard at the other one
+            os.close(giver.pipes.given)
+            os.close(giver.pipes.says)  # its end is heard at the other one
 
     shares = slowdowns or [0.0] * len(specs)
     seconds = math.inf if timeout is None else timeout
-    with _desks(len(specs), own, seconds) as desks, ThreadPoolExecutor(len(specs)) as pool:
-        cells = zip(specs, desks, shares, strict=True)
-        running = [pool.submit(one, spec, desk, share) for spec, desk, share in cells]
+    with _giver_pipes(len(specs), chosen, seconds) as givers, ThreadPoolExecutor(len(specs)) as pool:
+        cells = zip(specs, givers, shares, strict=True)
+        running = [pool.submit(measured, spec, giver, share) for spec, giver, share in cells]
         try:
-            _Game(desks=desks, order=order, tick=while_waiting).play()
+            _TurnScheduler(givers=givers, order=order, tick=while_waiting).run()
             results = [each.result() for each in running]
-            return _told_apart(results, began, neighbours.cores())
+            return _separated(results, began, neighbours.cores())
         finally:
             stop.set()
 
@@ -165,27 +165,31 @@ def check(specs: Sequence[RunSpec]) -> None:
 
 
 @contextlib.contextmanager
-def _desks(count: int, own: threads.Threads | None, seconds: float) -> Iterator[list[_Desk]]:
-    desks: list[_Desk] = []
+def _giver_pipes(count: int, chosen: threads.Threads | None, seconds: float) -> Iterator[list[_GiverPipes]]:
+    givers: list[_GiverPipes] = []
     try:
         for _ in range(count):
             (given, gives), (hears, says) = os.pipe(), os.pipe()
-            desks.append(_Desk(seat=Seat(given=given, says=says, own=own), gives=gives, hears=hears, left=seconds))
-        yield desks
+            givers.append(
+                _GiverPipes(
+                    pipes=ChildPipes(given=given, says=says, threads=chosen), gives=gives, hears=hears, left=seconds
+                )
+            )
+        yield givers
     finally:
-        for desk in desks:
-            os.close(desk.gives)
-            os.close(desk.hears)
+        for giver in givers:
+            os.close(giver.gives)
+            os.close(giver.hears)
 
 
-def _told_apart(results: Sequence[Result], began: float, others: float | None) -> list[Result]:
+def _separated(results: Sequence[Result], began: float, others: float | None) -> list[Result]:
     """The results, which name the game by when it ``began``. In place of what each saw, the others of the game among
     it, stand the cores that ``others`` than all of them kept busy, from the first process to the last; energy, which
     nobody can divide among them, has no value."""
-    apart = {"other_cpu_cores": others, "energy_joules": None, "mean_power_watts": None}
-    found: list[Result] = []
+    not_known = {"other_cpu_cores": others, "energy_joules": None, "mean_power_watts": None}
+    separated: list[Result] = []
     for result in results:
-        power = result.power and {**result.power, **apart}
+        power = result.power and {**result.power, **not_known}
         warnings = [*result.warnings, *(crowded(others) if power else [])]
-        found.append(replace(result, power=power, warnings=warnings).with_facts(turns=began))
-    return found
+        separated.append(replace(result, power=power, warnings=warnings).with_facts(turns=began))
+    return separated

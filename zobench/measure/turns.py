@@ -22,14 +22,14 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
+class ChildPipes:
     """What a process needs to take turns: the file descriptors at which it is ``given`` one and ``says`` what it wants.
-    ``own``: the threads that it computes with, chosen once for all, because each is busy beside the others as they
+    ``threads``: those that it computes with, chosen once for all, because each is busy beside the others as they
     start."""
 
     given: int
     says: int
-    own: Threads | None
+    threads: Threads | None
 
     @property
     def descriptors(self) -> tuple[int, int]:

@@ -114,11 +114,11 @@ class LocalMachine:
         what, planned = f"planning {len(cells)} cells", None
         if not (self._has_rates or "rates" in vars(self)):
             with self.monitor.waiting(what):
-                planned = plan.here(*where, None, number)
+                planned = plan.for_machine(*where, None, number)
         if planned is None or not (self._dry or all(step.action != "run" for step in planned.steps)):
             rates = self.rates
             with self.monitor.waiting(what):
-                planned = plan.here(*where, rates, number)
+                planned = plan.for_machine(*where, rates, number)
         for problem in self.store.problems:
             if problem not in self._unreadable:  # a protocol is planned twice
                 self.say(f"not read: {problem}", "yellow")

@@ -97,7 +97,7 @@ class Handover:
         with contextlib.nullcontext() if self.dry else store.lock():
             if not self.dry:
                 slurm.check()
-            machines = jobs.machines(jobs.submissions(store.root), "slurm", request.place)
+            machines = jobs.machines(jobs.submissions(store.root), "slurm", request.site)
             kept = jobs.kept(specs, store, machines, self.retry)
             cells = tuple(spec for spec in specs if spec not in kept)
             monitor.say(reason)
@@ -108,7 +108,7 @@ class Handover:
                 return None
             limit = min(self.timeout or request.cell_seconds, request.cell_seconds)
             submission = self._written(
-                store, "slurm", cells, groups=slurm.groups(cells), place=request.place, timeout=limit
+                store, "slurm", cells, groups=slurm.groups(cells), place=request.site, timeout=limit
             )
             try:
                 numbers = slurm.submit(submission, request)
@@ -134,7 +134,7 @@ class Handover:
             gpus = plan.gpu_uuids() if session.device.startswith("cuda") else ()
             groups = (tuple(range(len(cells))),)
             submission = self._written(
-                store, "local", cells, groups=groups, place=pool.here(), timeout=self.timeout, gpus=gpus
+                store, "local", cells, groups=groups, place=pool.host_name(), timeout=self.timeout, gpus=gpus
             )
             workers = len(pool.submit(submission, pool.workers(cells, gpus, side_by_side)))
         return submission, f"to {workers} worker{'' if workers == 1 else 's'} in the background"
