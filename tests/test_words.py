@@ -1,4 +1,4 @@
-"""Names in zobench are nouns of the field: no pronoun names anything in a clean room, no class name stands twice."""
+"""Names in zobench are nouns of the field: no pronoun names anything, no class name stands twice."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ PARTS = frozenset(
 
 STORED = {
     ("execute/jobs.py", "place"): "a key of the files of submitted sweeps",
+    ("measure/samples.py", "own_cpu_cores"): "likewise",
     ("result/record.py", "place"): "a key of result files",
     ("result/facts.py", "own_order"): "likewise",
     ("selftest/verdict.py", "told"): "a key of the selftest's JSON",
@@ -36,12 +37,6 @@ STORED = {
     ("result/quantity.py", "beside_metric"): "likewise",
 }
 """Names that stay because files or plug-ins of users have them."""
-
-CEILINGS: dict[str, int] = {
-    "cli": 55, "cost": 6, "machine": 5, "measure": 3, "parallel": 4,
-}  # fmt: skip
-"""The rooms that are not clean yet, with the names in each that :data:`WORDS` forbids. A number may only fall; a room
-that reaches 0 leaves the list. Every other room has none."""
 
 TWICE = frozenset({
     "Cell", "Choice", "Comparison", "Costs", "Engine", "Entry", "Group", "Layout", "Packed", "Program", "Ranking",
@@ -116,8 +111,7 @@ def test_a_module_is_named_too(tmp_path: Path) -> None:
 def test_names_are_nouns_of_the_field(room: str) -> None:
     files = sorted((PACKAGE / room).rglob("*.py")) if (PACKAGE / room).is_dir() else [PACKAGE / room]
     names = [name for path in files for name in _forbidden_names(path)]
-    ceiling = CEILINGS.get(room, 0)
-    assert len(names) <= ceiling, f"{len(names)} forbidden names, at most {ceiling}; rename:\n" + "\n".join(names)
+    assert names == [], "rename:\n" + "\n".join(names)
 
 
 def test_a_class_name_means_one_thing() -> None:

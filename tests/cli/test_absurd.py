@@ -56,7 +56,7 @@ def test_a_plan_that_takes_long_is_told_meanwhile(
 ) -> None:
     """5,000 cells took 25 s on a busy machine, without a word."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(waiting, "TOLD_EVERY", 1e-3)
+    monkeypatch.setattr(waiting, "REPORT_EVERY", 1e-3)
     Path("mine.toml").write_text(f"{MODEL}[axes]\nseed = {list(range(50))}\n")
     code, _, err = zobench("sweep", "mine.toml", "--dry-run", "--device", "cpu", "--results", "r")
     assert code == 0

@@ -200,7 +200,7 @@ def test_a_silent_rank_is_named(monkeypatch):
     monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "0.05")
     counts = hosts.Counts(torch.tensor([[[0, 0, 0]], [[1, 0, 0]]]), 0)
     counts.wait(1, 0, rank=0)
-    counts.tell(1, 0, 2)
+    counts.publish(1, 0, 2)
     with pytest.raises(PeerGoneError) as error:
         counts.wait(1, 0, 1)
     told = "another rank of the run is gone, or was silent for 0.05 s: local rank 1 at block 0"

@@ -60,11 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = app(args=given or ["--help"], prog_name="zobench", standalone_mode=False)
     except _UsageError as error:
-        context, told = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
+        context, message = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
         # --set without an argument, and not given to a command that lacks it, which has possibilities
         is_set = getattr(error, "option_name", None) == "--set" and not hasattr(error, "possibilities")
-        place = FIELDS_ARE_LISTED if is_set else f"`{context.command_path if context else 'zobench'} --help`"
-        code = _fail(2, f"{told} (see {place})")
+        help_place = FIELDS_ARE_LISTED if is_set else f"`{context.command_path if context else 'zobench'} --help`"
+        code = _fail(2, f"{message} (see {help_place})")
     except ValueError as error:
         code = _fail(2, str(error))
     except OSError as error:

@@ -33,14 +33,14 @@ def add_model(name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2-
     """
     from zobench.models import gguf, packaged
 
-    found = packaged.get(name)
-    if found is None:
-        known = [one.short for one in packaged.MODELS]
-        raise ValueError(f"`NAME` must be one of {', '.join(known)}, but got {name!r}; {suggestion(name, known)}")
-    print(f"licence of {found.short}: {found.licence}")
-    file = packaged.fetched(found, console.say)
-    print(f"added: {found.short}, in {gguf.converted(file)}")
-    print(f"for example: zobench finetune --model {found.short} --task sst2")
+    model = packaged.get(name)
+    if model is None:
+        names = [model.short for model in packaged.MODELS]
+        raise ValueError(f"`NAME` must be one of {', '.join(names)}, but got {name!r}; {suggestion(name, names)}")
+    print(f"licence of {model.short}: {model.licence}")
+    file = packaged.fetched(model, console.say)
+    print(f"added: {model.short}, in {gguf.converted(file)}")
+    print(f"for example: zobench finetune --model {model.short} --task sst2")
 
 
 program = typer.Typer(
@@ -74,15 +74,15 @@ def list_() -> None:
     from zobench.cli.listing import ListColumn, show
     from zobench.programs import clones
 
-    found = list(clones.load().values())
-    if not found:
+    stored_clones = list(clones.load().values())
+    if not stored_clones:
         print("no program was added: zobench program add mezo --path CLONE --python ENV/bin/python")
         return
     show(console.answer_console(), [
-        ListColumn("program", [clone.name for clone in found], kept=True),
-        ListColumn("commit", [clone.commit for clone in found]),
-        *(ListColumn(name, [clone.versions[name] for clone in found]) for name in clones.VERSIONED),
-        ListColumn("where", [f"{clone.path}, {clone.python}" for clone in found]),
+        ListColumn("program", [clone.name for clone in stored_clones], kept=True),
+        ListColumn("commit", [clone.commit for clone in stored_clones]),
+        *(ListColumn(name, [clone.versions[name] for clone in stored_clones]) for name in clones.VERSIONED),
+        ListColumn("where", [f"{clone.path}, {clone.python}" for clone in stored_clones]),
     ])  # fmt: skip
 
 
@@ -91,11 +91,11 @@ def remove(name: Name) -> None:
     """Forget a program; its clone and its environment stay."""
     from zobench.programs import clones
 
-    found = clones.load()
-    if name not in found:
-        hint = suggestion(name, found) if found else "none was added"
+    stored_clones = clones.load()
+    if name not in stored_clones:
+        hint = suggestion(name, stored_clones) if stored_clones else "none was added"
         raise ValueError(f"`NAME` must be a program that was added, but got {name!r}; {hint}")
-    clones.save({other: clone for other, clone in found.items() if other != name})
+    clones.save({other: clone for other, clone in stored_clones.items() if other != name})
     print(f"removed: {name}")
 
 

@@ -13,7 +13,7 @@ import typer
 from zobench import recipes
 from zobench.cli import completion
 from zobench.cli.console import quieten
-from zobench.cli.usage import CELL, KEPT, LONG, PLACE, SLURM, Group
+from zobench.cli.usage import CELL, KEPT, LONG, SLURM, WHERE, Group
 from zobench.runspec import FIELDS, check_key, parse_value, suggestion
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -25,8 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-_cell, _place, _slurm, _long, _kept = (
-    functools.partial(typer.Option, rich_help_panel=group) for group in (CELL, PLACE, SLURM, LONG, KEPT)
+_cell, _where, _slurm, _long, _kept = (
+    functools.partial(typer.Option, rich_help_panel=group) for group in (CELL, WHERE, SLURM, LONG, KEPT)
 )
 
 
@@ -56,14 +56,14 @@ Steps = Annotated[str | None, _cell(metavar="N", help="Steps [ZO-Bench's: 20000,
 WeightsPath = Annotated[
     str | None, _cell(metavar="DIR", help="Folder or hub id of weights and tokenizer [the model's on the hub].")
 ]
-DataDir = Annotated[Path | None, _place(metavar="DIR", help="Folder of the tasks' files [from the hub].")]
+DataDir = Annotated[Path | None, _where(metavar="DIR", help="Folder of the tasks' files [from the hub].")]
 RunFolder = Annotated[Path | None, _kept("--out", metavar="DIR", help="The run's own folder [runs/NAME].")]
 Log = Annotated[
     list[str] | None, _kept("--log", metavar="NAME", help="tensorboard, wandb or mlflow, beside CSV; repeatable.")
 ]
 EachStep = Annotated[bool, _kept("-v", "--verbose", help="A line for each step.")]
 Name = Annotated[str | None, _cell(help="What tables call such a folder or file [its own name].")]
-Device = Annotated[str, _place(help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, _where(help="auto, cpu, cuda or cuda:N.")]
 Results = Annotated[Path, _kept("--results", metavar="DIR", help="Where results are kept.")]
 Stored = Annotated[
     Path,
@@ -72,14 +72,14 @@ Stored = Annotated[
         help="Where results are kept; results/published: those that come with zobench.",
     ),
 ]  # fmt: skip
-DiskDir = Annotated[Path | None, _place(metavar="DIR", help="Folder of the disk tier [system's temporary].")]
+DiskDir = Annotated[Path | None, _where(metavar="DIR", help="Folder of the disk tier [system's temporary].")]
 Budget = Annotated[str | None, _long(metavar="TIME", help="Skip cells that do not fit: 90s, 10m, 2h30m.")]
 Timeout = Annotated[str | None, _long(metavar="TIME", help="End a cell after this long: 90s, 10m, 2h30m.")]
 Retry = Annotated[str, _long(metavar="LIST", help="Outcomes to run again, as oom,failed; or none.")]
 Json = Annotated[str | None, _kept("--json", metavar="FILE", help="Write the result as JSON; - prints just that.")]
 DeviceMemory = Annotated[str | None, _cell(metavar="SIZE", help="Device memory that a cell may use: 8GB, 512MB, 4GiB.")]
-Executor = Annotated[str, _place(metavar="WHERE", help="here, local (in the background, a cell per GPU) or slurm.")]
-Jobs = Annotated[int | None, _place(metavar="N", help="Cells at once, of local [one per GPU] or slurm [all].")]
+Executor = Annotated[str, _where(metavar="WHERE", help="here, local (in the background, a cell per GPU) or slurm.")]
+Jobs = Annotated[int | None, _where(metavar="N", help="Cells at once, of local [one per GPU] or slurm [all].")]
 Partition = Annotated[str | None, _slurm(metavar="P", help="The partition.")]
 Gres = Annotated[str | None, _slurm(metavar="G", help="What a cell's job gets, as gpu:1.")]
 Time = Annotated[str | None, _slurm(metavar="TIME", help="Time of one cell's job [1h].")]
@@ -87,7 +87,7 @@ Slurm = Annotated[
     list[str] | None, _slurm("--slurm", metavar="KEY=VALUE", help="Another option of sbatch; repeatable.")
 ]
 Rendezvous = Annotated[
-    str | None, _place(metavar="HOST:PORT", help="Where the nodes of a cell meet: an address of the first one.")
+    str | None, _where(metavar="HOST:PORT", help="Where the nodes of a cell meet: an address of the first one.")
 ]
 Task = Annotated[
     str | None,

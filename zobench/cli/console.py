@@ -20,7 +20,7 @@ from rich.text import Text
 
 from zobench.machine.processes import leads
 from zobench.machine.texts import duration
-from zobench.machine.waiting import telling
+from zobench.machine.waiting import reporting
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
 from zobench.store import first_sweep, metrics, printable
@@ -61,9 +61,11 @@ class Screen(Console):
             objects = (self._hanging(objects[0], how.get("markup")),)
         super().print(*objects, soft_wrap=False if folded else soft_wrap, **how)
 
-    def _hanging(self, told: Any, markup: bool | None) -> Text:
-        """``told``, a string or a text, folded between words."""
-        text = told if isinstance(told, Text) else self.render_str(str(told), markup=markup, emoji=False)
+    def _hanging(self, text_shown: Any, markup: bool | None) -> Text:
+        """``text_shown``, a string or a text, folded between words."""
+        text = (
+            text_shown if isinstance(text_shown, Text) else self.render_str(str(text_shown), markup=markup, emoji=False)
+        )
         return Text("\n").join(piece for line in text.split("\n", allow_blank=True) for piece in self._pieces(line))
 
     def _pieces(self, line: Text) -> Iterable[Text]:
@@ -124,16 +126,16 @@ def write_text(output: Path | None, text: str) -> None:
         output.write_text(text, encoding="utf-8")
 
 
-def tell_problems(problems: Iterable[str]) -> None:
+def show_problems(problems: Iterable[str]) -> None:
     """Prints the files that could not be read."""
     for problem in problems:
         print(f"not read: {problem}", file=sys.stderr)
 
 
-def tell_empty(places: Sequence[Path], then: str = "") -> None:
+def show_empty(places: Sequence[Path], then: str = "") -> None:
     """Says that there are no results in ``places``, and what makes some; ``then``: what is shown all the same."""
-    told = f"no results in {', '.join(map(str, places))}: {first_sweep(places[0])}"
-    print(f"{told}; {then}" if then else told, file=sys.stderr)
+    text_shown = f"no results in {', '.join(map(str, places))}: {first_sweep(places[0])}"
+    print(f"{text_shown}; {then}" if then else text_shown, file=sys.stderr)
 
 
 def is_colored(console: Console) -> bool:
@@ -145,8 +147,8 @@ def outcome_line(result: Result) -> Text:
     """``ok  OPT-125M resident fp32 b1 s2048  212 tokens/s  812 MB``: one finished cell on one line."""
     line = Text(f"{result.outcome:<8}", style=STYLES[result.outcome])
     line.append(f" {printable(result.spec.label)}", style="bold" if result.outcome is Outcome.OK else "")
-    told = numbers(result) if result.outcome is Outcome.OK else printable(result.reason)
-    line.append(f"  {told}", style="default")
+    text_shown = numbers(result) if result.outcome is Outcome.OK else printable(result.reason)
+    line.append(f"  {text_shown}", style="default")
     return line
 
 
@@ -157,14 +159,14 @@ def numbers(result: Result) -> str:
     spread = "" if interval is None else f", 95 % {interval[0]:.3g} to {interval[1]:.3g} s"
     peak = result.memory.get("device_peak_bytes")
     memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
-    told = metrics(result)
-    speed, right = told.get("throughput"), told.get("accuracy")
-    f1, perplexity = told.get("f1"), told.get("perplexity")
+    values = metrics(result)
+    speed, right = values.get("throughput"), values.get("accuracy")
+    f1, perplexity = values.get("f1"), values.get("perplexity")
     rate = "" if speed is None else f"{speed:.0f} tokens/s, " if speed >= 1000 else f"{speed:.4g} tokens/s, "
     rate += "" if right is None else f"{right:.1%} of the test right, "
     rate += "" if f1 is None else f"F1 {f1:.1%} on test, "
     rate += "" if perplexity is None else f"perplexity {perplexity:.4g} on test, "
-    shares = ((told.get("floor_share"), "of the floor"), (told.get("update_survival"), "of the updates kept"))
+    shares = ((values.get("floor_share"), "of the floor"), (values.get("update_survival"), "of the updates kept"))
     more = "".join(f", {_percent(share)} {what}" for share, what in shares if share is not None)
     if result.environment.attention:
         more += f", {printable(result.environment.attention)}"
@@ -230,9 +232,9 @@ class SweepProgress:
         self._step, self._seldom = step, Seldom()
         left = max(0.0, min(sum(self._left.values()), self._end - time.monotonic()))
         eta = f"about {duration(left)} left"
-        beside = bar_width(self._console) + 2 * len(str(len(self._steps))) + len("/") + len(eta) + 3  # three gaps
+        taken = bar_width(self._console) + 2 * len(str(len(self._steps))) + len("/") + len(eta) + 3  # three gaps
         label = Text(step.spec.label)
-        label.truncate(max(1, self._console.width - beside), overflow="ellipsis")
+        label.truncate(max(1, self._console.width - taken), overflow="ellipsis")
         self._bar.update(self._task, description=label.plain, eta=eta)
 
     def tick(self) -> None:
@@ -265,7 +267,7 @@ def _kind(warning: str) -> str:
 
 def waiting(console: Console, what: str) -> AbstractContextManager[None]:
     """Says every few seconds that ``what`` still goes on inside, as in ``making 5000 cells``."""
-    return telling(lambda text: console.print(text, style="dim", markup=False), what)
+    return reporting(lambda text: console.print(text, style="dim", markup=False), what)
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:

@@ -110,7 +110,7 @@ def _trained(
     from zobench.finetune import run
 
     console.say(*notes)
-    with _told(console.error_console(), folder, spec.device), bar or nullcontext():
+    with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
         hooks = bar.hooks(spec) if bar else None
         return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
 
@@ -164,9 +164,9 @@ def search(
     folder = checked_folder(out, spec, data_dir, results, "search")
     check_fits({folder / cell.hash: cell for cell in cells(spec, varied)})
     source = chosen.source + (f", but {', '.join(axes)} given" if axes else "")
-    told = grids.SearchGrid(varied, source if varied.keys() - axes else "given")
-    console.say(*notes, f"grid: {told.text}", settle(), f"folder: {folder}")
-    with _told(errors, folder, spec.device), TuningBar(errors, verbose=verbose) as bar:
+    search_grid = grids.SearchGrid(varied, source if varied.keys() - axes else "given")
+    console.say(*notes, f"grid: {search_grid.text}", settle(), f"folder: {folder}")
+    with _with_hints(errors, folder, spec.device), TuningBar(errors, verbose=verbose) as bar:
         trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks, callbacks=logged)
     Store(results).save(winner.result)
     show_search(console.answer_console(), trials, winner)
@@ -186,7 +186,7 @@ def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
 
 
 @contextmanager
-def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
+def _with_hints(errors: Console, folder: Path, device: str) -> Iterator[None]:
     """Turns an interrupt inside the block into a line on how to go on and exit code 130, lack of memory into 1."""
     from zobench.finetune import Interrupted
     from zobench.parallel.world import PeerGoneError

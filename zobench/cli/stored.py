@@ -91,11 +91,11 @@ def _show(places: Sequence[Path], wanted: Any, sort: str | None, output: Path | 
 
     stores = [Store(folder) for folder in places]
     loaded = [result for store in stores for result in store.load()]
-    console.tell_problems(problem for store in stores for problem in store.problems)
+    console.show_problems(problem for store in stores for problem in store.problems)
     chosen = query.select(loaded, wanted)
     chosen = query.ordered(chosen, sort) if sort else chosen
     if not loaded:
-        console.tell_empty(places)
+        console.show_empty(places)
     elif not chosen:
         print(f"none of {len(loaded)} runs fulfils every --where", file=sys.stderr)
     if output is not None:
@@ -203,7 +203,7 @@ def _show_comparison(
         raise ValueError(f"unknown format {form!r}; {suggestion(form, forms)}")
     check_there(results)
     sides = [comparing.side(word, results) for word in words]
-    console.tell_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
+    console.show_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
     comparison = comparing.compare(
         sides[0][0], sides[1][0], tolerance=tolerance, across_machines=across_machines,
         may_differ=comparing.differing_fields(words),
@@ -250,12 +250,12 @@ def verify(
     from zobench.finetune import usual_data_dir
     from zobench.finetune.verify import verify as verified
 
-    found = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
-    for line in found.lines:
+    verification = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
+    for line in verification.lines:
         print(printable(line))
     shown = True
     if share is not None:
-        shown, line = found.exceeds(share)
+        shown, line = verification.exceeds(share)
         print(line)
     print(f"verified: {run}")
     if not shown:
@@ -345,7 +345,7 @@ def verdict(
     stored = Store(results).load()
     items = judge.verdicts(paper, stored, Reference.load())
     if not stored:
-        console.tell_empty([results], "judged by the paper's own values only")
+        console.show_empty([results], "judged by the paper's own values only")
     console.write_text(output, writers[form](paper, items))
     raise typer.Exit(int(judge.counts(judge.all_claims(items))[judge.Standing.CONTRADICTED] > 0))
 
@@ -358,7 +358,7 @@ def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
 
     check_results(into, "--merge-into")
     merged = merge(folders, into, keep_text=keep_text)
-    console.tell_problems(merged.problems)
+    console.show_problems(merged.problems)
     for line in merged.choices:
         print(printable(line))
     print(f"{into}: {merged.added} added, {merged.equal} there already, {len(merged.choices)} chosen between")

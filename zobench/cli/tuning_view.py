@@ -31,7 +31,7 @@ class TuningBar:
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console, self._label, self._verbose = console, "", verbose
-        name, numbers = TextColumn("[bold]{task.description}"), TextColumn("{task.fields[told]}")
+        name, numbers = TextColumn("[bold]{task.description}"), TextColumn("{task.fields[scores]}")
         self._named = console.width >= _WIDE
         self._bars = Bars(
             *[name] * self._named, BarColumn(bar_width(console)), MofNCompleteColumn(), numbers,
@@ -63,28 +63,28 @@ class TuningBar:
         self._total, self._begun, self._seldom = total, (done, time.monotonic()), Seldom()
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(self._label, total=total, completed=done, told="")
+        self._task = self._bars.add_task(self._label, total=total, completed=done, scores="")
 
     def _step(self, moment: StepReport) -> None:
         assert self._task is not None
         done, since = self._begun
         rate = (moment.step - done) / max(time.monotonic() - since, 1e-9)
         left = duration((self._total - moment.step) / rate)
-        told = {
+        shown = {
             "loss": f"loss {moment.loss:.4f}", "g": f"g {moment.g:+.3g}", "lr": f"lr {moment.lr:.3g}",
             "best": self._best, "skipped": f"{moment.skipped} skipped" if moment.skipped else "",
             "rate": f"{rate:.3g} steps/s", "left": f"about {left} left",
         }  # fmt: skip
-        self._bars.update(self._task, completed=moment.step, told=self._fitting(told), refresh=False)
+        self._bars.update(self._task, completed=moment.step, scores=self._fitting(shown), refresh=False)
         if self._verbose or (not self._console.is_terminal and self._seldom.due() is not None):
-            self._console.print(f"step {moment.step} of {self._total}: {_joined(told)}", soft_wrap=True)
+            self._console.print(f"step {moment.step} of {self._total}: {_joined(shown)}", soft_wrap=True)
 
-    def _fitting(self, told: Mapping[str, str]) -> str:
-        """As much of what is ``told`` as stands beside the bar, the least important left out first."""
-        beside = bar_width(self._console) + 2 * len(str(self._total)) + len(self._label) * self._named + 4
-        kept = dict(told)
+    def _fitting(self, shown: Mapping[str, str]) -> str:
+        """As much of what is ``shown`` as stands beside the bar, the least important left out first."""
+        taken = bar_width(self._console) + 2 * len(str(self._total)) + len(self._label) * self._named + 4
+        kept = dict(shown)
         for name in _DISPENSABLE:
-            if len(_joined(kept)) > self._console.width - beside:
+            if len(_joined(kept)) > self._console.width - taken:
                 kept.pop(name)
         return _joined(kept)
 
@@ -92,10 +92,10 @@ class TuningBar:
         if seen.best:
             self._best = f"least dev loss {seen.loss:.4f} ({score(seen.names[0], seen.accuracy)})"
         mark = (" (best)" if seen.gained else " (best after the start)") if seen.best else ""
-        told = ", ".join(f"{_words(name)} {score(name, value)}" for name, value in seen.scores.items())
+        shown = ", ".join(f"{_words(name)} {score(name, value)}" for name, value in seen.scores.items())
         earlier = "best so far, " if seen.split == "dev" and seen.step < self._begun[0] else ""
         where = f"{earlier}step {seen.step}: {seen.split}"
-        self._console.print(f"{where} {told}, loss {seen.loss:.4f}{mark}", soft_wrap=True)
+        self._console.print(f"{where} {shown}, loss {seen.loss:.4f}{mark}", soft_wrap=True)
 
 
 _WIDE = 100
@@ -103,8 +103,8 @@ _WIDE = 100
 _DISPENSABLE = ("g", "lr", "rate", "skipped", "best")
 
 
-def _joined(told: Mapping[str, str]) -> str:
-    return ", ".join(filter(None, told.values()))
+def _joined(shown: Mapping[str, str]) -> str:
+    return ", ".join(filter(None, shown.values()))
 
 
 def show_result(console: Console, result: Result) -> None:
@@ -118,8 +118,8 @@ def show_result(console: Console, result: Result) -> None:
     for name, key, split in (row for row in rows if row[1] in evaluation):
         row = evaluation[key]
         share = evaluation["majority"][split]
-        told = (score(one, row[one]) for one in result.scores)
-        table.add_row(name, str(row["step"]), *told, _number(row["loss"]), "—" if share is None else f"{share:.1%}")
+        values = (score(name, row[name]) for name in result.scores)
+        table.add_row(name, str(row["step"]), *values, _number(row["loss"]), "—" if share is None else f"{share:.1%}")
     console.print(table)
     show_warnings(console, map(printable, (*result.warnings, *lost)))
     console.print(Text(", ".join(_costs(result))))
@@ -192,6 +192,6 @@ def show_search(console: Console, cells: Sequence[Trial], winner: Trial) -> None
         seen = winner.result.evaluation.get("test")
         test = score(first, seen[first]) if won and seen else ""
         dev = score(first, row[f"dev_{first}"])
-        told = (str(row["step"]), _number(row["dev_loss"]), dev, str(row["skipped"]), test)
-        table.add_row(*map(str, cell.changes.values()), *told, style="bold" if won else None)
+        texts = (str(row["step"]), _number(row["dev_loss"]), dev, str(row["skipped"]), test)
+        table.add_row(*map(str, cell.changes.values()), *texts, style="bold" if won else None)
     console.print(table)

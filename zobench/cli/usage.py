@@ -8,7 +8,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 CELL = "What runs"
-PLACE = "Where it runs"
+WHERE = "Where it runs"
 SLURM = "On Slurm"
 LONG = "How often and how long"
 KEPT = "What is kept and shown"
@@ -48,11 +48,11 @@ class Command(TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                words, told = record
-                own = "Arguments" if param.param_type_name == "argument" else "Options"
-                shown = "" if own == "Arguments" else max(param.opts, key=len).strip("-").upper()
-                record = (_TYPE.sub(shown, words).rstrip(), told)
-                groups.setdefault(getattr(param, "rich_help_panel", None) or own, []).append(record)
+                words, help_text = record
+                section = "Arguments" if param.param_type_name == "argument" else "Options"
+                shown = "" if section == "Arguments" else max(param.opts, key=len).strip("-").upper()
+                record = (_TYPE.sub(shown, words).rstrip(), help_text)
+                groups.setdefault(getattr(param, "rich_help_panel", None) or section, []).append(record)
         for heading, records in groups.items():
             if records:
                 with formatter.section(heading):

@@ -29,9 +29,9 @@ class Consolidation:
     reason: str
 
 
-def simplest(ways: Iterable[Way], seconds: Callable[[Way], float]) -> Way:
-    """The first of ``ways``, the simplest first, whose ``seconds`` are within :data:`SAME` of the least."""
-    priced = [(way, seconds(way)) for way in ways]
+def simplest(choices: Iterable[Way], seconds: Callable[[Way], float]) -> Way:
+    """The first of ``choices``, the simplest first, whose ``seconds`` are within :data:`SAME` of the least."""
+    priced = [(way, seconds(way)) for way in choices]
     limit = min(price for _, price in priced) * SAME
     return next(way for way, price in priced if price <= limit)
 
@@ -49,12 +49,12 @@ def chosen(spec: RunSpec, seconds: Callable[[RunSpec], float]) -> Consolidation 
     shortest = INTERVALS[0] if wire_width(spec) == 4 else usual
     tried = [usual, *(steps for steps in INTERVALS if steps != usual and steps >= shortest)]
     run = spec.replace(steps=max(spec.steps, LONG_RUN))
-    found = {steps: seconds(run.replace(writeback_every=steps)) for steps in tried}
-    best = simplest(tried, found.__getitem__)
-    others = [usual] if best != usual else sorted(found.keys() - {best}, key=found.__getitem__)[:1]
-    told = [f"written every {best} steps, a step takes {found[best]:.3g} s"]
-    told += [f"every {steps} steps it takes {found[steps]:.3g} s" for steps in others]
-    return Consolidation(best, f"writeback_every=inf: {', '.join(told)} (predicted)")
+    step_seconds = {steps: seconds(run.replace(writeback_every=steps)) for steps in tried}
+    best = simplest(tried, step_seconds.__getitem__)
+    others = [usual] if best != usual else sorted(step_seconds.keys() - {best}, key=step_seconds.__getitem__)[:1]
+    parts = [f"written every {best} steps, a step takes {step_seconds[best]:.3g} s"]
+    parts += [f"every {steps} steps it takes {step_seconds[steps]:.3g} s" for steps in others]
+    return Consolidation(best, f"writeback_every=inf: {', '.join(parts)} (predicted)")
 
 
 def is_open(spec: RunSpec) -> bool:
@@ -64,11 +64,11 @@ def is_open(spec: RunSpec) -> bool:
     return spec.writeback_every == "inf" and spec.nodes == 1 and streamed_layers(spec) > 0 and written
 
 
-def as_run(spec: RunSpec, found: Consolidation | None) -> RunSpec:
-    """``spec`` as it runs where :func:`chosen` has ``found`` that: as it is if it ends before anything is written."""
-    if found is None or run_passes(spec) <= min(found.steps, consolidate_after(spec)):
+def as_run(spec: RunSpec, plan: Consolidation | None) -> RunSpec:
+    """``spec`` as it runs where :func:`chosen` has ``plan`` that: as it is if it ends before anything is written."""
+    if plan is None or run_passes(spec) <= min(plan.steps, consolidate_after(spec)):
         return spec
-    return spec.replace(writeback_every=found.steps)
+    return spec.replace(writeback_every=plan.steps)
 
 
 def ordered() -> Consolidation | None:

@@ -19,7 +19,7 @@ from zobench.engine.passes import packing
 from zobench.finetune.assemble import empty_model, planned, tuner
 from zobench.finetune.origin import JOURNAL
 from zobench.finetune.run import task_data
-from zobench.machine.waiting import telling
+from zobench.machine.waiting import reporting
 from zobench.measure.calibrate import matmul_rate
 from zobench.models import tokenizers
 from zobench.runspec import METHODS, RunSpec, scheme_of
@@ -103,7 +103,7 @@ def _in_16_bits(
     say(f"autocast: {rates}; comparing g along {DIRECTIONS} directions in both")
     words, _ = tokenizers.load(spec)
     data = task_data(spec, words, data_dir)
-    with telling(say, "autocast: comparing"):
+    with reporting(say, "autocast: comparing"):
         exact = gradients(spec, data)
         try:
             difference = distance(exact, gradients(fast, data))

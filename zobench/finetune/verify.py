@@ -27,7 +27,7 @@ from zobench.finetune.progress import Evaluation
 from zobench.finetune.record import Record
 from zobench.finetune.run import RESULT, sealed, task_data
 from zobench.machine.device import choose_device
-from zobench.machine.waiting import telling
+from zobench.machine.waiting import reporting
 from zobench.methods.base import learning_rate
 from zobench.models import tokenizers
 from zobench.result import Result
@@ -113,9 +113,9 @@ def verify(
     splits = [split for split in ("dev", "test") if split == "dev" or split in result.evaluation]
     with tuner(planned(spec.alone(), attention)[0], model=base_model, ran=spec, kernels=attention) as built:
         before = up_to(items, step)
-        with telling(say, f"replaying the updates of {step} steps"):
+        with reporting(say, f"replaying the updates of {step} steps"):
             replay.bring(built.engine, built.method, before, None)
-        with telling(say, "evaluating"):
+        with reporting(say, "evaluating"):
             seen = tuple(evaluate(built.engine, data, split, step) for split in splits)
     for evaluation in seen:
         _check_same(evaluation, result.evaluation["best" if evaluation.split == "dev" else evaluation.split])

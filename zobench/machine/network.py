@@ -50,9 +50,9 @@ def endpoint_of(spec: RunSpec, environment: Mapping[str, str]) -> str:
 def address_towards(host: str) -> str:
     """This machine's own address of the connection to ``host``; no packet is sent. Raises ``OSError`` if none leads
     there."""
-    family, kind, protocol, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
-        probe.connect(place)
+        probe.connect(address)
         return str(probe.getsockname()[0])
 
 

@@ -47,11 +47,11 @@ def checked(data: Any, hints: Mapping[str, Any], section: str, needed: Collectio
     return {key: _value(key, section, hints[key], value) for key, value in data.items()}
 
 
-def check_keys(data: Mapping[str, Any], known: Collection[str], section: str) -> None:
-    """Raises ``ValueError``, one line, for a key of the table ``data`` that is not among the ``known``."""
+def check_keys(data: Mapping[str, Any], allowed: Collection[str], section: str) -> None:
+    """Raises ``ValueError``, one line, for a key of the table ``data`` that is not among the ``allowed``."""
     for key in data:
-        if key not in known:
-            raise ValueError(f"unknown key {key!r} in {section}; {suggestion(key, known)}")
+        if key not in allowed:
+            raise ValueError(f"unknown key {key!r} in {section}; {suggestion(key, allowed)}")
 
 
 def not_negative(key: str, section: str, value: Any, sign: str = ">=") -> Any:

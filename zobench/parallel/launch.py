@@ -72,17 +72,17 @@ class Meeting(RendezvousHandler):
             )
             self.store.set(f"{run}/open", "")
         self.host, self.port = host, port
-        self.node = self._place(listener is not None)
+        self.node = self._node_number(listener is not None)
 
-    def _place(self, first: bool) -> int:
+    def _node_number(self, first: bool) -> int:
         """0 for the machine with the store. Raises ``ValueError`` for one machine too many."""
-        place = 0 if first else int(self.store.add(f"{self.run}/nodes", 1))
-        if place >= self.nodes:
+        number = 0 if first else int(self.store.add(f"{self.run}/nodes", 1))
+        if number >= self.nodes:
             raise ValueError(
                 f"`nodes={self.nodes}` machines must meet at {self.host}:{self.port}, but one more has come; "
                 "give every run a port of its own"
             )
-        return place
+        return number
 
     @property
     def use_agent_store(self) -> bool:

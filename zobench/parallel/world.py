@@ -75,11 +75,11 @@ class World:
             if self.links:
                 Accelerator(self.device).synchronize()
             self.traffic.given += table.nbytes
-            with telling():
+            with peer_errors():
                 dist.all_reduce(table, group=self.reducing)
             return table.cpu()
         rows, leads = row[None], True
-        with telling():
+        with peer_errors():
             for name in reversed(self.mesh.order):
                 group = self.devices.get_group(name)
                 if leads:
@@ -98,7 +98,7 @@ class World:
     def from_first(self, values: Sequence[int]) -> list[int]:
         """Rank 0's ``values``, of which each rank has as many (DistZO2, section 5: the seed is broadcast)."""
         table = torch.tensor(values, dtype=torch.int64)
-        with telling():
+        with peer_errors():
             dist.broadcast(table, src=0)
         return [int(value) for value in table]
 
@@ -108,7 +108,7 @@ class World:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
+def peer_errors() -> Iterator[None]:
     """Inside, a lost or silent rank raises :class:`PeerGoneError`, one line."""
     try:
         yield
@@ -141,7 +141,7 @@ def join(spec: RunSpec) -> Iterator[World]:
     if (interface := interface_of(address_towards(os.environ["MASTER_ADDR"]))) is not None:
         for library in LIBRARIES:
             os.environ.setdefault(*socket_interface(library, interface))
-    with telling():
+    with peer_errors():
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", store=meeting_place(),
             rank=int(os.environ["RANK"]), world_size=spec.gpus, timeout=timedelta(seconds=timeout()),
@@ -159,7 +159,7 @@ def meeting_place() -> Store:
     """The store that torchrun's agent keeps for this rank and the others, apart for each start of the ranks: what an
     attempt has left there would lead the next one astray. Raises ``PeerGoneError`` if it does not answer."""
     environment = os.environ
-    with telling():
+    with peer_errors():
         store = TCPStore(
             environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), timeout=timedelta(seconds=timeout()),
             is_master=environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and environment["RANK"] == "0",
@@ -223,5 +223,5 @@ def group(members: tuple[int, ...], backend: str, use: str) -> Any:
     Made once in a process, and closed when that leaves.
     """
     patience = timedelta(seconds=timeout())
-    with telling():
+    with peer_errors():
         return dist.new_group(list(members), timeout=patience, backend=backend, use_local_synchronization=True)
