@@ -25,7 +25,6 @@ from zobench.session.inputs import (
     check_out,
     check_price,
     check_results,
-    parse_outcomes,
     parse_seconds,
 )
 from zobench.store import Store, without_place
@@ -122,7 +121,6 @@ def run(
     check_folder("--disk-dir", disk_dir)
     check_json(output)
     if results is not None:
-        check_results(results)
         check_out("--results", results)
     wanted = str(values.pop("device", device))
     asked = matrix.asked(values)
@@ -255,7 +253,6 @@ def campaign(
     from zobench.cli import campaign_view
     from zobench.recipes import campaign as campaigns
     from zobench.session.campaigns import CampaignRun, campaign_session, chosen_parts
-    from zobench.session.matrices import refuse_torchrun
 
     check_results(results)
     check_folder("--disk-dir", disk_dir)
@@ -272,14 +269,12 @@ def campaign(
         parts = chosen_parts(definition, "cuda:0", part, more=more)
         campaign_view.show_ahead(console.answer_console(), definition, parts, gpu)
         return
-    parse_outcomes(retry)
     session = campaign_session(definition, Store(results), disk_dir=disk_dir, monitor=Terminal(), dry=plan)
     run = CampaignRun(session, definition, retry=retry, busy=busy, more=more)
     outlooks, runs = run.outlooks(part)
     campaign_view.show_parts(console.answer_console(), definition, outlooks, runs, cells=part is not None)
     if plan:
         return
-    refuse_torchrun()
     summary = run.go(outlooks, seconds)
     if summary.interrupted:
         session.say("stopped; the same command goes on from here", "yellow")
