@@ -245,7 +245,7 @@ API = (
 OTHERS: Mapping[str, Sequence[str]] = {
     "zobench.models": ("build", "Architecture", "Family"),
     "zobench.models.families": ("gated_block", "gated_kept", "gated_resident"),
-    "zobench.finetune": ("run", "RunStart", "StepReport", "Evaluation"),
+    "zobench.training": ("RunStart", "StepReport", "Evaluation"),
     "zobench.recipes.matrix": ("load", "single"),
     "zobench.runspec.kinds": ("MethodKind", "SchemeKind", "Definition", "UpdateSize"),
     "zobench.methods": ("make", "rule"),

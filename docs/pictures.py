@@ -180,8 +180,8 @@ def predict_ranks() -> None:
     """Writes docs/ranks.json: a settled step of each on the virtual clock. It needs torch; drawing does not."""
     from zobench import models
     from zobench.cost import hardware
-    from zobench.finetune.virtual import virtual_step
     from zobench.runspec import RunSpec
+    from zobench.training.virtual import virtual_step
 
     rows = []
     for gpus, way, name in ((1, "none", "ZO2"), (2, "pertp", "2, PertP"), (4, "2d", "4, 2D"), (8, "2d", "8, 2D")):

@@ -25,9 +25,9 @@ from zobench.durable.savers.halves import HalvesSaver
 from zobench.durable.savers.journal import JournalSaver
 from zobench.engine.transfers.lanes import Event
 from zobench.engine.weights.blocks import Unit
-from zobench.finetune.virtual import VirtualRun, virtual_step
 from zobench.report import recorded
 from zobench.runspec import RunSpec
+from zobench.training.virtual import VirtualRun, virtual_step
 
 
 class _Done(threading.Event):

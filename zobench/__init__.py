@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from zobench.engine import EngineConfig as EngineConfig
     from zobench.engine import Entry as Entry
     from zobench.engine import Point as Point
-    from zobench.finetune import Callback as Callback
     from zobench.methods import ZOSGD as ZOSGD
     from zobench.methods import StepResult as StepResult
     from zobench.models.weights import RandomWeights as RandomWeights
@@ -33,10 +32,12 @@ if TYPE_CHECKING:
     from zobench.session.session import sweep as sweep
     from zobench.store import Store as Store
     from zobench.store import frame as frame
+    from zobench.training import Callback as Callback
+    from zobench.training import finetune as finetune
 
 _HOMES = {
     "Batch": "zobench.engine",
-    "Callback": "zobench.finetune",
+    "Callback": "zobench.training",
     "Engine": "zobench.engine",
     "EngineConfig": "zobench.engine",
     "Entry": "zobench.engine",
@@ -51,6 +52,7 @@ _HOMES = {
     "SweepOptions": "zobench.session.matrices",
     "ZOSGD": "zobench.methods",
     "compare": "zobench.session.session",
+    "finetune": "zobench.training",
     "frame": "zobench.store",
     "models": "zobench",
     "plan": "zobench.session.session",

@@ -28,15 +28,15 @@ from zobench import Batch, RunSpec, kernels, models
 from zobench.data.tasks.task_data import TaskData
 from zobench.data.tokens import stream
 from zobench.engine.passes import attention, objective
-from zobench.finetune import assemble
-from zobench.finetune import evaluate as evaluation
-from zobench.finetune.run import usual_data_dir
 from zobench.measure.threads import Neighbours, settle
 from zobench.models import tokenizers
 from zobench.models.source import identified
 from zobench.models.weights import RandomWeights, materialise
 from zobench.recipes import matrix
 from zobench.stats.intervals import median_interval, ratio_of_pairs
+from zobench.training import assemble
+from zobench.training import evaluate as evaluation
+from zobench.training.run import usual_data_dir
 
 Calls = dict[str, Callable[[], object]]
 AFTER = {"attention": "fast", "packed": True}

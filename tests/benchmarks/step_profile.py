@@ -23,12 +23,12 @@ from zobench import kernels, models
 from zobench.cli.common import changed
 from zobench.data.tasks.task_data import TaskData
 from zobench.data.tokens import stream
-from zobench.finetune import assemble
-from zobench.finetune.run import usual_data_dir
 from zobench.measure.calibrate import matmul_rate
 from zobench.models import tokenizers
 from zobench.models.source import identified
 from zobench.recipes import matrix
+from zobench.training import assemble
+from zobench.training.run import usual_data_dir
 
 KINDS = {
     "products": ("aten::mm", "aten::addmm", "aten::linear", "mkldnn"),

@@ -15,13 +15,13 @@ import pytest
 
 from tests.support.bounded import bounded
 from zobench.execute.slurm import Request
-from zobench.finetune.search import cells
 from zobench.machine import waiting
 from zobench.machine.texts import csv_of
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import NoLocksError, Store, query
+from zobench.training.search import cells
 
 MODEL = '[base]\nmodel = "opt-tiny"\n'
 TEN = list(range(1, 11))

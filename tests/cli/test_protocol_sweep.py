@@ -14,13 +14,13 @@ from tests.support.small_task import data_dir as data_dir
 from tests.support.small_task import weights_path as weights_path
 from zobench.execute import sweep
 from zobench.execute.plan import Plan
-from zobench.finetune import examine
 from zobench.programs.cell import run as measured
 from zobench.result import Result
 from zobench.result.examples import unpacked
 from zobench.runspec import RunSpec, order
 from zobench.session.stages import Stages
 from zobench.store import Store
+from zobench.training import examine
 
 PROTOCOL = """
 title = "Two methods"

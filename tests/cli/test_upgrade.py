@@ -20,11 +20,11 @@ import pytest
 import zobench as package
 from tests.support.small_task import write_data, write_weights
 from zobench.durable import journal
-from zobench.finetune.origin import begun_by_another
 from zobench.methods.base import Taken
 from zobench.programs import clones
 from zobench.result.history import SCHEMA_VERSION
 from zobench.store import Store
+from zobench.training.origin import begun_by_another
 
 OLD = Path(__file__).parent / "results_of_0_1_0"
 FILES = sorted(OLD.glob("*/*.json"))

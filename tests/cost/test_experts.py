@@ -16,11 +16,11 @@ from tests.support.sweep import classes, small_config
 from zobench import models
 from zobench.cost import choices, footprint, gpu, hardware, seconds, shapes
 from zobench.cost.choices import TargetMachine
-from zobench.finetune.evaluate import LEAST, room
 from zobench.models import inspection, kinds
 from zobench.models.inspected import Inspected
 from zobench.recipes import matrix
 from zobench.runspec import RunSpec
+from zobench.training.evaluate import LEAST, room
 
 TOKENS = 24
 EXPERTS = (

@@ -20,11 +20,11 @@ from zobench.engine import EngineConfig
 from zobench.engine.base import CONSOLIDATE_AFTER, CUDA_CONSOLIDATE_AFTER, HEAD_BYTES, TILE_BYTES
 from zobench.engine.transfers import staging
 from zobench.engine.weights import tiers
-from zobench.finetune import assemble
 from zobench.models.weights import RandomWeights, materialise
 from zobench.programs import cell as measuring
 from zobench.result import Outcome
 from zobench.runspec.kinds import WIDTHS
+from zobench.training import assemble
 
 GB = 10**9
 

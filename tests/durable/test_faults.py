@@ -23,12 +23,13 @@ from zobench.durable import journal, snapshot
 from zobench.durable.replay import pass_records
 from zobench.durable.snapshot import SnapshotStart
 from zobench.engine import EngineConfig
-from zobench.finetune import Hooks, Interrupted, run
-from zobench.finetune.examine import best_weights
 from zobench.methods import ZOSGD
 from zobench.methods.base import Taken
 from zobench.result import Result
 from zobench.runspec import RunSpec
+from zobench.training import Hooks, Interrupted
+from zobench.training import finetune as run
+from zobench.training.examine import best_weights
 
 Run = Callable[..., Result]
 

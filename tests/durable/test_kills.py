@@ -23,9 +23,9 @@ import torch
 
 from tests.support.killed_ways import NEWER, ONE, TWO, free_port
 from zobench.durable import journal, snapshot
-from zobench.finetune.examine import best_weights
 from zobench.methods.base import Taken
 from zobench.runspec import RunSpec
+from zobench.training.examine import best_weights
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -24,10 +24,10 @@ from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import Engine
 from zobench.engine.base import Position
 from zobench.engine.weights.tiers import DiskTier, HostTier
-from zobench.finetune.assemble import tuner
 from zobench.parallel.world import PeerGoneError
 from zobench.programs.cell import run
 from zobench.programs.saving import Checkpoints, _report
+from zobench.training.assemble import tuner
 
 STEPS, AT = 6, 2
 SLOW = 0.003

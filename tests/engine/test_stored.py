@@ -17,11 +17,11 @@ from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.cost.footprint import memory
 from zobench.data.tokens import stream
 from zobench.engine.weights.tiers import DiskTier
-from zobench.finetune.assemble import initial_weights
 from zobench.models.compressed import bits_of
 from zobench.models.gguf_weights import GGUFWeights
 from zobench.models.stored import GGML
 from zobench.models.weights import PretrainedWeights
+from zobench.training.assemble import initial_weights
 
 STEPS, EPS, LR, SEED = 5, 1e-3, 1e-3, 7
 FORMATS = [name for name in GGML if name[0] == "Q"]

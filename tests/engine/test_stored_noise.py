@@ -12,8 +12,8 @@ from zobench import RunSpec
 from zobench.cost.footprint import memory
 from zobench.cost.sizes import trained_count, trained_width
 from zobench.engine.directions.noise import StoredNoise, TorchNoise
-from zobench.finetune.assemble import tuner
 from zobench.runspec import METHODS
+from zobench.training.assemble import tuner
 
 CELLS: list[dict[str, Any]] = [
     {"method": "zo-sgd", "weight_decay": 0.1},

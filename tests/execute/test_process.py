@@ -24,12 +24,12 @@ from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear
 from zobench.execute import process
 from zobench.execute.process import run_in_process
-from zobench.finetune import assemble
 from zobench.measure import threads
 from zobench.programs.cell import classify
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.order import Order
+from zobench.training import assemble
 
 SPEC = RunSpec(model="opt-tiny", seq_len=32).resolve("cpu")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")

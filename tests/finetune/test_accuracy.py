@@ -14,11 +14,11 @@ from torch import Tensor
 from tests.support import pretrained as cache
 from tools import tiny
 from zobench.data.tasks.task_data import TaskData
-from zobench.finetune import run
-from zobench.finetune.assemble import tuner
-from zobench.finetune.evaluate import evaluate
 from zobench.models import tokenizers
 from zobench.runspec import RunSpec
+from zobench.training import finetune as run
+from zobench.training.assemble import tuner
+from zobench.training.evaluate import evaluate
 
 pytestmark = pytest.mark.slow
 

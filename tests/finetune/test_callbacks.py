@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from zobench.finetune import Callback, Evaluation, Hooks, RunStart, StepReport, run
-from zobench.finetune.loggers import LOGGERS, loggers
 from zobench.result import Result
+from zobench.training import Callback, Evaluation, Hooks, RunStart, StepReport
+from zobench.training import finetune as run
+from zobench.training.loggers import LOGGERS, loggers
 
 
 class Told(Callback):

@@ -14,9 +14,10 @@ from tests.support.causal import model_of
 from zobench import Engine, EngineConfig
 from zobench.durable.journal import JournalFile
 from zobench.engine.base import Entry
-from zobench.finetune import choices, run
-from zobench.finetune.origin import JOURNAL
 from zobench.runspec import RunSpec
+from zobench.training import choices
+from zobench.training import finetune as run
+from zobench.training.origin import JOURNAL
 
 FAST = {"fp32": 100e9, "bf16": 300e9}
 

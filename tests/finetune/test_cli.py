@@ -21,11 +21,11 @@ from tests.support.stores import command
 from zobench import cli
 from zobench.durable import journal
 from zobench.execute import process
-from zobench.finetune import assemble
 from zobench.methods.base import Taken
 from zobench.programs.cell import run as measured
 from zobench.runspec import RunSpec
 from zobench.store import Store
+from zobench.training import assemble
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -52,7 +52,7 @@ def given(data_dir: Path, weights_path: Path) -> list[str]:
 def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
     zobench: Command, given: list[str], tmp_path: Path, weights_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["zobench.finetune.run"], "_TRAININGS", itertools.count())
+    monkeypatch.setattr(sys.modules["zobench.training.run"], "_TRAININGS", itertools.count())
     code, out, err = zobench("finetune", *given, "--method", "zo-sgd", "--steps", "4", "--set", "eval_every=2")
     assert code == 0
     (result,) = Store(tmp_path / "results").load()
@@ -257,7 +257,7 @@ def test_memory_that_runs_out_is_one_line(zobench: Command, given: list[str], mo
     def exhausted(*_: Any, **__: Any) -> None:
         raise MemoryError("no 9 GB")
 
-    monkeypatch.setattr("zobench.finetune.run", exhausted)
+    monkeypatch.setattr("zobench.training.finetune", exhausted)
     code, _, err = zobench("finetune", *given, "--steps", "2")
     assert code == 1
     assert err.splitlines()[-1] == "oom: host memory ran out: no 9 GB"

@@ -12,8 +12,8 @@ import torch
 from zobench import RunSpec
 from zobench.durable.journal import JournalFile
 from zobench.engine.passes import attention
-from zobench.finetune.assemble import engine_config
-from zobench.finetune.origin import JOURNAL, same_sums
+from zobench.training.assemble import engine_config
+from zobench.training.origin import JOURNAL, same_sums
 
 
 @pytest.fixture(autouse=True)

@@ -19,14 +19,15 @@ from zobench.cost import footprint, sizes
 from zobench.data.tasks.file import task_of
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import snapshot
-from zobench.finetune import Hooks, run
-from zobench.finetune.assemble import tuner
-from zobench.finetune.evaluate import evaluate, greedy
-from zobench.finetune.progress import StepReport
 from zobench.models import tokenizers
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
+from zobench.training import Hooks
+from zobench.training import finetune as run
+from zobench.training.assemble import tuner
+from zobench.training.evaluate import evaluate, greedy
+from zobench.training.progress import StepReport
 
 ROWS = [
     {"text": f"a {word} {noun}", "great": word in GOOD, "pair": ["terrible", "great"], "right": int(word in GOOD),
@@ -188,7 +189,7 @@ def test_an_answer_is_scored_by_f1_and_exact_match(own: Any, monkeypatch: pytest
     wanted = own("answer")
     data = loaded(wanted)
     told = iter(itertools.cycle(["The great!", "fine great words"]))
-    monkeypatch.setattr("zobench.finetune.evaluate.generate", lambda engine, data, items: [next(told) for _ in items])
+    monkeypatch.setattr("zobench.training.evaluate.generate", lambda engine, data, items: [next(told) for _ in items])
     with tuner(wanted) as built:
         seen = evaluate(built.engine, data, "dev", 0)
     golds = [item.golds for item in data.splits["dev"]]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores import command
-from zobench.finetune import run
 from zobench.recipes import matrix
 from zobench.runspec import RunSpec
 from zobench.store import Store
+from zobench.training import finetune as run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))

@@ -15,15 +15,15 @@ import pytest
 
 from zobench import programs
 from zobench.execute.process import run_in_process
-from zobench.finetune.run import sealed
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.training.run import sealed
 
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
 from zobench.cli import main
-from zobench.finetune import training
+from zobench.training import training
 from zobench.measure import observe
 
 steps, lost, counted = {"launcher": 6, "rank": 13}, os.environ["LOST"], training.Training._step

@@ -11,7 +11,6 @@ from rich.console import Console
 from tests.support.small_task import spec_of
 from zobench.cli.console import numbers
 from zobench.cli.listing import show_runs
-from zobench.finetune import run
 from zobench.recipes.reference import Reference
 from zobench.report.cells import fill
 from zobench.report.choice import dev_loss
@@ -20,6 +19,7 @@ from zobench.report.table import load_table
 from zobench.result import Result
 from zobench.runspec.registries import METRICS
 from zobench.store import Store
+from zobench.training import finetune as run
 
 TABLE = """
 title = "t"

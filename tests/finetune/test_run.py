@@ -17,24 +17,25 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from zobench import finetune, models
+from zobench import models, training
 from zobench.cost import sizes
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
 from zobench.engine import Engine
-from zobench.finetune import Hooks, Interrupted, cell, examine, run
-from zobench.finetune.assemble import tuner
-from zobench.finetune.evaluate import evaluate, room
-from zobench.finetune.examine import best_weights
-from zobench.finetune.progress import Evaluation, StepReport
-from zobench.finetune.record import best
-from zobench.finetune.training import Stop
 from zobench.methods.base import Taken
 from zobench.models import tokenizers
 from zobench.programs.cell import run as measured
 from zobench.result import Outcome, Result
 from zobench.result.examples import unpacked
 from zobench.runspec import METHODS, RunSpec
+from zobench.training import Hooks, Interrupted, cell, examine
+from zobench.training import finetune as run
+from zobench.training.assemble import tuner
+from zobench.training.evaluate import evaluate, room
+from zobench.training.examine import best_weights
+from zobench.training.progress import Evaluation, StepReport
+from zobench.training.record import best
+from zobench.training.training import Stop
 
 WAYS: dict[str, dict[str, Any]] = {
     "resident": {},
@@ -196,7 +197,7 @@ def test_resident_and_disk_runs_are_the_same(spec: Any, data_dir: Path, tmp_path
 def test_a_run_stopped_while_it_evaluates_goes_on_there(
     spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zobench.finetune.evaluate.room", lambda spec: 0)  # two batches of dev, each as large as a step
+    monkeypatch.setattr("zobench.training.evaluate.room", lambda spec: 0)  # two batches of dev, each as large as a step
     wanted, calls = spec(), 0
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = run(wanted, folder=whole, data_dir=data_dir, examine=False)
@@ -503,9 +504,9 @@ def test_the_first_signal_asks_and_the_second_interrupts() -> None:
 
 def test_the_data_are_where_the_environment_says_unless_an_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ZOBENCH_DATA_DIR", raising=False)
-    assert finetune.usual_data_dir() is None
+    assert training.usual_data_dir() is None
     monkeypatch.setenv("ZOBENCH_DATA_DIR", "some/where")
-    assert finetune.usual_data_dir() == Path("some/where")
+    assert training.usual_data_dir() == Path("some/where")
 
 
 def test_a_folder_as_the_model_trains_as_the_registered_name_with_the_folders_weights(

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.support.small_task import spec_of
-from zobench.finetune import grids, run
-from zobench.finetune import search as module
-from zobench.finetune.search import Trial, cells, search
 from zobench.result import Outcome, Result
 from zobench.runspec import CHOICES, METHODS
+from zobench.training import finetune as run
+from zobench.training import grids
+from zobench.training import search as module
+from zobench.training.search import Trial, cells, search
 
 AXES = {"lr": [1e-3, 1e-2, 3e-2], "eps": [1e-3]}
 

@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 from tests.support.small_task import spec_of, write_data, write_weights
 from tests.support.stores import command
 from zobench.durable import journal
-from zobench.finetune import run
-from zobench.finetune.verify import verify
 from zobench.methods.base import Taken
 from zobench.methods.low_rank import REDRAWN
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.stats.significance import exceeds
 from zobench.store.sendable import sendable
+from zobench.training import finetune as run
+from zobench.training.verify import verify
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.support.tables import tuned
 from zobench.cli import tuning_view
 from zobench.cli.tuning_view import TuningBar, show_result
-from zobench.finetune.progress import Evaluation, StepReport
+from zobench.training.progress import Evaluation, StepReport
 
 
 def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(

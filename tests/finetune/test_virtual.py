@@ -17,9 +17,9 @@ from zobench.cost import Rates, gpu, hardware, local
 from zobench.cost.clock import Clock
 from zobench.engine.transfers import schedule
 from zobench.engine.transfers.schedule import Op
-from zobench.finetune.virtual import VirtualRun, virtual_step
 from zobench.recipes import campaign
 from zobench.runspec import RunSpec
+from zobench.training.virtual import VirtualRun, virtual_step
 
 DOCS = Path(__file__).parents[2] / "docs"
 CARD = hardware.load("a100-80gb-sxm")

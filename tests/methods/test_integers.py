@@ -14,10 +14,10 @@ from zobench import RunSpec, models
 from zobench.cost.footprint import memory
 from zobench.engine.updates.steps import WholeSteps, edges
 from zobench.engine.weights.tiers import DiskTier
-from zobench.finetune.assemble import tuner
 from zobench.methods.qes import standardised
 from zobench.models import weights
 from zobench.schemes.integers import Form, _OnTheGrid
+from zobench.training.assemble import tuner
 
 STEPS, SEED, GROUP = 4, 11, 64
 QZO = {"method": "qzo", "lr": 1e-5, "eps": 1e-3, "options": {"group": GROUP, "clip": 4.0}}
@@ -227,8 +227,8 @@ def test_qes_is_its_formula(definition, bits):
 
 
 def tensors_in_order(spec):
-    from zobench.finetune.assemble import empty_model
     from zobench.schemes import apply
+    from zobench.training.assemble import empty_model
 
     model = empty_model(spec)
     apply(spec, model)

@@ -13,11 +13,11 @@ import pytest
 
 import zobench
 from zobench import methods
-from zobench.finetune import grids
 from zobench.methods import KINDS
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.runspec.kinds import Definition, MethodKind, SchemeKind
 from zobench.runspec.registry import resolve
+from zobench.training import grids
 
 PACKAGE = Path(zobench.__file__).parent
 NAMES = frozenset(kind.name for kind in KINDS)

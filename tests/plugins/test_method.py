@@ -68,7 +68,7 @@ WEIGHTS = """
 import torch
 from zobench import models
 from zobench.data.tokens import stream
-from zobench.finetune.assemble import tuner
+from zobench.training.assemble import tuner
 from zobench.cost import passes
 from zobench.cost.footprint import memory
 from zobench.runspec import RunSpec

@@ -16,14 +16,14 @@ from zobench import models
 from zobench.cost import footprint
 from zobench.data.tokens import stream
 from zobench.engine import Engine
-from zobench.finetune.assemble import empty_model, engine_config, tuner
-from zobench.finetune.cautions import cautions, lost
 from zobench.measure.ledger import Ledger
 from zobench.measure.samples import Samples
 from zobench.programs.cell import PARTS_REPEATS, SENTENCES, batches, run
 from zobench.result import Outcome, Result
 from zobench.result.record import DISTURBED
 from zobench.runspec import RunSpec, order
+from zobench.training.assemble import empty_model, engine_config, tuner
+from zobench.training.cautions import cautions, lost
 
 OPTIONS: dict[str, Any] = {
     "noise": "counter", "granularity": "tile", "writeback_every": 4, "wire": "fp16", "autocast": "bf16",

@@ -14,10 +14,10 @@ from zobench.cost.budget import price
 from zobench.data.tasks.file import task_of
 from zobench.data.tasks.prompts import form_of
 from zobench.data.tokens import stream
-from zobench.finetune.assemble import tuner
 from zobench.parallel.mesh import Mesh
 from zobench.recipes import campaign, matrix
 from zobench.runspec import RunSpec
+from zobench.training.assemble import tuner
 
 TINY = {
     "opt": "opt-tiny", "qwen3": "qwen3-tiny", "llama": "llama-tiny", "mistral": "llama-tiny", "roberta": "roberta-tiny",

@@ -546,7 +546,7 @@ def soak(bench: Bench) -> Iterator[dict[str, Any]]:
 
 def _day(told: Path, steps: int, folder: Path) -> None:
     """From now on every step takes its share of a day on this process's clocks, and twenty of them are looked at."""
-    from zobench.finetune.training import Training
+    from zobench.training.training import Training
 
     clock, own = [0.0], Training._step
     real = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter")}

@@ -303,7 +303,7 @@ def recipe_files(kind: str) -> Callable[[Path], Feed]:
 
 def grids(folder: Path) -> Feed:
     """Grids of a search."""
-    from zobench.finetune import grids as own
+    from zobench.training import grids as own
 
     trees = [{"lr": [1e-6, 1e-7], "eps": [1e-3], "steps": [10, 20]}, {"options": {"interval": [1, 2]}, "seed": [0]}]
     texts = [toml_text(tree) for tree in trees]
@@ -498,7 +498,7 @@ def journals(folder: Path) -> Feed:
 def run_folders(folder: Path) -> Feed:
     """What a run finds in its own folder when it goes on: its result, the journal's head, a search's record."""
     from zobench.durable import journal
-    from zobench.finetune import examine
+    from zobench.training import examine
 
     spec = RunSpec(model="opt-tiny", task="sst2").resolve("cpu")
     tree = json.loads(text_of(tuned(0.9, model="opt-tiny", weights="random")))
@@ -507,7 +507,7 @@ def run_folders(folder: Path) -> Feed:
     trees, texts = [tree, record], [json_text(tree), json_text(record)]
     inside = folder / "run"
     inside.mkdir()
-    finished = sys.modules["zobench.finetune.run"]._finished  # type: ignore[attr-defined]
+    finished = sys.modules["zobench.training.run"]._finished  # type: ignore[attr-defined]
     head = {"run": spec.hash, "spec": spec.to_dict(), "base": "b", "complete": True}
 
     def feed(random_: random.Random) -> bool:

@@ -19,7 +19,6 @@ from zobench.cost import Rates
 from zobench.durable import journal, snapshot
 from zobench.durable.snapshot import SnapshotStart, Writer
 from zobench.execute import jobs, rates
-from zobench.finetune import examine
 from zobench.machine.texts import toml_of
 from zobench.models import checkpoint, identity, inspection
 from zobench.report import load_table
@@ -27,6 +26,7 @@ from zobench.report.artifacts import load_file
 from zobench.report.render import render
 from zobench.result import Result
 from zobench.runspec import RunSpec
+from zobench.training import examine
 
 LINES = "x\n| y |"
 

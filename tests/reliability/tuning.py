@@ -21,18 +21,18 @@ from tests.reliability.workload import Check, Death, draw, refused, same
 from tests.support.killed_run import arm
 from tests.support.killed_ways import NEWER, ONE, TWO, free_port
 from tests.support.small_task import spec_of
-from zobench import finetune
+from zobench import training
 from zobench.durable import journal, snapshot, tensors
 from zobench.durable.savers.base import Cut
 from zobench.durable.savers.blocking import BlockingSaver
-from zobench.finetune import Hooks, origin
-from zobench.finetune.assemble import empty_model
-from zobench.finetune.examine import best_weights
-from zobench.finetune.training import Training
 from zobench.measure.sampler import Sampler
 from zobench.methods.base import Taken
 from zobench.models import tokenizers
 from zobench.runspec import METHODS
+from zobench.training import Hooks, origin
+from zobench.training.assemble import empty_model
+from zobench.training.examine import best_weights
+from zobench.training.training import Training
 
 STEPS, PEER_SECONDS = 40, 15
 """Of a run; and how long a rank waits for another: three or four such waits follow each other until it has ended."""
@@ -206,7 +206,7 @@ class Tuning:
             board.die_at(moment)
         self.disturb(folder)
         try:
-            finetune.run(
+            training.finetune(
                 self.spec, folder=folder, data_dir=self._data, progress=Hooks(step=step, begin=begin, say=print),
                 examine=self._examine,
             )  # fmt: skip
@@ -268,7 +268,7 @@ def watch(board: Board) -> None:
     for owner, name, phase in (
         (Training, "_step", "in a step"), (Training, "_evaluate", "an evaluation"),
         (journal.JournalFile, "append", "a journal's append"),
-        (sys.modules["zobench.finetune.run"], "_keep", "the result's write"),
+        (sys.modules["zobench.training.run"], "_keep", "the result's write"),
         (snapshot.Writer, "add", "a snapshot's write"), (snapshot.Writer, "finish", "a snapshot's write"),
         (tensors, "write", "a snapshot's write"), (BlockingSaver, "begin", "a snapshot's write"),
         (Cut, "finish", "a snapshot's write"), (snapshot, "prune", "older snapshots go"),

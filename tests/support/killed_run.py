@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from zobench import finetune
+from zobench import training
 from zobench.durable import journal, snapshot
-from zobench.finetune import Hooks
-from zobench.finetune.assemble import attention_kernels, empty_model
 from zobench.machine import files
 from zobench.models import tokenizers
 from zobench.runspec import RunSpec
+from zobench.training import Hooks
+from zobench.training.assemble import attention_kernels, empty_model
 
 
 def kill_self() -> None:
@@ -87,7 +87,7 @@ def run(plan: dict[str, Any]) -> int:
     progress = Hooks(step=lambda moment: told(moment.step), begin=lambda done, total: print("begins", done))
     spec = RunSpec(**plan["spec"]).resolve("cpu")
     try:
-        finetune.run(
+        training.finetune(
             spec, folder=Path(plan["folder"]), data_dir=Path(plan["data_dir"]), progress=progress, examine=False
         )
     except OSError as error:

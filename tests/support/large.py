@@ -13,9 +13,9 @@ import torch
 from zobench import ZOSGD, Batch, Engine, EngineConfig, kernels, models
 from zobench.engine.directions.factors import LowRank
 from zobench.engine.weights.tiers import DiskTier
-from zobench.finetune.assemble import disk_dir
 from zobench.methods.low_rank import LOZO
 from zobench.models.weights import RandomWeights
+from zobench.training.assemble import disk_dir
 
 
 class Counted:

@@ -10,8 +10,8 @@ from tests.support.streams import batches_of
 from zobench import RunSpec
 from zobench.durable import savers
 from zobench.durable.savers import Target, saving
-from zobench.finetune.assemble import tuner
 from zobench.parallel.world import join
+from zobench.training.assemble import tuner
 
 KINDS = ("sync", "async", "journal")
 CASES = [*itertools.product(KINDS, ["sliced"], ["torch"]), *itertools.product(KINDS, ["whole"], ["counter"])]

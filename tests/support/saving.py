@@ -2,7 +2,7 @@
 
 from zobench.durable.snapshot import SnapshotStart
 from zobench.engine.base import BASE, PassRecord
-from zobench.finetune.assemble import tuner
+from zobench.training.assemble import tuner
 
 
 class Recorder:

@@ -25,10 +25,10 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPIN
 from zobench import Batch, Engine, EngineConfig, Point, models
 from zobench.cost import choices, hardware
 from zobench.engine.shrink import shrunk, special_tokens
-from zobench.finetune.assemble import tuner
 from zobench.programs import cell
 from zobench.recipes import matrix
 from zobench.result import Outcome
+from zobench.training.assemble import tuner
 
 MAPPINGS = {"causal": MODEL_FOR_CAUSAL_LM_MAPPING, "masked": MODEL_FOR_MASKED_LM_MAPPING}
 EQUAL, REFUSED, WRONG, CRASHED, NOT_BUILT = "equal", "refused", "wrong", "crashed", "not built"

@@ -5,7 +5,7 @@ import torch
 from tests.support.streams import batches_of
 from zobench import RunSpec
 from zobench.data.batch import Batch, Choices
-from zobench.finetune.assemble import tuner
+from zobench.training.assemble import tuner
 
 EXTRA = {
     "zo-sgd-sparse": {"sparsity": 0.3}, "hybrid": {"zo_layers": 2}, "fzoo": {"queries": 3},

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from zobench.cli.tuning_view import TuningBar
-    from zobench.finetune import Callback
+    from zobench.training import Callback
 
 
 @app.command(rich_help_panel=TUNE)
@@ -49,12 +49,12 @@ def finetune(
     options = named(changes, **given)
     check_tuned(values := changed(options))
     from zobench.cli.tuning_view import TuningBar
-    from zobench.finetune import usual_data_dir
-    from zobench.finetune.cautions import trained
-    from zobench.finetune.choices import chosen
-    from zobench.finetune.loggers import loggers
     from zobench.measure.threads import settle
     from zobench.session.tuning import as_ranks, run_folder, seeds_of, tuned_spec
+    from zobench.training import usual_data_dir
+    from zobench.training.cautions import trained
+    from zobench.training.choices import chosen
+    from zobench.training.loggers import loggers
 
     logged = loggers(log or ())
     silent = output == "-" or not leads()
@@ -107,12 +107,14 @@ def _trained(
     logged: Callable[[], list[Callback]],
 ) -> Result:  # fmt: skip
     """Says ``notes``, then trains with a ``bar`` that tells how it goes, if there is one."""
-    from zobench.finetune import run
+    from zobench import training
 
     console.say(*notes)
     with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
         hooks = bar.hooks(spec) if bar else None
-        return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
+        return training.finetune(
+            spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged()
+        )
 
 
 def _show(result: Result, folder: Path, output: str | None) -> None:
@@ -146,12 +148,12 @@ def search(
     values = changed(options)
     check_tuned(values)
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
-    from zobench.finetune import grids, usual_data_dir
-    from zobench.finetune.loggers import loggers
-    from zobench.finetune.search import cells
-    from zobench.finetune.search import search as searched
     from zobench.measure.threads import settle
     from zobench.session.tuning import check_fits, checked_folder, tuned_spec
+    from zobench.training import grids, usual_data_dir
+    from zobench.training.loggers import loggers
+    from zobench.training.search import cells
+    from zobench.training.search import search as searched
 
     logged = loggers(log or ())
     errors = console.error_console()
@@ -188,9 +190,9 @@ def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
 @contextmanager
 def _with_hints(errors: Console, folder: Path, device: str) -> Iterator[None]:
     """Turns an interrupt inside the block into a line on how to go on and exit code 130, lack of memory into 1."""
-    from zobench.finetune import Interrupted
     from zobench.parallel.world import PeerGoneError
     from zobench.programs.cell import classify
+    from zobench.training import Interrupted
 
     try:
         yield

@@ -247,8 +247,8 @@ def verify(
         raise ValueError(f"`--target` must be above 0% and below 100%, but got {target}; for example 85%")
     check_folder("RUN", run.parent if run.suffix == ".json" else run)
     check_folder("--data-dir", data_dir)
-    from zobench.finetune import usual_data_dir
-    from zobench.finetune.verify import verify as verified
+    from zobench.training import usual_data_dir
+    from zobench.training.verify import verify as verified
 
     verification = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
     for line in verification.lines:
@@ -280,10 +280,10 @@ def evaluate(
     check_json(output)
     check_words(values)
     from zobench.cli.tuning_view import show_assessed
-    from zobench.finetune import usual_data_dir
-    from zobench.finetune.assess import SPLITS, EndedRun, assess
     from zobench.measure.threads import settle
     from zobench.session.tuning import evaluated_spec
+    from zobench.training import usual_data_dir
+    from zobench.training.assess import SPLITS, EndedRun, assess
 
     if split not in SPLITS:
         raise ValueError(f"`--split` must be test or dev, but got {split!r}; {suggestion(split, SPLITS)}")

@@ -13,16 +13,16 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from zobench.cli.console import MIB, Seldom, bar_width, columns, show_warnings
-from zobench.finetune.assess import Assessed
-from zobench.finetune.cautions import only_lost
-from zobench.finetune.progress import Evaluation, Hooks, StepReport
-from zobench.finetune.search import Trial
 from zobench.machine.texts import duration
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
 from zobench.stats.significance import Difference
 from zobench.store import printable
+from zobench.training.assess import Assessed
+from zobench.training.cautions import only_lost
+from zobench.training.progress import Evaluation, Hooks, StepReport
+from zobench.training.search import Trial
 
 
 class TuningBar:

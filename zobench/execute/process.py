@@ -63,7 +63,7 @@ def run_in_process(
     others use too it computes with as many threads as cores are idle when it begins; the result says so.
     ``written``: when its pending updates are, as planned. ``slowdown``: a share by which each of its steps is
     lengthened on purpose, which its result says. ``pipes``: of a cell that takes its steps in turns with others.
-    ``journal``: where that of a fine-tuning run is kept (:func:`zobench.finetune.cell`).
+    ``journal``: where that of a fine-tuning run is kept (:func:`zobench.training.cell`).
     ``while_waiting`` is called about ten times a second. A KeyboardInterrupt ends the cell's process and is passed on.
     A process that torchrun has started is a rank of the cell: it measures here, and gets the result of all.
     """
@@ -102,7 +102,7 @@ def _run(order: Order, timeout: float | None, while_waiting: Callable[[], None],
                 expired = _wait(process, json.dumps(order.to_dict()).encode(), timeout, while_waiting)
             finally:
                 _end(process, gently=spec.gpus > 1)
-                disk = order.disk_dir or os.environ.get("ZOBENCH_DISK_DIR")  # see zobench.finetune.assemble.disk_dir
+                disk = order.disk_dir or os.environ.get("ZOBENCH_DISK_DIR")  # see zobench.training.assemble.disk_dir
                 clear(Path(disk) if disk else None)
         said = errors.read_text(errors="replace")
         if expired and not answer.exists():  # one that has answered may take its time to free its memory

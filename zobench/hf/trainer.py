@@ -16,11 +16,11 @@ from zobench.durable import snapshot, tensors
 from zobench.engine.interface import TunedEngine
 from zobench.engine.passes.drive import plain
 from zobench.engine.weights.checkpoint import check_folder
-from zobench.finetune.assemble import engine_config
 from zobench.hf.arguments import check, check_same, spec_of
 from zobench.methods import Method, StepResult
 from zobench.methods.engines import EngineParts
 from zobench.models.weights import ModelWeights, PretrainedWeights, Weights
+from zobench.training.assemble import engine_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

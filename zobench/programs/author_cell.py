@@ -18,8 +18,6 @@ from zobench import models
 from zobench.data.batch import Batch
 from zobench.durable.scratch import scratch
 from zobench.engine.weights.checkpoint import save_checkpoint
-from zobench.finetune.assemble import disk_dir, empty_model, initial_weights
-from zobench.finetune.cautions import cautions
 from zobench.machine.device import choose_device
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
@@ -31,6 +29,8 @@ from zobench.programs.cell import END_SECONDS, batches, classify
 from zobench.programs.clones import Clone
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, order, provenance
+from zobench.training.assemble import disk_dir, empty_model, initial_weights
+from zobench.training.cautions import cautions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

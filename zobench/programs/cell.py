@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from zobench import finetune, kernels, methods, models
+from zobench import kernels, methods, models, training
 from zobench.cost.footprint import PARTS_STEPS
 from zobench.data.batch import Batch
 from zobench.data.tokens import stream
@@ -25,8 +25,6 @@ from zobench.durable.replay import local
 from zobench.engine.core import judged
 from zobench.engine.interface import LocalEngine, TunedEngine
 from zobench.engine.weights.survival import Survival
-from zobench.finetune.assemble import empty_model, engine_config, planned, tuner
-from zobench.finetune.cautions import cautions
 from zobench.machine.device import choose_device
 from zobench.machine.memory import is_in_memory, unique_bytes
 from zobench.measure import links, turns
@@ -41,6 +39,8 @@ from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, order, provenance
 from zobench.runspec.kinds import NOISES, TIERS
 from zobench.runspec.registries import TASKS
+from zobench.training.assemble import empty_model, engine_config, planned, tuner
+from zobench.training.cautions import cautions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -81,7 +81,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     device = device if world is None else world.device
     if spec.task != "none":
         try:  # it measures its own time and memory
-            return finetune.cell(spec)
+            return training.cell(spec)
         except Exception as error:  # any failure is this cell's outcome, and never ends a sweep
             return _failed(spec, error)
     model = empty_model(spec)  # its imports are baseline
@@ -263,7 +263,7 @@ def batches(spec: RunSpec, model: PreTrainedModel) -> Iterator[Batch]:
 def _sentences(spec: RunSpec) -> np.ndarray:
     """Token ids (n,), int64: sentences of SST-2's training set, each with the tokenizer's special tokens."""
     words, _ = tokenizers.load(spec)
-    where, rows = TASKS.get("sst2").rows("sst2", "train", finetune.usual_data_dir())
+    where, rows = TASKS.get("sst2").rows("sst2", "train", training.usual_data_dir())
     records = [record for _, record in itertools.islice(rows, SENTENCES)]
     if not records or any(not isinstance(record.get("sentence"), str) for record in records):
         raise ValueError(f"{where} must hold sentences in a column `sentence`, but has none; give SST-2 as published")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from zobench.durable import savers, snapshot
 from zobench.durable.savers import Saved, Saver, Target
 from zobench.durable.scratch import scratch
-from zobench.finetune.assemble import disk_dir
 from zobench.machine.memory import is_in_memory
 from zobench.runspec import RunSpec
 from zobench.runspec.constraints import AFTER_A_CHECKPOINT
+from zobench.training.assemble import disk_dir
 
 if TYPE_CHECKING:
     from zobench.engine.interface import TunedEngine

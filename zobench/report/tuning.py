@@ -9,9 +9,6 @@ from pathlib import Path
 
 from zobench.cost import budget
 from zobench.durable import journal
-from zobench.finetune.keeper import EARLY
-from zobench.finetune.origin import JOURNAL
-from zobench.finetune.run import RESULT
 from zobench.machine.texts import json_of
 from zobench.report import frames
 from zobench.report.chart import Chart
@@ -22,6 +19,9 @@ from zobench.report.recorded import Curve, chart_of_curves, curve, measured_on, 
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels
 from zobench.store import Store, place_of, reading
+from zobench.training.keeper import EARLY
+from zobench.training.origin import JOURNAL
+from zobench.training.run import RESULT
 
 
 def load(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:

@@ -73,7 +73,7 @@ class Result:
     number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
     alone, with several ranks of uploads and of offloads (:func:`zobench.measure.links.alone`), and ``update_survival``,
     a share. ``environment``: the machine, the software and what was chosen for the run.
-    ``evaluation``: of a run with a task, what :mod:`zobench.finetune` found: the curve on dev, the accuracy on test,
+    ``evaluation``: of a run with a task, what :mod:`zobench.training` found: the curve on dev, the accuracy on test,
     or what ``evaluation["scores"]`` names in its place.
     ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of the last two in a run with checkpoints.
     ``trace``: the process's memory over time, as :func:`zobench.measure.observe.memory_over_time` makes it; empty if

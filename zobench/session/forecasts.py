@@ -49,7 +49,7 @@ def _result(path: Path) -> Result:
 def timeline(prediction: Prediction, disk: float) -> dict[str, Any]:
     """A step of what is predicted with a disk of ``disk`` bytes a second, as the real engine takes it on a virtual
     clock, for ui.perfetto.dev. Raises ``ValueError`` where nothing is streamed: a timeline is of transfers."""
-    from zobench.finetune.virtual import virtual_step
+    from zobench.training.virtual import virtual_step
 
     spec, card = prediction.spec, prediction.gpu
     step = virtual_step(spec, card, disk)

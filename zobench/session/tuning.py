@@ -11,10 +11,6 @@ from typing import Any
 from zobench import models
 from zobench.cost import sizes
 from zobench.execute import plan
-from zobench.finetune import grids
-from zobench.finetune.assemble import disk_dir
-from zobench.finetune.assess import EndedRun
-from zobench.finetune.run import RESULT
 from zobench.machine import memory
 from zobench.machine.device import choose_device
 from zobench.machine.processes import leads
@@ -26,6 +22,10 @@ from zobench.runspec.registries import scheme_of
 from zobench.session.inputs import check_folder, check_out, check_results
 from zobench.stats.significance import Difference
 from zobench.store import without_place
+from zobench.training import grids
+from zobench.training.assemble import disk_dir
+from zobench.training.assess import EndedRun
+from zobench.training.run import RESULT
 
 
 def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:

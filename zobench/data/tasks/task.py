@@ -39,7 +39,7 @@ class Goal:
 
     ``scores``: the metrics of an evaluation, first the one that stands for the task. What imports torch is named as
     ``module:class``: ``encoding`` makes rows and batches of examples (:class:`zobench.data.tasks.encode.Encoding`),
-    ``judge`` evaluates them with an engine (:class:`zobench.finetune.evaluate.Judge`). ``new_tokens``: the most that
+    ``judge`` evaluates them with an engine (:class:`zobench.training.evaluate.Judge`). ``new_tokens``: the most that
     are generated for an answer, which ends with ``stop``. ``every_token``: whether all tokens of a row count in the
     loss.
     """
@@ -53,16 +53,16 @@ class Goal:
 
 
 CHOOSE = Goal(
-    scores=("accuracy",), encoding="zobench.data.tasks.encode:Candidates", judge="zobench.finetune.evaluate:Choosing"
+    scores=("accuracy",), encoding="zobench.data.tasks.encode:Candidates", judge="zobench.training.evaluate:Choosing"
 )
 ANSWER = Goal(
     scores=("f1", "exact_match"), encoding="zobench.data.tasks.encode:Answers",
-    judge="zobench.finetune.evaluate:Answering", new_tokens=50, stop="\n",
+    judge="zobench.training.evaluate:Answering", new_tokens=50, stop="\n",
 )  # fmt: skip
 """At most 50 tokens, up to the end of the line, as MeZO's program generates an answer."""
 CONTINUE = Goal(
     scores=("perplexity",), encoding="zobench.data.tasks.encode:PackedText",
-    judge="zobench.finetune.evaluate:Continuing", every_token=True,
+    judge="zobench.training.evaluate:Continuing", every_token=True,
 )  # fmt: skip
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.finetune.progress import Evaluation, StepReport
 from zobench.result import Result
 from zobench.runspec import RunSpec
+from zobench.training.progress import Evaluation, StepReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

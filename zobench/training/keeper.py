@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.durable import savers, snapshot, tensors
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
-from zobench.finetune.assemble import Tuner
-from zobench.finetune.record import Record
 from zobench.machine.files import writing
 from zobench.runspec import METHODS, RunSpec
+from zobench.training.assemble import Tuner
+from zobench.training.record import Record
 
 if TYPE_CHECKING:
     from zobench.parallel.world import World

@@ -22,10 +22,10 @@ from zobench.data.tasks.judge import Score, exact_match, f1, judge
 from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import TunedEngine
 from zobench.engine.passes.loss import counted
-from zobench.finetune.progress import Evaluation
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import WIDTHS
 from zobench.runspec.registry import resolve
+from zobench.training.progress import Evaluation
 
 PLATEAU = 2048
 """Tokens from which more of them make products no faster, on a processor from 256 on, on a GPU later."""

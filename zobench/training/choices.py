@@ -16,13 +16,13 @@ from zobench import models
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal
 from zobench.engine.passes import packing
-from zobench.finetune.assemble import empty_model, planned, tuner
-from zobench.finetune.origin import JOURNAL
-from zobench.finetune.run import task_data
 from zobench.machine.waiting import reporting
 from zobench.measure.calibrate import matmul_rate
 from zobench.models import tokenizers
 from zobench.runspec import METHODS, RunSpec, scheme_of
+from zobench.training.assemble import empty_model, planned, tuner
+from zobench.training.origin import JOURNAL
+from zobench.training.run import task_data
 
 FIELDS = ("packed", "autocast", "attention")
 SMALLEST = 50_000_000

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from zobench.durable import snapshot
-from zobench.finetune.callbacks import Callback
-from zobench.finetune.examine import RECORD, Seal
-from zobench.finetune.progress import Hooks
-from zobench.finetune.run import RESULT, run
 from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import RunSpec
+from zobench.training.callbacks import Callback
+from zobench.training.examine import RECORD, Seal
+from zobench.training.progress import Hooks
+from zobench.training.run import RESULT, finetune
 
 MOST_RUNS = 1_000
 """The most runs of a search, each of which trains a model."""
@@ -63,7 +63,7 @@ def search(
     """
     seal, trials = Seal(), []
     for cell, changes in cells(spec, axes).items():
-        result = run(
+        result = finetune(
             cell, folder=folder / cell.hash, data_dir=data_dir, progress=progress(cell), seal=seal, examine=False,
             callbacks=callbacks(),
         )  # fmt: skip
@@ -74,7 +74,7 @@ def search(
             snapshot.prune(folder / trial.result.spec.hash, kept)
     _check_unseen(first, folder)
     best_spec = first.result.spec
-    examined = run(
+    examined = finetune(
         best_spec, folder=folder / best_spec.hash, data_dir=data_dir, progress=progress(best_spec), seal=seal,
         callbacks=callbacks(),
     )  # fmt: skip

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from zobench.finetune.callbacks import Callback, RunStart
-from zobench.finetune.progress import Evaluation, StepReport
 from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import suggestion
+from zobench.training.callbacks import Callback, RunStart
+from zobench.training.progress import Evaluation, StepReport
 
 CSV_FILE, JSONL_FILE = "curve.csv", "curve.jsonl"
 MLFLOW_FILE = "mlflow_run_id"

@@ -16,16 +16,16 @@ import torch
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable.journal import EvaluationItem
 from zobench.engine import Entry
-from zobench.finetune.assemble import Tuner
-from zobench.finetune.callbacks import Callbacks
-from zobench.finetune.evaluate import evaluate
-from zobench.finetune.keeper import Keeper
-from zobench.finetune.progress import Hooks, StepReport
-from zobench.finetune.record import Record
 from zobench.measure.timer import StepTimer
 from zobench.methods import StepResult, learning_rate
 from zobench.methods.base import Taken
 from zobench.runspec import RunSpec
+from zobench.training.assemble import Tuner
+from zobench.training.callbacks import Callbacks
+from zobench.training.evaluate import evaluate
+from zobench.training.keeper import Keeper
+from zobench.training.progress import Hooks, StepReport
+from zobench.training.record import Record
 
 if TYPE_CHECKING:
     from zobench.parallel.world import World
@@ -67,7 +67,7 @@ class Stop:
 
 
 class Training:
-    """Trains a run from the last step in its record to its end, with a tuner of :mod:`zobench.finetune.assemble`."""
+    """Trains a run from the last step in its record to its end, with a tuner of :mod:`zobench.training.assemble`."""
 
     def __init__(
         self, spec: RunSpec, folder: Path, built: Tuner, data: TaskData, record: Record, keeper: Keeper,

@@ -14,8 +14,8 @@ from zobench.durable import journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
 from zobench.engine.passes import attention
-from zobench.finetune.assemble import Tuner, attention_kernels, initial_weights
 from zobench.runspec import METHODS, RunSpec
+from zobench.training.assemble import Tuner, attention_kernels, initial_weights
 from zobench.version import __version__
 
 if TYPE_CHECKING:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item
-from zobench.finetune import origin
-from zobench.finetune.assemble import Tuner, empty_model, planned, tuner
-from zobench.finetune.callbacks import Callbacks
-from zobench.finetune.evaluate import evaluate
-from zobench.finetune.origin import JOURNAL
-from zobench.finetune.progress import Hooks
-from zobench.finetune.training import Interrupted, Stop
 from zobench.machine.files import sync, writing
 from zobench.machine.texts import json_of
 from zobench.result import Result
 from zobench.result.examples import KEY, packed
 from zobench.runspec import METHODS, RunSpec
+from zobench.training import origin
+from zobench.training.assemble import Tuner, empty_model, planned, tuner
+from zobench.training.callbacks import Callbacks
+from zobench.training.evaluate import evaluate
+from zobench.training.origin import JOURNAL
+from zobench.training.progress import Hooks
+from zobench.training.training import Interrupted, Stop
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -23,11 +23,11 @@ from zobench.data.batch import Batch
 from zobench.engine import Engine, Entry, Point
 from zobench.engine.transfers.lanes import Action, Event, VirtualLanes
 from zobench.engine.transfers.schedule import Op
-from zobench.finetune.assemble import engine_config
 from zobench.models.weights import RandomWeights
 from zobench.parallel.mesh import divided
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import AUTOCASTS, WIRES
+from zobench.training.assemble import engine_config
 
 LONGEST = 16
 """Steps from one write-back to the next up to which all of them are run; of more than that, one with as many updates

@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from zobench import models
-from zobench.finetune.assemble import Tuner, planned, tuner
-from zobench.finetune.evaluate import evaluate
-from zobench.finetune.examine import MODEL, best_weights
-from zobench.finetune.progress import Evaluation
-from zobench.finetune.run import RESULT, task_data
 from zobench.models import tokenizers
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
@@ -22,6 +17,11 @@ from zobench.runspec.kinds import TIERS
 from zobench.runspec.registries import scheme_of
 from zobench.stats.intervals import wilson_interval
 from zobench.store import reading
+from zobench.training.assemble import Tuner, planned, tuner
+from zobench.training.evaluate import evaluate
+from zobench.training.examine import MODEL, best_weights
+from zobench.training.progress import Evaluation
+from zobench.training.run import RESULT, task_data
 
 SPLITS = ("test", "dev")
 

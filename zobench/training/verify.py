@@ -18,14 +18,6 @@ from typing import Any
 from zobench import kernels, models
 from zobench.durable import journal, replay
 from zobench.durable.journal import EvaluationItem, Item
-from zobench.finetune import origin
-from zobench.finetune.assemble import empty_model, planned, tuner
-from zobench.finetune.evaluate import evaluate
-from zobench.finetune.examine import up_to
-from zobench.finetune.origin import JOURNAL
-from zobench.finetune.progress import Evaluation
-from zobench.finetune.record import Record
-from zobench.finetune.run import RESULT, sealed, task_data
 from zobench.machine.device import choose_device
 from zobench.machine.waiting import reporting
 from zobench.methods.base import learning_rate
@@ -36,6 +28,14 @@ from zobench.runspec.kinds import NOISES
 from zobench.stats import significance
 from zobench.store import reading
 from zobench.store.files import JOURNAL as ENDING
+from zobench.training import origin
+from zobench.training.assemble import empty_model, planned, tuner
+from zobench.training.evaluate import evaluate
+from zobench.training.examine import up_to
+from zobench.training.origin import JOURNAL
+from zobench.training.progress import Evaluation
+from zobench.training.record import Record
+from zobench.training.run import RESULT, sealed, task_data
 from zobench.version import __version__
 
 WANTED = 0.01

@@ -22,16 +22,6 @@ from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
 from zobench.durable.journal import Item
 from zobench.durable.scratch import scratch
-from zobench.finetune import loggers, origin
-from zobench.finetune.assemble import disk_dir, empty_model, planned, ranks, tuner
-from zobench.finetune.callbacks import Callback, Callbacks, RunStart
-from zobench.finetune.cautions import cautions, diverged
-from zobench.finetune.examine import MODEL, Seal, check_winner, examined
-from zobench.finetune.keeper import Keeper
-from zobench.finetune.origin import JOURNAL
-from zobench.finetune.progress import Hooks
-from zobench.finetune.record import Record, history
-from zobench.finetune.training import Stop, Training
 from zobench.machine import files
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
@@ -42,6 +32,16 @@ from zobench.runspec import METHODS, RunSpec, provenance
 from zobench.runspec.kinds import NOISES
 from zobench.runspec.order import current
 from zobench.store import reading
+from zobench.training import loggers, origin
+from zobench.training.assemble import disk_dir, empty_model, planned, ranks, tuner
+from zobench.training.callbacks import Callback, Callbacks, RunStart
+from zobench.training.cautions import cautions, diverged
+from zobench.training.examine import MODEL, Seal, check_winner, examined
+from zobench.training.keeper import Keeper
+from zobench.training.origin import JOURNAL
+from zobench.training.progress import Hooks
+from zobench.training.record import Record, history
+from zobench.training.training import Stop, Training
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,7 +55,7 @@ _TRAININGS = itertools.count()
 """Numbers the trainings of this process: what the first one left allocated hides how much a later one takes."""
 
 
-def run(
+def finetune(
     spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Hooks | None = None,
     seal: Seal | None = None, examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
@@ -131,7 +131,7 @@ def cell(spec: RunSpec) -> Result:
     """Runs in a temporary folder as a cell of a sweep, with data from ``ZOBENCH_DATA_DIR`` or the hub. The journal of a
     zeroth-order run that saw the test set goes to the file that the process's order names."""
     with ranks(spec) as world, scratch(disk_dir(), "run", world) as folder:
-        result = run(spec, folder=folder, data_dir=usual_data_dir())
+        result = finetune(spec, folder=folder, data_dir=usual_data_dir())
         running = current()
         if running and running.journal and "test" in result.evaluation and not METHODS.get(spec.method).backpropagates:
             Path(running.journal).parent.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zobench.durable.journal import EvaluationItem, Item
-from zobench.finetune.progress import Evaluation, StepReport
 from zobench.methods.base import Taken
+from zobench.training.progress import Evaluation, StepReport
 
 
 @dataclass
