@@ -69,7 +69,7 @@ def test_a_search_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     expected = searched[2].result.evaluation
-    own, ran = module.run, []
+    own, ran = module.finetune, []
 
     def stops(one: Any, **rest: Any) -> Result:
         if len(ran) == 2:
@@ -77,10 +77,10 @@ def test_a_search_goes_on_where_it_stopped(
         ran.append(one)
         return own(one, **rest)
 
-    monkeypatch.setattr(module, "run", stops)
+    monkeypatch.setattr(module, "finetune", stops)
     with pytest.raises(KeyboardInterrupt):
         search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
-    monkeypatch.setattr(module, "run", own)
+    monkeypatch.setattr(module, "finetune", own)
     found, winner = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
     assert winner.result.evaluation == expected
     assert winner.result.memory["device_peak_bytes"] is None  # of all runs that this process has had
@@ -93,13 +93,13 @@ def test_a_search_goes_on_where_it_stopped(
 def test_only_the_leader_keeps_a_snapshot_and_a_loser_cannot_be_tested(
     spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, kept = module.run, []
+    own, kept = module.finetune, []
 
     def counts(one: Any, **rest: Any) -> Result:
         kept.append(sorted(path.parent.name for path in tmp_path.glob("*/snapshot-*")))
         return own(one, **rest)
 
-    monkeypatch.setattr(module, "run", counts)
+    monkeypatch.setattr(module, "finetune", counts)
     found, winner = search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
     leaders = [min(found[:n], key=lambda cell: cell.result.rank_on_dev).result.spec.hash for n in (1, 2, 3)]
     assert kept == [[], *([leader] for leader in leaders)]
@@ -114,8 +114,8 @@ def test_only_the_leader_keeps_a_snapshot_and_a_loser_cannot_be_tested(
 def test_a_cell_that_looks_at_the_test_set_is_caught(
     spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = module.run
-    monkeypatch.setattr(module, "run", lambda one, **rest: own(one, **{**rest, "examine": True}))
+    own = module.finetune
+    monkeypatch.setattr(module, "finetune", lambda one, **rest: own(one, **{**rest, "examine": True}))
     with pytest.raises(RuntimeError, match=r"^the test set must be looked at once, but .* would look after .*; cho"):
         search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
 

@@ -81,12 +81,10 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
 def weights_bytes(spec: RunSpec) -> int:
     """Bytes of weights that a device holds at once, its slots among them, whatever the device and the cores."""
     streamed = streamed_layers(spec)
-    resident = _resident_bytes(spec) + _blocks_bytes(spec, models.of(spec).layers - streamed, sizes.base_width(spec))
+    kept = _resident_bytes(spec) + _blocks_bytes(spec, models.of(spec).layers - streamed, sizes.base_width(spec))
     if not streamed:
-        return resident
-    return resident + min(
-        spec.slots * unit_bytes(spec, wire_width(spec)), _blocks_bytes(spec, streamed, wire_width(spec))
-    )
+        return kept
+    return kept + min(spec.slots * unit_bytes(spec, wire_width(spec)), _blocks_bytes(spec, streamed, wire_width(spec)))
 
 
 def _blocks_bytes(spec: RunSpec, count: int, width: float) -> int:
