@@ -15,7 +15,7 @@ from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
 from zobench.cost import footprint
 from zobench.engine import Entry, Point
 from zobench.engine.directions.factors import Factors, LowRank
-from zobench.engine.twin import own_loss
+from zobench.engine.twin import model_loss as own_loss
 from zobench.measure.ledger import Ledger
 from zobench.methods import ZOSGD
 from zobench.methods.low_rank import LOZO

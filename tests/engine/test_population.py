@@ -22,7 +22,7 @@ from zobench.engine import BASE, Point
 from zobench.engine.directions.factors import IndependentLowRank
 from zobench.engine.passes import products
 from zobench.engine.passes.population import Population
-from zobench.engine.twin import own_loss
+from zobench.engine.twin import model_loss as own_loss
 from zobench.kernels import Span, philox
 from zobench.measure.ledger import Ledger
 from zobench.methods.eggroll import less_loss

@@ -294,11 +294,11 @@ def test_the_users_own_torchrun_starts_ranks_again_and_only_rank_0_prints(tmp_pa
         "    if len(seen) == 2 and os.environ['RANK'] + os.environ['TORCHELASTIC_RESTART_COUNT'] == '00':\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return probe(self, *rest)\n"
-        "ParallelEngine.probe, tell = failing, rank._tell\n"
+        "ParallelEngine.probe, tell = failing, rank._send\n"
         "def late(place, number, result):\n"  # what rank 1 said in the first start would be read before
         "    time.sleep(3 if os.environ['RANK'] + os.environ['TORCHELASTIC_RESTART_COUNT'] == '11' else 0)\n"
         "    tell(place, number, result)\n"
-        "rank._tell = late\n"
+        "rank._send = late\n"
         "main(['run', '--device', 'cpu', '--json', '-', *sys.argv[1:]])\n"
     )
     words = [f"--set={name}={value}" for name, value in {**FIELDS, "gpus": 2, "parallel": "ddp"}.items()]
@@ -396,7 +396,7 @@ def test_how_a_rank_ended_is_told_unless_it_did_so_itself(
     meeting = Meeting(run="a")
     meeting.round = 0
     for number, text in told.items():
-        rank._tell(PrefixStore("attempt 0", meeting.store), number, one(number, outcome=Outcome.FAILED, reason=text))
+        rank._send(PrefixStore("attempt 0", meeting.store), number, one(number, outcome=Outcome.FAILED, reason=text))
     result = rank._after(cell("ddp", 2), Lost(rank=1, code=code), meeting, oom)
     assert (result.outcome, result.reason) == (outcome, reason)
 

@@ -33,7 +33,7 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
     hooks.step(StepReport(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
     (task,) = bar._bars.tasks
     assert (task.completed, task.total, task.description) == (30, 110, "opt-tiny sst2 zo-sgd")
-    assert task.fields["told"] == (
+    assert task.fields["scores"] == (
         "loss 0.5123, g -1.5, lr 1e-06, least dev loss 0.5000 (62.5%), 2 skipped, 5 steps/s, about 16 s left"
     )
     written = console.file.getvalue()  # type: ignore[attr-defined]
@@ -52,8 +52,8 @@ def test_the_next_run_of_a_search_has_a_bar_of_its_own(spec: Any) -> None:
         hooks.step(StepReport(step=1, loss=1.0, g=1.0, lr=lr, skipped=0))
     (task,) = bar._bars.tasks
     assert task.completed == 1
-    assert "lr 0.0001" in task.fields["told"]
-    assert "dev" not in task.fields["told"]
+    assert "lr 0.0001" in task.fields["scores"]
+    assert "dev" not in task.fields["scores"]
     told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert told == [spec(lr=1e-3).label, spec(lr=1e-4).label]
 

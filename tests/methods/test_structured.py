@@ -20,7 +20,7 @@ from zobench.engine import Entry, Point
 from zobench.engine.directions.factor_rules import orthogonalised
 from zobench.engine.directions.factors import Core, LowRank, Projected
 from zobench.engine.passes import products
-from zobench.engine.twin import own_loss
+from zobench.engine.twin import model_loss as own_loss
 from zobench.engine.weights import blocks
 from zobench.measure.ledger import Ledger
 from zobench.methods.base import Taken
