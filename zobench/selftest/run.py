@@ -119,7 +119,7 @@ def main() -> None:
     """``python -m zobench.selftest.run CHECK PLACE``: the findings of a check, as JSON in the last line."""
     (check,) = chosen([sys.argv[1]])
     request = json.loads(sys.argv[2])
-    folder = request.pop("disk_dir") or os.environ.get("ZOBENCH_DISK_DIR")
+    folder = request.pop("disk_dir", None) or os.environ.get("ZOBENCH_DISK_DIR")
     findings = performed(check, CheckSettings(**request, disk_dir=Path(folder) if folder else None))
     rows = [{"name": f.name, "status": f.status, "told": f.told, "numbers": dict(f.numbers)} for f in findings]
     print("\n" + json.dumps(rows))
