@@ -158,8 +158,10 @@ def test_a_neighbour_that_ran_out_of_memory_leaves_an_edge(tmp_path: Path) -> No
 def test_a_neighbour_that_the_budget_does_not_buy_leaves_an_edge(tmp_path: Path) -> None:
     text = PROTOCOL.replace('queries = 4\nlr = ["x1", "x3"]', "queries = [8, 16]")
     text = text.replace("forwards = 140", "forwards = 60")
-    found = load(tmp_path, text)
-    state = found.search("Four queries", {run.spec.hash: run for run in tuned(found, lambda spec: 1 / spec.queries)})
+    protocol_runs = load(tmp_path, text)
+    state = protocol_runs.search(
+        "Four queries", {run.spec.hash: run for run in tuned(protocol_runs, lambda spec: 1 / spec.queries)}
+    )
     assert (state.best.queries, [spec.queries for spec in state.beyond]) == (16, [32])  # 64 forwards a step
 
 

@@ -116,14 +116,14 @@ def test_a_method_whose_best_point_is_an_end_has_no_claim(table: ContestTable, f
 
 
 def test_a_neighbour_that_ran_out_of_time_hides_no_method(table: ContestTable, folder: Path) -> None:
-    found = support.contest(folder / "runners" / "mine.toml")
-    made = support.tuned(found, lambda spec: abs(spec.lr - (1e-2 if spec.method == "fo-sgd" else 3e-3)))
+    contest = support.contest(folder / "runners" / "mine.toml")
+    made = support.tuned(contest, lambda spec: abs(spec.lr - (1e-2 if spec.method == "fo-sgd" else 3e-3)))
     late = {"loss": None, "outcome": Outcome.TIMEOUT, "evaluation": {}}
     made = [
         support.result(run.spec, dev=[0.5, 0.5], **late) if (run.spec.method, run.spec.lr) == ("zo-sgd", 9e-3) else run
         for run in made
     ]
-    finals = found.finals({run.spec.hash: run for run in made})
+    finals = contest.finals({run.spec.hash: run for run in made})
     made += [support.result(spec, dev=[0.5, 0.6, 0.7, 0.7, 0.75], test=0.8) for spec in finals]
     assert rows(table, made, 0)["ZO-SGD"]["Chosen"] == "lr 0.003 (edge)"
     assert all(len(standing.runs) == 3 for ranking in rankings(table, made) for standing in ranking.standings)

@@ -32,9 +32,9 @@ def merged(spec: RunSpec, by_rank: Mapping[int, Result]) -> Result:
         lost = by_rank.get(rank, first)
         return replace(first, outcome=outcome, reason=reason, traceback=lost.traceback).with_facts(ranks=_rows(by_rank))
     ranks = [by_rank[rank] for rank in range(spec.gpus)]
-    first, fullest = ranks[0], max(ranks, key=lambda rank: rank.memory.get("device_peak_bytes") or 0)
+    first, fullest = ranks[0], max(ranks, key=lambda result: result.memory.get("device_peak_bytes") or 0)
     power, crowd = _power(spec, ranks)
-    warnings = [text for rank in ranks for text in rank.warnings]
+    warnings = [text for result in ranks for text in result.warnings]
     return replace(
         first, samples=_slowest(ranks, "samples"), warmup=_slowest(ranks, "warmup"), memory=fullest.memory,
         parts=_parts(ranks), power=power, warnings=[*dict.fromkeys(warnings), *crowd],
@@ -94,10 +94,10 @@ def _power(spec: RunSpec, ranks: Sequence[Result]) -> tuple[dict[str, Any], list
     power, size = dict(ranks[0].power), spec.gpus // spec.nodes
     counted = ranks[::size] if spec.device == "cpu" else ranks  # the ranks of a machine read the same CPUs' counters
     for name in ("energy_joules", "mean_power_watts"):
-        values = [rank.power.get(name) for rank in counted]
+        values = [result.power.get(name) for result in counted]
         power[name] = None if None in values else sum(values)
     local = ranks[:size]  # rank 0's machine
-    busy = [cores for rank in local if (cores := rank.power.get("own_cpu_cores")) is not None]
+    busy = [cores for result in local if (cores := result.power.get("own_cpu_cores")) is not None]
     others = ranks[0].power.get("other_cpu_cores")
     if others is None or len(busy) < len(local):
         return power, []
