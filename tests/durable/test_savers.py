@@ -38,7 +38,6 @@ RUNS = {
     "torch pageable": {"engine": "offload", "tier": "pageable"},
     "torch disk": {"engine": "offload", "tier": "disk", "slots": 1},
     "second round": {"engine": "offload", "tier": "pageable", "fused_update": False},
-    "second round, fp16 wire": {"engine": "offload", "tier": "pageable", "fused_update": False, "wire": "fp16"},
     "not reused": {"engine": "offload", "tier": "pageable", "reusable_memory": False, "overlap": False},
     "counter resident": {"noise": "counter"},
     "counter pageable": {"engine": "offload", "tier": "pageable", "noise": "counter"},

@@ -224,6 +224,23 @@ def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
             assert_equal_from_here(ran, again, name)
 
 
+def test_units_read_between_a_pass_and_its_updates_get_these_before_the_next_pass():
+    """A wire of 16 bits rounds what was written, so when it is written shows in the weights."""
+    config = {"placement": "offload", "tier": "pageable", "wire": "fp16", "fused_update": False}
+    with engine_of("opt-tiny", True, config) as ran:
+        moments, kept = [], None
+        for step, batch in enumerate(batches("opt-tiny")):
+            points = pairs([100 * step])
+            entries = entries_of(step, points, ran.probe(batch, points))
+            if step == 2:
+                kept = Kept(ran)
+            ran.commit(entries)
+            moments.append(PassRecord(points=points, entries=entries))
+        with engine_of("opt-tiny", True, config, start=kept) as again:
+            again.retrace(moments, kept)
+            assert_equal_from_here(ran, again, "opt-tiny")
+
+
 @pytest.mark.parametrize(("device", "engine"), on_devices(ENGINES_ON))
 def test_units_are_read_by_another_thread_before_the_step_touches_them(device, engine):
     config, dtype = {"device": device, **ENGINES_ON[device][engine]}, {"cpu": "fp32", CUDA: "fp16"}[device]

@@ -107,14 +107,12 @@ def _trained(
     logged: Callable[[], list[Callback]],
 ) -> Result:  # fmt: skip
     """Says ``notes``, then trains with a ``bar`` that tells how it goes, if there is one."""
-    from zobench import training
+    from zobench.training import finetune as tune
 
     console.say(*notes)
     with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
         hooks = bar.hooks(spec) if bar else None
-        return training.finetune(
-            spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged()
-        )
+        return tune(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
 
 
 def _show(result: Result, folder: Path, output: str | None) -> None:
