@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.campaigns import HEAD, MATRIX, PART
 from zobench.recipes import campaign
+from zobench.session.campaigns import chosen_parts
 
 
 @pytest.fixture
@@ -81,20 +82,26 @@ def test_a_mistake_is_one_line_that_names_the_file(here: Path, text: str, told: 
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("base = { stepz = 3 }", "part a: mine.toml: unknown key 'stepz'; did you mean steps?"),
+        ("base = { stepz = 3 }", "mine.toml: unknown key 'stepz'; did you mean steps?"),
         (
             'methods = ["ZO-SGD"]',
-            "part a: mine.toml: `methods` of a part choose those of a protocol, but the file has none; leave it out",
+            "mine.toml: `methods` of a part choose those of a protocol, but the file has none; leave it out",
         ),
-        ("axes = { seed = 3 }", "part a: mine.toml: axis 'seed' must be a list, but got 3; write seed = [3]"),
+        ("axes = { seed = 3 }", "mine.toml: axis 'seed' must be a list, but got 3; write seed = [3]"),
         (
             'base = { dtype = "fastest 16-bit" }',
-            'part a: mine.toml: `dtype` of a part must be a type, but got "fastest 16-bit", which another machine '
+            'mine.toml: `dtype` of a part must be a type, but got "fastest 16-bit", which another machine '
             'takes for another; write axes = { dtype = ["fp32", "bf16"] }',
         ),
     ],
 )
-def test_a_mistake_in_what_a_part_changes_names_the_part(here: Path, more: str, told: str) -> None:
+def test_a_part_that_no_matrix_can_be_says_why_and_the_others_have_their_cells(
+    here: Path, more: str, told: str
+) -> None:
+    found = load(here, HEAD + PART.format("a") + more + "\n" + PART.format("b"))
+    first, second = found.on("cpu")
+    assert (first.obstacle, first.cells) == (told, ())
+    assert (second.obstacle, len(second.cells)) == ("", 3)
     with pytest.raises(ValueError, match=r"^part a: ") as caught:
-        load(here, HEAD + PART.format("a") + more).on("cpu")
-    assert str(caught.value) == told
+        chosen_parts(found, "cpu", "a")
+    assert str(caught.value) == f"part a: {told}"

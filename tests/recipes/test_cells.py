@@ -42,6 +42,7 @@ def shipped(folder: Path) -> Iterator[tuple[str, RunSpec]]:
     for name in recipes.names("campaigns"):
         read = campaign.load(recipes.find("campaigns", name))
         for part in read.on(read.device, price):
+            assert not part.obstacle
             for cell in part.cells:
                 yield f"{name}, part {part.part.name}", cell
 

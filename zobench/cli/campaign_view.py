@@ -99,7 +99,7 @@ def show_ahead(screen: Console, campaign: Campaign, parts: Sequence[PartOn], gpu
         ListColumn("rounds", [str(on.part.repeats) for on in parts], right=True),
         ListColumn("predicted", times, right=True, kept=True),
         ListColumn("what it is for", [
-            on.part.reason + (f"; too large: {', '.join(forecast.unfit)}" if forecast.unfit else "")
+            on.purpose + (f"; too large: {', '.join(forecast.unfit)}" if forecast.unfit else "")
             for on, forecast in zip(parts, forecasts, strict=True)
         ]),
     ])  # fmt: skip

@@ -116,11 +116,11 @@ class Outlook:
 
     @property
     def purpose(self) -> str:
-        """What the part is for, and what of it this machine is too small for."""
+        """What the part is for, what keeps it from being run, and what of it this machine is too small for."""
         if not self.unfit:
-            return self.on.part.reason
+            return self.on.purpose
         cells = "1 cell" if len(self.unfit) == 1 else f"{len(self.unfit)} cells"
-        return f"{self.on.part.reason}; not here: {cells}, the first {self.unfit[0].reason}"
+        return f"{self.on.purpose}; not here: {cells}, the first {self.unfit[0].reason}"
 
 
 def outlook(

@@ -33,10 +33,7 @@ class Part:
     def load(self, device: str, price: Price = unpriced) -> Matrix:
         """Its cells on ``device``, the same on each machine. Raises ``ValueError`` for what no matrix can be."""
         path = recipes.find("runners", self.matrix)
-        try:
-            return matrix.load(path, device, narrow=_no_matrix, price=price, part=self.changes)
-        except ValueError as error:
-            raise ValueError(f"part {self.name}: {error}") from None
+        return matrix.load(path, device, narrow=_no_matrix, price=price, part=self.changes)
 
 
 def _no_matrix() -> str | None:
@@ -51,16 +48,23 @@ def _no_matrix() -> str | None:
 class PartOn:
     """A part on a device: its ``cells``, and the number of its ``first`` round. A cell that another part had before has
     rounds of its own in this one, with the numbers after those, so that it is paired with the cells of both.
-    ``contest``: of a part that is a protocol, whose later stages follow its ``cells``."""
+    ``contest``: of a part that is a protocol, whose later stages follow its ``cells``. ``obstacle``: why it has no
+    cells, as where the weights of its model are not here, and the remedy; "" of a part that has."""
 
     part: Part
     cells: tuple[RunSpec, ...]
     first: int
     contest: Contest | None = None
+    obstacle: str = ""
 
     @property
     def rounds(self) -> range:
         return range(self.first, self.first + self.part.repeats)
+
+    @property
+    def purpose(self) -> str:
+        """What the part is for, and what keeps it from being run, if anything does."""
+        return f"{self.part.reason}; cannot run: {self.obstacle}" if self.obstacle else self.part.reason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,12 +82,16 @@ class Campaign:
     parts: tuple[Part, ...]
 
     def on(self, device: str, price: Price = unpriced) -> list[PartOn]:
-        """All parts on ``device``; ``price``: what a step of a protocol costs. Raises ``ValueError`` for what no matrix
-        can be, and for a protocol that repeats, or of which two parts have the same run."""
+        """All parts on ``device``, with the obstacle of each that no matrix can be; ``price``: what a step of a protocol
+        costs. Raises ``ValueError`` for a protocol that repeats, or of which two parts have the same run."""
         result: list[PartOn] = []
         free: dict[str, int] = {}
         for part in self.parts:
-            made = part.load(device, price)
+            try:
+                made = part.load(device, price)
+            except ValueError as error:  # the others may run all the same
+                result.append(PartOn(part=part, cells=(), first=0, obstacle=str(error)))
+                continue
             cells = made.cells
             first = max(free.get(cell.hash, 0) for cell in cells)
             if made.contest and (first or part.repeats > 1):

@@ -44,16 +44,18 @@ def beyond(count: int) -> str:
 
 def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, more: bool = False) -> list[PartOn]:
     """The parts of a campaign on ``device``, with those beyond what it is for if ``more``; or the one called
-    ``wanted``. Raises ``ValueError`` if no part is, and for a time of the campaign's that is none."""
+    ``wanted``. Raises ``ValueError`` if no part is, if none of them can run, and for a time of the campaign's that is
+    none."""
     for word in ("timeout", "longest", "selftest"):
         parse_seconds(f"{campaign.name}: {word}", getattr(campaign, word))
     names = [part.name for part in campaign.parts]
     if wanted is not None and wanted not in names:
         raise ValueError(f"`part` must be one of the campaign's, but got {wanted!r}; {suggestion(wanted, names)}")
     parts = campaign.on(device, price)
-    if wanted is not None:
-        return [on for on in parts if on.part.name == wanted]
-    return [on for on in parts if more or not on.part.more]
+    chosen = [on for on in parts if (on.part.name == wanted if wanted is not None else more or not on.part.more)]
+    if chosen and all(on.obstacle for on in chosen):
+        raise ValueError(f"part {chosen[0].part.name}: {chosen[0].obstacle}")
+    return chosen
 
 
 def campaign_session(campaign: Campaign, store: Store, **settings: Any) -> LocalMachine:
@@ -97,12 +99,15 @@ def state(name: str, runs: Sequence[Result]) -> tuple[str, str, str]:
     try:
         campaign = load(recipes.find("campaigns", name))
         device = "cuda:0" if campaign.device == "cuda" else campaign.device
-        progresses = [campaigns.part_progress(on, runs) for on in campaign.on(device, price) if not on.part.more]
+        parts = [on for on in campaign.on(device, price) if not on.part.more]
+        progresses = [campaigns.part_progress(on, runs) for on in parts if not on.obstacle]
     except ValueError as error:  # one bad file of the user's must not hide the others
         return "", "", f"cannot be read: {error}"
     done, wanted = sum(progress.done for progress in progresses), sum(len(progress.wanted) for progress in progresses)
     finished = sum(not progress.left for progress in progresses)
-    return f"{finished} of {len(progresses)}", f"{done} of {wanted}", campaign.title
+    halted = len(parts) - len(progresses)
+    note = f"; {halted} of the parts cannot run here, --plan says why" if halted else ""
+    return f"{finished} of {len(parts)}", f"{done} of {wanted}", campaign.title + note
 
 
 class CampaignRun:
@@ -179,7 +184,7 @@ class CampaignRun:
         """Lines on what is left of the whole campaign, which was named as ``name``, and how its results are shown and
         sent."""
         session, parts, runs = self._session, self.parts(), self.runs()
-        waiting = [on.part.name for on in parts if campaigns.part_progress(on, runs).left]
+        waiting = [on.part.name for on in parts if on.obstacle or campaigns.part_progress(on, runs).left]
         skipped = sum(len(on.cells) - len(campaigns.fitting(on.cells, runs)) for on in parts)
         results = session.store.root
         option = "" if results == Path("results") else f" --results {shlex.quote(str(results))}"
