@@ -82,8 +82,8 @@ class Campaign:
     parts: tuple[Part, ...]
 
     def on(self, device: str, price: Price = unpriced) -> list[PartOn]:
-        """All parts on ``device``, with the obstacle of each that no matrix can be; ``price``: what a step of a protocol
-        costs. Raises ``ValueError`` for a protocol that repeats, or of which two parts have the same run."""
+        """All parts on ``device``, with the obstacle of each that no matrix can be; ``price``: what a step of a
+        protocol costs. Raises ``ValueError`` for a protocol that repeats, or of which two parts have the same run."""
         result: list[PartOn] = []
         free: dict[str, int] = {}
         for part in self.parts:
