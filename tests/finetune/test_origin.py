@@ -46,11 +46,12 @@ def test_a_run_goes_on_with_the_kernels_of_attention_that_it_began_with(
     spec = RunSpec(model="opt-tiny", attention="fast")
     with JournalFile(tmp_path / JOURNAL, {"run": "a", "base": "b", "attention": [[64, "products"], [2048, "fused"]]}):
         pass
-    kernels = same_sums(spec, tmp_path / JOURNAL, lambda text: None)
-    assert kernels == ((64, "products"), (2048, "fused"))
-    assert engine_config(spec, kernels).attention == kernels
-    assert engine_config(spec).attention == same_sums(spec, tmp_path / "new" / JOURNAL, print) == ((2048, "fused"),)
-    assert same_sums(spec.replace(attention="model"), tmp_path / JOURNAL, print) == ()
+    begun = same_sums(spec, tmp_path / JOURNAL, lambda text: None)
+    assert begun.attention == ((64, "products"), (2048, "fused"))
+    assert engine_config(spec, begun).attention == begun.attention
+    other = same_sums(spec, tmp_path / "new" / JOURNAL, print)
+    assert engine_config(spec).attention == other.attention == ((2048, "fused"),)
+    assert same_sums(spec.replace(attention="model"), tmp_path / JOURNAL, print).attention == ()
 
 
 def test_kernels_for_a_cpu_are_refused_on_a_cuda_device() -> None:

@@ -18,7 +18,7 @@ from zobench.durable import journal
 from zobench.methods.base import Taken
 from zobench.methods.low_rank import REDRAWN
 from zobench.result import Result
-from zobench.runspec import RunSpec
+from zobench.runspec import RunSpec, order
 from zobench.stats.significance import exceeds
 from zobench.store.sendable import sendable
 from zobench.training import finetune as run
@@ -123,6 +123,20 @@ def test_weights_are_the_journals_where_forwards_are_in_16_bits(
     cast = spec(noise="counter", autocast="bf16", **changes)
     stored = run(cast, folder=tmp_path / "cast", data_dir=data_dir).evaluation
     seen = verify(tmp_path / "cast", data_dir=data_dir).seen
+    assert [evaluation.loss for evaluation in seen] == [stored["best"]["loss"], stored["test"]["loss"]]
+    assert stored["best"]["step"] == 6, "only weights that were changed can tell"
+
+
+def test_weights_of_16_bits_are_written_after_as_many_steps_as_in_the_run(
+    tmp_path: Path, data_dir: Path, spec: Callable[..., RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write rounds them, so that after another number of steps other weights come out."""
+    changes = {"noise": "counter", "engine": "offload", "tier": "pageable", "writeback_every": "inf"}
+    half = spec(dtype="bf16", lr=3e-3, steps=6, eval_every=6, **changes)
+    monkeypatch.setattr(order, "_current", order.Order(spec=half, consolidation=(2, "as this machine's rates say")))
+    stored = run(half, folder=tmp_path / "half", data_dir=data_dir).evaluation
+    monkeypatch.setattr(order, "_current", None)
+    seen = verify(tmp_path / "half", data_dir=data_dir).seen
     assert [evaluation.loss for evaluation in seen] == [stored["best"]["loss"], stored["test"]["loss"]]
     assert stored["best"]["step"] == 6, "only weights that were changed can tell"
 

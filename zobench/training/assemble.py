@@ -14,6 +14,7 @@ import torch
 from zobench import methods, models, schemes
 from zobench.cost import interval
 from zobench.cost.footprint import SHARED_BLOCKS, fit, memory
+from zobench.cost.interval import Consolidation
 from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import EngineConfig
 from zobench.engine.interface import Start, TunedEngine
@@ -38,6 +39,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Numerics:
+    """What decides the last digits of a run's losses and weights beside its spec: the kernels of ``attention``, and the
+    ``consolidation`` of ``writeback_every=inf``, which rounds weights of 16 bits; None: the engine's usual number."""
+
+    attention: attention.Choice
+    consolidation: Consolidation | None
+
+    @classmethod
+    def of_process(cls, spec: RunSpec) -> Numerics:
+        """Those of a run of ``spec`` that begins in this process: measured, and as its order says."""
+        return cls(attention_kernels(spec), interval.ordered())
+
+
+@dataclass(frozen=True, slots=True)
 class Tuner:
     """An engine over the model to which the scheme was applied, and the method that steps it. ``trained``: the names
     of the trained parameters."""
@@ -52,7 +67,7 @@ class Tuner:
 def tuner(
     spec: RunSpec, snapshot: Path | None = None, model: PreTrainedModel | None = None, *,
     start: Start | None = None, world: World | None = None, ran: RunSpec | None = None,
-    kernels: attention.Choice | None = None,
+    numerics: Numerics | None = None,
 ) -> Iterator[Tuner]:  # fmt: skip
     """A tuner for ``spec`` (resolved, and planned where ``device_memory`` is given); its engine is closed at the end.
 
@@ -62,12 +77,12 @@ def tuner(
     ``snapshot``: a folder of safetensors with trained tensors and optimizer state by name; what is not there is as at
     the start of a run. ``start``: an earlier run's weights at rest (:class:`zobench.engine.Engine`). ``model``: the
     spec's, built already (:func:`empty_model`). ``ran``: the spec of the ranks whose journal this one device goes
-    over: a rank with one sign rounds its weights in other places than a device with both. ``kernels``: of attention,
-    those that a run began with; None: :func:`attention_kernels`.
+    over: a rank with one sign rounds its weights in other places than a device with both. ``numerics``: those
+    that a run began with; None: this process's.
     """
     with ExitStack() as during:
         world = during.enter_context(ranks(spec)) if world is None else world
-        config = replace(engine_config(spec, kernels), out_of_place=is_out_of_place(ran or spec))
+        config = replace(engine_config(spec, numerics), out_of_place=is_out_of_place(ran or spec))
         built = _build(spec, config, snapshot, empty_model(spec) if model is None else model, start, world)
         during.enter_context(built.engine)
         yield built
@@ -124,10 +139,9 @@ def _of_ranks(spec: RunSpec, world: World | None) -> dict[str, Any]:
     return {"hosts": hosts, "shared_out": lambda engine: ParallelEngine(engine, world), "sharded": sharded}
 
 
-def planned(spec: RunSpec, kernels: attention.Choice | None = None) -> tuple[RunSpec, dict[str, Any]]:
+def planned(spec: RunSpec, numerics: Numerics | None = None) -> tuple[RunSpec, dict[str, Any]]:
     """(the spec with what the planner chose to fit ``device_memory``, what a result says of what was chosen for it:
-    ``memory_plan``, ``writeback_plan`` where this process got a plan for writing pending updates, and ``attention``,
-    the ``kernels`` that a run began with or that were measured).
+    ``memory_plan``, and of its ``numerics``, this process's if none are given, ``writeback_plan`` and ``attention``).
 
     The spec of the result stays as it was asked for.
     """
@@ -137,10 +151,11 @@ def planned(spec: RunSpec, kernels: attention.Choice | None = None) -> tuple[Run
         names = ("granularity", "slots", "resident_blocks")
         chosen_fields = {name: getattr(chosen, name) for name in names}
         plans["memory_plan"] = chosen_fields | {"predicted_bytes": memory(chosen)[0], "reason": why}
-    if (every := interval.ordered()) is not None:
-        plans["writeback_plan"] = asdict(every)
-    if kernels := attention_kernels(chosen) if kernels is None else kernels:
-        plans["attention"] = attention.described(kernels)
+    numerics = numerics or Numerics.of_process(chosen)
+    if numerics.consolidation is not None:
+        plans["writeback_plan"] = asdict(numerics.consolidation)
+    if numerics.attention:
+        plans["attention"] = attention.described(numerics.attention)
     return chosen, plans
 
 
@@ -150,10 +165,10 @@ def empty_model(spec: RunSpec) -> PreTrainedModel:
     return models.build(architecture, spec.dtype, tied, positions)
 
 
-def engine_config(spec: RunSpec, kernels: attention.Choice | None = None) -> EngineConfig:
-    """The engine's configuration for ``spec`` (resolved, and planned where ``device_memory`` is given); ``kernels`` as
+def engine_config(spec: RunSpec, numerics: Numerics | None = None) -> EngineConfig:
+    """The engine's configuration for ``spec`` (resolved, and planned where ``device_memory`` is given); ``numerics`` as
     :func:`tuner` takes them."""
-    every = interval.ordered()
+    numerics = numerics or Numerics.of_process(spec)
     return EngineConfig(
         placement=spec.engine, tier=spec.tier if ENGINES[spec.engine].is_streamed else "pageable", device=spec.device,
         slots=spec.slots, overlap=spec.overlap, reusable_memory=spec.reusable_memory, fused_update=spec.fused_update,
@@ -161,9 +176,9 @@ def engine_config(spec: RunSpec, kernels: attention.Choice | None = None) -> Eng
         noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
         autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
         packed=spec.packed, accumulate=spec.accumulate,
-        attention=attention_kernels(spec) if kernels is None else kernels,
+        attention=numerics.attention,
         out_of_place=is_out_of_place(spec),
-        consolidate_after=None if every is None else every.steps,
+        consolidate_after=None if numerics.consolidation is None else numerics.consolidation.steps,
     )  # fmt: skip
 
 

@@ -106,17 +106,17 @@ def examined(
 @contextmanager
 def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
     """A tuner with the weights after ``step`` steps: from their snapshot, or an earlier one and the journal."""
-    kernels = origin.same_sums(spec, folder / origin.JOURNAL, say)
-    alone = planned(spec.alone(), kernels)[0]
+    numerics = origin.same_sums(spec, folder / origin.JOURNAL, say)
+    alone = planned(spec.alone(), numerics)[0]
     if METHODS.get(spec.method).backpropagates:
-        with tuner(alone, snapshot.path_of(folder, step), kernels=kernels) as built:
+        with tuner(alone, snapshot.path_of(folder, step), numerics=numerics) as built:
             yield built
         return
     header, items = journal.read(folder / JOURNAL)
-    journal.check_header(folder / JOURNAL, header, origin.header_of(spec, empty_model(spec), kernels))
+    journal.check_header(folder / JOURNAL, header, origin.header_of(spec, empty_model(spec), numerics))
     items = up_to(items, step)
     start = replay.newest(folder, header, items, say)
-    with tuner(alone, start=start, ran=spec, kernels=kernels) as built:
+    with tuner(alone, start=start, ran=spec, numerics=numerics) as built:
         replay.bring(built.engine, built.method, items, start)
         yield built
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from zobench.cost import interval
+from zobench.cost.interval import Consolidation
 from zobench.durable import journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
-from zobench.engine.passes import attention
 from zobench.runspec import METHODS, RunSpec
-from zobench.training.assemble import Tuner, attention_kernels, initial_weights
+from zobench.runspec.kinds import ENGINES
+from zobench.training.assemble import Numerics, Tuner, attention_kernels, engine_config, initial_weights
 from zobench.version import __version__
 
 if TYPE_CHECKING:
@@ -29,10 +32,12 @@ _ELEMENTS = 1024
 large model."""
 
 
-def header_of(spec: RunSpec, model: PreTrainedModel, kernels: attention.Choice) -> dict[str, Any]:
+def header_of(spec: RunSpec, model: PreTrainedModel, numerics: Numerics) -> dict[str, Any]:
     """The journal's header. ``complete``: whether initial weights and journal give the run's weights; a journal has
     nothing of what backpropagation changes. ``threads``: sums on a CPU depend on how many there are. ``zobench``: the
-    version that begins the run; another may go on with it. ``attention``: its ``kernels``, where there are any."""
+    version that begins the run; another may go on with it. ``attention``, and ``consolidation``, the steps between
+    write-backs with ``writeback_every=inf``: its ``numerics``, where there are any."""
+    written = ENGINES[spec.engine].is_streamed and spec.writeback_every == "inf"
     return {
         "run": spec.hash,
         "spec": spec.to_dict(),
@@ -40,7 +45,8 @@ def header_of(spec: RunSpec, model: PreTrainedModel, kernels: attention.Choice) 
         "complete": not METHODS.get(spec.method).backpropagates,
         "threads": torch.get_num_threads(),
         "zobench": __version__,
-        **({"attention": kernels} if kernels else {}),
+        **({"attention": numerics.attention} if numerics.attention else {}),
+        **({"consolidation": engine_config(spec, numerics).keep_steps} if written else {}),
     }
 
 
@@ -67,19 +73,24 @@ def base_of(spec: RunSpec, model: PreTrainedModel) -> str:
     return f"sha256 {digest.hexdigest()[:16]}"
 
 
-def same_sums(spec: RunSpec, path: Path, say: Callable[[str], None]) -> attention.Choice:
-    """The kernels of attention that the run with the journal ``path`` began with, if it has begun, else those of this
-    machine; and this process computes with as many threads as it did: only then are its losses the same bits."""
+def same_sums(spec: RunSpec, path: Path, say: Callable[[str], None]) -> Numerics:
+    """What the run with the journal ``path`` began with, if it has begun, else what this process begins with; and this
+    process computes with as many threads as it did: only then are its losses and weights the same bits."""
     if not path.exists() or not journal.is_begun(path.read_bytes()):
-        return attention_kernels(spec)
+        return Numerics.of_process(spec)
     header = journal.read(path)[0]
     begun = header.get("threads", torch.get_num_threads())
     if begun != torch.get_num_threads():
         torch.set_num_threads(begun)
         say(f"threads: {begun}, as the run began")
-    if spec.attention == "model" or "attention" not in header:
-        return attention_kernels(spec)
-    return tuple((int(most), str(name)) for most, name in header["attention"])
+    kernels = attention_kernels(spec)
+    if spec.attention != "model" and "attention" in header:
+        kernels = tuple((int(most), str(name)) for most, name in header["attention"])
+    numerics = Numerics(kernels, interval.ordered())
+    if (steps := header.get("consolidation")) not in (None, engine_config(spec, numerics).keep_steps):
+        plan = Consolidation(int(steps), f"writeback_every=inf: written every {steps} steps, as the run began")
+        numerics = replace(numerics, consolidation=plan)
+    return numerics
 
 
 def begun_by_another(spec: RunSpec, folder: Path) -> str:

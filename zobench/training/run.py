@@ -213,8 +213,8 @@ def _trained(
     callbacks: Callbacks,
 ) -> Result:  # fmt: skip
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
-    attention = origin.same_sums(spec, folder / JOURNAL, progress.say)
-    chosen, plan = planned(spec, attention)
+    numerics = origin.same_sums(spec, folder / JOURNAL, progress.say)
+    chosen, plan = planned(spec, numerics)
     if "attention" in plan:
         progress.say(plan["attention"])
     model = empty_model(spec)
@@ -223,7 +223,7 @@ def _trained(
     for note in () if (nothing := METHODS.get(spec.method).nothing(spec)) is None else (f"warning: {nothing}",):
         progress.say(note)
     facts = replace(environment(spec.device), **provenance(spec), **plan)
-    header = origin.header_of(spec, model, attention)
+    header = origin.header_of(spec, model, numerics)
     later = next(_TRAININGS) > 0
     observer, begin = Observer(spec.device, SAMPLE_SECONDS, alone=world is None), time.monotonic()
     try:
@@ -232,7 +232,7 @@ def _trained(
             if another := origin.begun_by_another(spec, folder):
                 progress.say(f"warning: {another}")
             items, start, path, good = origin.resume_point(spec, folder, header, file, items, progress.say)
-            built = during.enter_context(tuner(chosen, path, model, start=start, world=world, kernels=attention))
+            built = during.enter_context(tuner(chosen, path, model, start=start, world=world, numerics=numerics))
             record = Record(names=data.asked.goal.scores)
             keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, progress.say, world)
             origin.bring(spec, built, items, start, path)

@@ -101,7 +101,7 @@ def verify(
     chosen, why = choose_device(result.spec.device if device == "auto" else device)
     say(why)
     spec = _placed(result.spec, model, chosen)
-    attention = origin.same_sums(spec, path, say)
+    numerics = origin.same_sums(spec, path, say)
     step = int(result.evaluation["best"]["step"])
     words, _ = tokenizers.load(spec)
     data = task_data(spec, words, data_dir)
@@ -111,7 +111,7 @@ def verify(
     if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)
     splits = [split for split in ("dev", "test") if split == "dev" or split in result.evaluation]
-    with tuner(planned(spec.alone(), attention)[0], model=base_model, ran=spec, kernels=attention) as built:
+    with tuner(planned(spec.alone(), numerics)[0], model=base_model, ran=spec, numerics=numerics) as built:
         before = up_to(items, step)
         with reporting(say, f"replaying the updates of {step} steps"):
             replay.bring(built.engine, built.method, before, None)
