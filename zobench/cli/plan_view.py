@@ -45,7 +45,7 @@ def show_short_plan(
         ("run", run, f"{duration(sum(step.seconds for step in run))}{limit} (predicted)"),
         ("done before", kept, ""),
         ("over the budget", over, f"{least} and more; they end early, or wait"),
-        ("not here", unfit, "; ".join([*dict.fromkeys(step.what_is_here for step in unfit), *below])),
+        ("not here", unfit, "; ".join([*dict.fromkeys(step.available for step in unfit if step.available), *below])),
     ]  # fmt: skip
     for kind, cells, note in lines:
         if cells:
@@ -76,9 +76,9 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
     words = [printable("over the budget" if step in over else _planned(step)) for step in steps]
     cells = [printable(names[step.spec.hash]) for step in steps]
     show(console, [ListColumn("cell", cells, styles=styles), *sizes, ListColumn("plan", words)])
-    lacking = dict.fromkeys(step.what_is_here for step in steps if step.reason.startswith("needs "))
-    if lacking:
-        console.print(Text(f"not enough here: {'; '.join(lacking)}", style="dim"))
+    available = dict.fromkeys(step.available for step in steps if step.available)
+    if available:
+        console.print(Text(f"not enough here: {'; '.join(available)}", style="dim"))
     _show_intervals(console, run, names)
     limit = "" if budget is None else f" within the budget of {duration(budget)}"
     text = f"about {duration(sum(step.seconds for step in run))} (predicted)"

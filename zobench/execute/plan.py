@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zobench import cost, models, programs
 from zobench.cost import footprint
@@ -42,17 +42,26 @@ class Limits:
     meets: bool = False
 
 
+class Shortage(NamedTuple):
+    """A cell needs more than the machine has: ``reason`` says both, ``available`` only what there is."""
+
+    reason: str
+    available: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """One cell of a plan. ``action``: "run"; "keep" an earlier result; "skip", because it cannot run here.
 
-    ``earlier``: what is stored of the cell, unless it was only skipped. ``round``: which repeat of the cell it is.
+    ``available``: what the machine has of what a skipped cell lacks. ``earlier``: what is stored of the cell, unless it
+    was only skipped. ``round``: which repeat of the cell it is.
     """
 
     spec: RunSpec
     action: str
     reason: str
     estimate: cost.Estimate | None
+    available: str = ""
     earlier: Result | None = None
     round: Round | None = None
 
@@ -60,13 +69,6 @@ class Step:
     def seconds(self) -> float:
         """What the cell should take; 0 for one of which that is not known."""
         return 0.0 if self.estimate is None or math.isnan(self.estimate.seconds) else self.estimate.seconds
-
-    @property
-    def what_is_here(self) -> str:
-        """Of a reason like "needs 9 GB of host memory, 5 GB are free" or "needs 4 GPUs, 2 are visible" what it says is
-        here."""
-        _, of, rest = self.reason.partition(" of ")
-        return rest if of else self.reason.partition(", ")[2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,9 +167,11 @@ def decide(
     if stored is not None and is_settled(stored, retry):
         history = "done" if stored.outcome is Outcome.OK else f"{stored.outcome} before: {stored.reason}"
         return Step(spec=spec, action="keep", reason=history, estimate=guess, earlier=stored)
-    missing = absent(spec, room) or lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
-    if missing:
-        return Step(spec=spec, action="skip", reason=missing, estimate=guess, earlier=before)
+    missing = _missing_devices(spec, room) or shortage((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
+    if missing is not None:
+        return Step(
+            spec=spec, action="skip", reason=missing.reason, estimate=guess, available=missing.available, earlier=before
+        )
     return Step(spec=spec, action="run", reason="", estimate=guess, earlier=stored)
 
 
@@ -179,19 +183,20 @@ def is_settled(stored: Result | None, retry: Collection[str]) -> bool:
     return str(stored.outcome) not in retry and not stored.partial
 
 
-def absent(spec: RunSpec, room: Limits) -> str:
-    """Why the ranks of a cell cannot be started here: which GPUs or nodes it asks for that there are not, or ""."""
+def _missing_devices(spec: RunSpec, room: Limits) -> Shortage | None:
+    """Which GPUs or nodes the ranks of a cell need that the machine has not; None if it has them."""
     ranks = spec.gpus // spec.nodes
     if room.devices is not None and ranks > room.devices:
         visible = "1 GPU is visible" if room.devices == 1 else f"{room.devices} GPUs are visible"
-        return f"needs {ranks} GPUs{' on each node' if spec.nodes > 1 else ''}, {visible}"
+        return Shortage(f"needs {ranks} GPUs{' on each node' if spec.nodes > 1 else ''}, {visible}", visible)
     if spec.nodes > 1 and not room.meets:
-        return f"needs {spec.nodes} nodes, this is one node; use --executor slurm, or --rendezvous on all nodes"
-    return ""
+        node = "this is one node; use --executor slurm, or --rendezvous on all nodes"
+        return Shortage(f"needs {spec.nodes} nodes, {node}", node)
+    return None
 
 
-def lacking(need: tuple[int, int, int], room: Limits) -> str:
-    """Why a cell cannot fit that needs these (device, host, disk) bytes: what it needs and what there is, or ""."""
+def shortage(need: tuple[int, int, int], room: Limits) -> Shortage | None:
+    """What a cell that needs these (device, host, disk) bytes lacks; None if it fits."""
     device, host, disk = need
     host += (device if room.device_bytes is None else 0) + (disk if room.disk_is_memory else 0)
     wants = [
@@ -201,14 +206,15 @@ def lacking(need: tuple[int, int, int], room: Limits) -> str:
     ]
     for what, wanted, have in wants:
         if have is not None and wanted > have:
-            return f"needs {gigabytes(wanted)} of {what}, {gigabytes(have)} are free (need predicted)"
-    return ""
+            free = f"{gigabytes(have)} are free (need predicted)"
+            return Shortage(f"needs {gigabytes(wanted)} of {what}, {free}", f"{what}, {free}")
+    return None
 
 
 def misfit(spec: RunSpec, disk_dir: Path | None, room: Limits | None = None) -> str:
     """Why ``spec`` alone is predicted not to fit this machine, whose free ``room`` this is, and what helps; or ""."""
-    missing = lacking(footprint.memory(spec), room or limits(spec.device, disk_dir))
-    return f"{missing}; {_remedy(spec)}" if missing else ""
+    missing = shortage(footprint.memory(spec), room or limits(spec.device, disk_dir))
+    return "" if missing is None else f"{missing.reason}; {_remedy(spec)}"
 
 
 def _remedy(spec: RunSpec) -> str:

@@ -99,7 +99,7 @@ def sweep_in_turns(
     """Runs ``steps`` side by side, as many at a time as ``free_bytes`` of host memory hold, in turns whose order the
     seed of the round, its number and that of the group make. The rest as :func:`sweep`."""
     progress, summary, done = progress or SweepHooks(), Summary(), dict[int, Result]()
-    for number, group in enumerate(_tables(steps, free_bytes)):
+    for number, group in enumerate(_groups(steps, free_bytes)):
         now = steps[group[0]].round
         order = random.Random(f"{now.seed} {now.number} {number}" if now else number)
         try:
@@ -121,7 +121,7 @@ def sweep_in_turns(
     return summary
 
 
-def _tables(steps: Sequence[Step], free_bytes: int | None) -> list[list[int]]:
+def _groups(steps: Sequence[Step], free_bytes: int | None) -> list[list[int]]:
     """The places of ``steps`` that run at the same time: each that does not run alone, the others in as few groups,
     in order, as ``free_bytes`` of host memory allow; a cell that fits alone is never left out."""
     groups, used = [[index] for index, step in enumerate(steps) if step.action != "run"], 0

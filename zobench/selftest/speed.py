@@ -68,7 +68,7 @@ def cell(settings: CheckSettings, rates: cost.Rates, seconds: float) -> RunSpec 
         if not ENGINES[spec.engine].is_streamed:
             continue
         guess = cost.estimate(spec, rates)
-        fits = not plan.lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
+        fits = not plan.shortage((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
         if fits and guess.seconds <= seconds:
             candidates.append((models.parameter_count(*models.variant(spec)), spec.noise == "counter", spec))
     return max(candidates, key=lambda row: row[:2])[2] if candidates else None
