@@ -35,9 +35,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = {id(item) for item in thinned}
         items[:] = [item for item in items if id(item) not in gone]
     if "sweep" not in (config.option.markexpr or ""):
-        asked = [item for item in items if not item.get_closest_marker("sweep")]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(asked)])
-        items[:] = asked
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("sweep")])
+        items[:] = [item for item in items if not item.get_closest_marker("sweep")]
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
