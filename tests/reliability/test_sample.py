@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,14 @@ import pytest
 
 from tests.reliability import fuzz, targets
 from tests.reliability.workload import same
+from tests.support import warm
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a kill is a timer of Linux's")
 
 
 def campaign(log: Path, *words: str) -> list[dict[str, Any]]:
     """The log's lines of a campaign in a process of its own, which has no threads and may fork."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.reliability", *words, "--log", str(log)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = warm.python(["-m", "tests.reliability", *words, "--log", str(log)], log.parent, os.environ)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return [json.loads(line) for line in log.read_text().splitlines()]
 

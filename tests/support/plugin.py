@@ -6,12 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm
 from tests.support.rates import calibrate
 from zobench.measure.environment import fingerprint_without_torch
 
@@ -76,11 +76,10 @@ def zobench(folder: Path, *arguments: str, code: int = 0) -> subprocess.Complete
 
 
 def python(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """``python ARGUMENTS`` there."""
+    """``python ARGUMENTS`` there, see :mod:`tests.support.warm`."""
     path = os.pathsep.join([str(folder), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = warm.python(arguments, folder, environment)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
