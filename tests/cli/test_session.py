@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from zobench.result import Result
 from zobench.result.repeats import number_of
 from zobench.session import campaigns
 from zobench.session.monitor import Monitor
+
+API: Any = zobench
+"""The package as one calls it who makes mistakes that a type checker would find."""
 
 
 class Listener(Monitor):
@@ -74,6 +78,25 @@ def test_a_sweep_that_cannot_be_is_one_line_before_anything_runs(recipes: Path, 
             zobench.sweep("mine", device="cpu", **options)
         assert str(refused.value).startswith(line)
     assert cells == []
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: API.run("opt-tiny"), "`spec` must be a RunSpec, but got 'opt-tiny'; write RunSpec(model='opt-tiny')"),
+        (lambda: API.finetune("opt-tiny", folder=Path("f")), "`spec` must be a RunSpec, but got 'opt-tiny'; write"),
+        (lambda: API.Session("results"), "`store` must be a Store, but got 'results'; write Store('results')"),
+        (lambda: API.run(RunSpec(model="opt-tiny"), step=3), "`run` takes no argument 'step'; use one of spec, world"),
+        (lambda: API.finetune(RunSpec(model="opt-tiny"), foldr="x"), "argument 'foldr'; did you mean folder?"),
+        (lambda: API.compare("a", "b", tolerence=0.1), "takes no argument 'tolerence'; did you mean tolerance?"),
+        (lambda: API.sweep("mine", budgt=3), "`sweep` takes no argument 'budgt'; did you mean budget?"),
+        (lambda: API.plan("mine", steps=3), "`sweep` takes no argument 'steps'; write changes={'steps': 3}"),
+    ],
+)  # fmt: skip
+def test_what_a_function_does_not_take_is_one_line(recipes: Path, call: Callable[[], object], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)) as caught:
+        call()
+    assert "\n" not in str(caught.value)
 
 
 def test_a_campaign_goes_on_where_its_budget_ended(recipes: Path, machine: str, cells: list[RunSpec]) -> None:

@@ -168,6 +168,8 @@ def test_the_command_tells_and_keeps_every_comparison(
     code, out, err = command(capsys, *common)
     assert code == 0
     assert f"on {MACHINE} (a CPU), side by side, in turns of a step" in err
+    assert "20 comparisons of 6 to 15 rounds, each of three runs; how long is predicted once" in err
+    assert err.index("20 comparisons") < err.index("slowed")
     first, second, third, last = out.splitlines()
     assert first.endswith(" of 20 comparisons of equals say a difference (at most 2 may)")
     assert second.startswith("a slowdown of 5 % is found in ")

@@ -58,7 +58,8 @@ def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
     (result,) = Store(tmp_path / "results").load()
     folder = Path("runs") / f"opt-tiny-sst2-zo-sgd-full-{result.spec.hash}"
     lines = err.splitlines()
-    assert lines[:3] == [
+    assert lines[:4] == [
+        "loading PyTorch",
         "device: cpu, as asked",
         "not told, so taken: eps=0.001 (ZO-Bench)",
         "seq_len: 64, the longest text that opt-tiny takes here",
@@ -224,6 +225,41 @@ def test_resume_needs_a_run_to_go_on_with(zobench: Command, given: list[str]) ->
     )
     assert zobench("finetune", *wanted)[0] == 0
     assert zobench("finetune", *wanted, "--resume")[0] == 0
+
+
+def test_resume_takes_all_from_the_folder_and_what_is_given_must_agree(
+    zobench: Command, given: list[str], tmp_path: Path, data_dir: Path
+) -> None:
+    assert zobench("finetune", *given, "--method", "zo-sgd", "--steps", "2", "--out", "mine")[0] == 0
+    [first] = Store(tmp_path / "results").load()
+    resumed = ["finetune", "--resume", "--out", "mine", "--data-dir", str(data_dir)]
+    (tmp_path / "mine" / "result.json").unlink()
+    for some in ([], ["--steps", "2", "--model", "opt-tiny"], ["--task", "sst2", "--device", "cpu"]):
+        code, _, err = zobench(*resumed, *some)
+        assert code == 0
+        assert "resume: sst2 and all else as the journal in mine says" in err
+    [again] = Store(tmp_path / "results").load()
+    assert (again.spec, again.evaluation["test"]) == (first.spec, first.evaluation["test"])
+    for wrong in (["--steps", "3"], ["--task", "rte"], ["--model", "OPT-125M"]):
+        code, _, err = zobench(*resumed, *wrong)
+        assert code == 2
+        assert f"but got {wrong[0][2:]}={wrong[1]}, which it does not have; leave that out" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["finetune", "search"])
+def test_wrong_values_are_refused_before_torch_is_imported(tmp_path: Path, given: list[str], command: str) -> None:
+    wrong = {
+        "`steps >= 1` must hold, but got steps=0": ["--set", "steps=0"],
+        "`--data-dir` must be a folder with the tasks' files, but there is no nowhere": ["--data-dir", "nowhere"],
+        "`task` must be a TOML file, but nofile.toml cannot be read": ["--task", "nofile.toml"],
+    }
+    code = "import sys; sys.modules['torch'] = None; from zobench.cli import main; sys.exit(main())"
+    for told, words in wrong.items():
+        tried = subprocess.run(
+            [sys.executable, "-c", code, command, *given, *words], cwd=tmp_path, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert (tried.returncode, told in tried.stderr) == (2, True), tried.stderr
 
 
 def test_a_disk_without_room_for_snapshots_is_one_line(

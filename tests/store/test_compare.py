@@ -503,6 +503,11 @@ def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path: Path, capsys:
     assert "2.000 to 2.000" in out
     assert "7 rounds" in out
     assert "1 cell: 1 SLOWER" in out
+    code, _, err = command(capsys, "compare", "engine=resident", "engine=offload", "--results", str(tmp_path))
+    assert code == 2
+    assert err.splitlines()[-1].endswith(
+        "is in both; add tier=device to A and tier=disk to B: they differ in tier (device in A, disk in B)"
+    )
     code, _, err = command(capsys, "compare", "engine=resident", "seed=7", "--results", str(tmp_path))
     assert (code, err.startswith("zobench: 'seed=7' must name results, but none in ")) == (2, True)
 

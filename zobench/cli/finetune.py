@@ -16,7 +16,7 @@ from zobench.cli.usage import TUNE
 from zobench.machine.processes import leads, torchrun_ranks
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.session.inputs import check_json, check_tuned
+from zobench.session.inputs import check_json, check_places, check_tuned, check_words
 from zobench.store import Store, without_place
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from zobench.cli.tuning_view import TuningBar
     from zobench.training import Callback
+
+LOADING = "loading PyTorch"
+"""What is said before what takes seconds to import."""
 
 
 @app.command(rich_help_panel=TUNE)
@@ -47,37 +50,48 @@ def finetune(
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     options = named(changes, **given)
-    check_tuned(values := changed(options))
+    values = changed(options)
+    if resume and out is not None:
+        check_words(values)  # the rest is in the folder's journal
+    else:
+        check_tuned(values)
+    check_places(out, data_dir, results)
+    silent = output == "-" or not leads()
+    if not silent:
+        check_json(output)
+        console.say(LOADING)
     from zobench.cli.tuning_view import TuningBar
     from zobench.measure.threads import settle
-    from zobench.session.tuning import as_ranks, run_folder, seeds_of, tuned_spec
+    from zobench.session.tuning import as_ranks, resumed_spec, run_folder, seeds_of, tuned_spec
     from zobench.training import usual_data_dir
     from zobench.training.cautions import trained
     from zobench.training.choices import chosen
     from zobench.training.loggers import loggers
 
     logged = loggers(log or ())
-    silent = output == "-" or not leads()
-    if not silent:
-        check_json(output)
     data_dir = data_dir or usual_data_dir()
     results_of_seeds = []
     for seed in seeds_of(values, seeds):
         of_seed = values if seeds is None else {**values, "seed": seed}
-        spec, notes = tuned_spec(dict(of_seed), device)
+        named_folder = out if out is None or seeds is None else out / f"seed-{seed}"
+        begun = resumed_spec(named_folder, of_seed, device) if resume and named_folder is not None else None
+        spec, notes = begun or tuned_spec(dict(of_seed), device)
         if seeds is not None and spec.gpus > 1:
             raise ValueError(f"`--seeds` must have one device, but got gpus={spec.gpus}; give each seed by itself")
         threads = settle() if spec.gpus == 1 else ""
-        named_folder = out if out is None or seeds is None else out / f"seed-{seed}"
+        are_started = spec.gpus > 1 and not torchrun_ranks()  # this process only starts the ranks, which say it
+        if not (silent or are_started):
+            console.say(*notes, threads)
         folder = run_folder(named_folder, spec, data_dir, results)  # of what was asked for: the same command finds it
         spec = chosen(spec, of_seed, folder, data_dir, lambda text: None if silent else console.say(text))
-        if spec.gpus > 1 and not torchrun_ranks():
+        if are_started:
             places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
             flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
             raise typer.Exit(as_ranks(spec, options, device, places, flags, log or ()))
-        notes = [*notes, *filter(None, [threads]), f"folder: {folder}"]
         bar = TuningBar(console.error_console(), verbose=verbose)
-        result = _trained(spec, folder, data_dir, () if silent else notes, resume, None if silent else bar, logged)
+        if not silent:
+            console.say(f"folder: {folder}")
+        result = _trained(spec, folder, data_dir, resume, None if silent else bar, logged)
         results_of_seeds.append(result)
         if leads():
             Store(results).save(result)
@@ -103,13 +117,12 @@ def _show_seeds(results: Sequence[Result], output: str | None) -> None:
 
 
 def _trained(
-    spec: RunSpec, folder: Path, data_dir: Path | None, notes: Sequence[str], resume: bool, bar: TuningBar | None,
+    spec: RunSpec, folder: Path, data_dir: Path | None, resume: bool, bar: TuningBar | None,
     logged: Callable[[], list[Callback]],
 ) -> Result:  # fmt: skip
-    """Says ``notes``, then trains with a ``bar`` that tells how it goes, if there is one."""
+    """Trains with a ``bar`` that tells how it goes, if there is one."""
     from zobench.training import finetune as tune
 
-    console.say(*notes)
     with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
         hooks = bar.hooks(spec) if bar else None
         return tune(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
@@ -145,6 +158,8 @@ def search(
     options = named(single, **given)
     values = changed(options)
     check_tuned(values)
+    check_places(out, data_dir, results)
+    console.say(LOADING)
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
     from zobench.measure.threads import settle
     from zobench.session.tuning import check_fits, checked_folder, tuned_spec

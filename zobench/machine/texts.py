@@ -62,6 +62,10 @@ def toml_of(path: Path) -> dict[str, Any]:
         return body
     except RecursionError:
         raise _too_deep() from None
+    except tomllib.TOMLDecodeError as error:  # which says the line and the column
+        raise ValueError(
+            f'it must be TOML, but is not: {error}; mend it there: text stands in "quotes", lists in [brackets]'
+        ) from None
 
 
 def _checked(tree: Any, depth: int = 0) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from zobench.runspec import check_spec, named_arguments
 from zobench.runspec.registries import PROGRAMS as REGISTRY
 from zobench.runspec.registry import resolve
 
@@ -55,11 +56,13 @@ def check(spec: RunSpec) -> None:
         resolve(program.check)(spec)
 
 
+@named_arguments
 def run(spec: RunSpec, world: World | None = None) -> Result:
     """Measures one cell in this process by ``spec.program``; see :func:`zobench.programs.cell.run` for zobench's own.
 
     A result of a plug-in's program says so in ``environment.program``; where it names no machine it gets this one.
     """
+    check_spec(spec)
     measure = resolve(REGISTRY.get(spec.program).run)
     provider = REGISTRY.provider(spec.program)
     return _signed(measure, spec, world, provider) if provider else measure(spec, world)

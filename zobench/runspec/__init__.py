@@ -10,6 +10,7 @@ from zobench.runspec.registries import scheme_of as scheme_of
 from zobench.runspec.run import DECLARED as DECLARED
 from zobench.runspec.run import RunSpec as RunSpec
 from zobench.runspec.run import check_effect as check_effect
+from zobench.runspec.run import check_spec as check_spec
 from zobench.runspec.run import declared_options as declared_options
 from zobench.runspec.run import provenance as provenance
 from zobench.runspec.values import CHOICES as CHOICES
@@ -23,4 +24,6 @@ from zobench.runspec.values import named as named
 from zobench.runspec.values import parse_value as parse_value
 from zobench.runspec.values import value_in as value_in
 from zobench.runspec.words import SEQ_LEN as SEQ_LEN
+from zobench.runspec.words import check_keywords as check_keywords
+from zobench.runspec.words import named_arguments as named_arguments
 from zobench.runspec.words import suggestion as suggestion

@@ -491,3 +491,10 @@ def provenance(spec: RunSpec) -> dict[str, Any]:
     origins["model"] = "" if spec.config_hash else registries.MODELS.origin(spec.model)
     plug_ins = {name: origin for name, origin in origins.items() if origin}
     return {"plug_ins": plug_ins, "options": {**declared_options(spec), **spec.options}} if plug_ins else {}
+
+
+def check_spec(spec: object) -> None:
+    """Raises ``ValueError``, one line, unless ``spec`` is a RunSpec, as of a model's name in its place."""
+    if not isinstance(spec, RunSpec):
+        written = f"RunSpec(model={spec!r})" if isinstance(spec, str) else 'RunSpec(model="OPT-125M")'
+        raise ValueError(f"`spec` must be a RunSpec, but got {spec!r}; write {written}")

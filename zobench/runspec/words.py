@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SEQ_LEN = 2048
 """The papers' tokens per sequence."""
@@ -26,3 +32,24 @@ def suggestion(word: object, words: Iterable[str]) -> str:
     if near:
         return "did you mean " + " or ".join(lowered[match] for match in near) + "?"
     return "use one of " + ", ".join(options)
+
+
+def check_keywords(function: str, given: Iterable[str], taken: Iterable[str]) -> None:
+    """Raises ``ValueError``, one line, for a word of ``given`` that is no keyword of ``function``, which has
+    ``taken``."""
+    names = list(taken)
+    for word in given:
+        if word not in names:
+            raise ValueError(f"`{function}` takes no argument {word!r}; {suggestion(word, names)}")
+
+
+def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, of Python's interface, for which a keyword that it does not take is a one-line ``ValueError``."""
+    taken = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_keywords(function.__name__, kwargs, taken)
+        return function(*args, **kwargs)
+
+    return checked

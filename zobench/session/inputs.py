@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.result import Outcome
-from zobench.runspec import DECLARED, check_value, parse_size, suggestion
+from zobench.runspec import DECLARED, RunSpec, check_value, parse_size, suggestion
 from zobench.runspec.registries import PROGRAMS, TASKS
 
 
@@ -27,7 +27,7 @@ def check_words(values: Mapping[str, Any]) -> None:
 
 
 def check_tuned(values: Mapping[str, Any]) -> None:
-    """As :func:`check_words`, of what is fine-tuned, which must name a task and a model."""
+    """As :func:`check_words`, of what is fine-tuned, which must name a task and a model; also what a spec cannot be."""
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
     if "model" not in values:
@@ -38,6 +38,7 @@ def check_tuned(values: Mapping[str, Any]) -> None:
             f"program={values['program']}"
         )
     check_words(values)
+    RunSpec.from_dict({"weights": "pretrained", **values})
 
 
 def check_folder(argument: str, folder: Path | None) -> None:
@@ -99,6 +100,18 @@ def check_out(option: str, folder: Path) -> None:
             f"`{option}` must be a folder that you may write to, but got {str(folder)!r} ({error.strerror}); choose "
             "another"
         ) from error
+
+
+def check_places(out: Path | None, data_dir: Path | None, results: Path) -> None:
+    """Raises ``ValueError`` unless the tasks' files can be read in ``data_dir``, and files be written below the others;
+    None stands for a folder that is chosen later."""
+    if data_dir is not None and not data_dir.exists():
+        raise ValueError(f"`--data-dir` must be a folder with the tasks' files, but there is no {data_dir}; check it")
+    check_folder("--data-dir", data_dir)
+    if out is not None:
+        check_out("--out", out)
+    check_results(results)
+    check_out("--results", results)
 
 
 def check_price(price: float | None) -> None:

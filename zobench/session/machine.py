@@ -34,6 +34,8 @@ class LocalMachine:
         self, store: Store, device: str = "auto", *, disk_dir: str | Path | None = None, monitor: Monitor | None = None,
         dry: bool = False,
     ) -> None:  # fmt: skip
+        if not isinstance(store, Store):
+            raise ValueError(f"`store` must be a Store, but got {store!r}; write Store({str(store)!r})")
         self.disk_dir = None if disk_dir is None else Path(disk_dir)
         check_folder("disk_dir", self.disk_dir)
         check_results(store.root)

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from zobench import recipes
+from zobench.cost import Rates, estimate
 from zobench.execute import selfcompare, together
+from zobench.execute.rates import are_known, calibration
 from zobench.execute.selfcompare import Comparison, SelfTest
 from zobench.machine.files import replace
+from zobench.machine.texts import duration
 from zobench.measure import environment
 from zobench.runspec import RunSpec
 from zobench.session.monitor import Monitor
+from zobench.stats.intervals import FEW
 
 
 def compare_with_itself(
@@ -40,6 +44,7 @@ def compare_with_itself(
     obstacle = together.obstacle(spec)
     how = f"one process after the other, because {obstacle}" if obstacle else "side by side, in turns of a step"
     monitor.say(f"{spec.label} on {facts.machine} ({facts.description}), {how}", "default")
+    monitor.say(_extent(spec, results, facts.machine, count))
     record: dict[str, Any] = {
         "machine": facts.machine, "description": facts.description, "spec": spec.to_dict(), "seed": seed,
         "began": began, "until": selfcompare.UNTIL, "most_rounds": selfcompare.MOST, "slowdown": slowdown,
@@ -57,3 +62,14 @@ def compare_with_itself(
     )  # fmt: skip
     monitor.say(f"kept: {path}")
     return done
+
+
+def _extent(spec: RunSpec, results: Path, machine: str, count: int) -> str:
+    """How much is to be run, and how long that should take where this machine's rates are known."""
+    few, most = FEW, selfcompare.MOST
+    extent = f"{count} comparisons of {few} to {most} rounds, each of three runs"
+    if not are_known(results, machine, spec.device, None):
+        return f"{extent}; how long is predicted once a sweep has measured this machine's rates"
+    rates = Rates.of(calibration(results, machine, spec.device, None))
+    least, longest = (duration(3 * count * rounds * estimate(spec, rates).seconds) for rounds in (few, most))
+    return f"{extent}: {least} to {longest} (predicted); --budget TIME ends it earlier"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from zobench import recipes
 from zobench.execute.plan import Plan
 from zobench.execute.sweep import Summary
 from zobench.recipes import campaign as campaigns
+from zobench.runspec import FIELDS, check_keywords, named_arguments
 from zobench.session.campaigns import CampaignRun
 from zobench.session.inputs import parse_seconds
 from zobench.session.machine import LocalMachine
@@ -18,6 +20,9 @@ from zobench.store import Store
 from zobench.store import compare as comparing
 from zobench.store.compare import Comparison
 
+SWEPT = tuple(field.name for field in fields(SweepOptions))
+"""The options of a sweep."""
+
 
 class Session(LocalMachine):
     """What is swept on this machine into a store."""
@@ -25,6 +30,9 @@ class Session(LocalMachine):
     def matrix(self, name: str | Path, **options: Any) -> MatrixSweep:
         """The sweep of a matrix, by its name or file, to plan and run; ``options``: of
         :class:`zobench.session.matrices.SweepOptions`."""
+        for word in options.keys() & set(FIELDS):
+            raise ValueError(f"`sweep` takes no argument {word!r}; write changes={{{word!r}: {options[word]!r}}}")
+        check_keywords("sweep", options, SWEPT)
         return MatrixSweep(self, str(name), SweepOptions(**options))
 
     def sweep(self, name: str | Path, **options: Any) -> Summary:
@@ -68,6 +76,7 @@ def _sweep(
     return Session(Store(Path(results)), device, disk_dir=disk_dir, monitor=monitor, dry=dry).matrix(matrix, **options)
 
 
+@named_arguments
 def compare(
     before: str | Path, after: str | Path, *, results: str | Path = "results", tolerance: float = 0.02,
     across_machines: bool = False, monitor: Monitor | None = None,

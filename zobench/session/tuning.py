@@ -19,12 +19,13 @@ from zobench.recipes import matrix
 from zobench.result import Result
 from zobench.runspec import RunSpec, check_effect
 from zobench.runspec.registries import scheme_of
-from zobench.session.inputs import check_folder, check_out, check_results
+from zobench.session.inputs import check_places
 from zobench.stats.significance import Difference
 from zobench.store import without_place
 from zobench.training import grids
 from zobench.training.assemble import disk_dir
 from zobench.training.assess import EndedRun
+from zobench.training.choices import begun
 from zobench.training.run import RESULT
 
 
@@ -40,6 +41,33 @@ def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]
         spec = spec.replace(seq_len=spec.seq_len - scheme_of(spec).virtual_tokens)
         notes.append(f"seq_len: {spec.seq_len}, the longest text that {spec.model} takes here")
     return spec, [note for note in notes if note]
+
+
+def resumed_spec(folder: Path, values: Mapping[str, Any], device: str) -> tuple[RunSpec, list[str]] | None:
+    """The spec of the run that has begun in ``folder``, and a line that says so; what is given, ``values`` and another
+    ``device`` than auto, must agree with it. None if no run has begun there, and ``values`` name one. Raises
+    ``ValueError`` for what does not agree, and where there is no run to go on with."""
+    spec = begun(folder)
+    if spec is None and {"model", "task"} <= values.keys():
+        return None
+    if spec is None:
+        raise ValueError(
+            f"`--resume` needs a run to go on with, but {folder} holds none; leave --resume out to begin one"
+        )
+    given = dict(values)
+    asked_device = str(given.pop("device", device))
+    chosen, _ = choose_device(spec.device if asked_device == "auto" else asked_device)
+    name, model = str(given.pop("name", spec.model)), str(given.pop("model", spec.model))
+    wanted = spec.replace(**given).resolve(chosen)
+    is_model = model == spec.model or models.identifying_name(model) in (spec.model, spec.model_path)
+    differs = [f"model={model}"] * (not is_model) + [f"name={name}"] * (name != spec.model)
+    differs += [f"{key}={value}" for key, value in wanted.to_dict().items() if value != spec.to_dict()[key]]
+    if differs:
+        raise ValueError(
+            f"`--resume` goes on with the run in {folder}, {spec.label}, but got {', '.join(differs)}, which it does "
+            "not have; leave that out, or name another --out"
+        )
+    return spec, [f"resume: {spec.task_name} and all else as the journal in {folder} says"]
 
 
 def evaluated_spec(values: dict[str, Any], run: EndedRun | None, device: str) -> tuple[RunSpec, str]:
@@ -82,12 +110,7 @@ def checked_folder(out: Path | None, spec: RunSpec, data_dir: Path | None, resul
     """The folder ``out`` of a run, or one named by its spec and ``kind``, once all folders will do."""
     words = (spec.model, spec.task_name, spec.method, spec.scheme, kind or spec.hash)
     folder = out or Path("runs") / "-".join(words)
-    if data_dir is not None and not data_dir.exists():
-        raise ValueError(f"`--data-dir` must be a folder with the tasks' files, but there is no {data_dir}; check it")
-    check_folder("--data-dir", data_dir)
-    check_out("--out", folder)
-    check_results(results)
-    check_out("--results", results)
+    check_places(folder, data_dir, results)
     return folder
 
 

@@ -191,7 +191,7 @@ def compare(
         differ = _differing(fields, [row for _, row in cells_a], [row for _, row in cells_b])
         raise ValueError(
             f"A and B must share a cell, but none of {len(cells_a)} and {len(cells_b)} cells is in both; "
-            f"run the same matrix on both sides{differ}"
+            f"{_alike(*differ) if may_differ else 'run the same matrix on both sides'}{_said(*differ)}"
         )
     return Comparison(
         pairs=pairs,
@@ -200,8 +200,11 @@ def compare(
     )
 
 
-def _differing(fields: Sequence[str], a: Sequence[tuple[Any, ...]], b: Sequence[tuple[Any, ...]]) -> str:
-    """``: they differ in seq_len (2048 in A, 64 in B)``, for cells ``a`` and ``b``, rows of the values of ``fields``.
+def _differing(
+    fields: Sequence[str], a: Sequence[tuple[Any, ...]], b: Sequence[tuple[Any, ...]]
+) -> tuple[str, list[tuple[str, list[Any], list[Any]]]]:
+    """("they" or "the nearest two", the fields in which they differ, each with its values in A and in B), for cells
+    ``a`` and ``b``, rows of the values of ``fields``.
 
     Named are the fields of which no value is on both sides; if there is none, those in which the two nearest cells
     differ; none where only the machine does.
@@ -217,11 +220,24 @@ def _differing(fields: Sequence[str], a: Sequence[tuple[Any, ...]], b: Sequence[
             [([values_a], [values_b]) for values_a, values_b in zip(cell_a, cell_b, strict=True)],
             "the nearest two",
         )
-    differences = [
-        f"{field} ({_few(values_a)} in A, {_few(values_b)} in B)"
-        for field, (values_a, values_b) in zip(fields, columns, strict=True) if not set(values_a) & set(values_b)
+    return words, [
+        (field, values_a, values_b) for field, (values_a, values_b) in zip(fields, columns, strict=True)
+        if not set(values_a) & set(values_b)
     ]  # fmt: skip
-    return printable(f": {words} differ in {', '.join(differences)}") if differences else ""
+
+
+def _said(words: str, differences: Sequence[tuple[str, list[Any], list[Any]]]) -> str:
+    """``: they differ in seq_len (2048 in A, 64 in B)``; "" where nothing differs."""
+    listed = [f"{field} ({_few(values_a)} in A, {_few(values_b)} in B)" for field, values_a, values_b in differences]
+    return printable(f": {words} differ in {', '.join(listed)}") if listed else ""
+
+
+def _alike(_: str, differences: Sequence[tuple[str, list[Any], list[Any]]]) -> str:
+    """``add tier=device to A and tier=disk to B``: sides that name what differs may differ in it."""
+    a, b = (
+        printable(",".join(f"{difference[0]}={difference[side][0]}" for difference in differences)) for side in (1, 2)
+    )
+    return f"add {a} to A and {b} to B" if differences else "run the same matrix on both sides"
 
 
 def _few(values: Sequence[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +55,10 @@ def ordered(results: Sequence[Result], field: str) -> list[Result]:
     rows = [row(result) for result in results]
     columns = dict.fromkeys([*COLUMNS, *(name for values in rows for name in values)])
     if field not in columns:
-        raise ValueError(f"unknown key {field!r}; {suggestion(field, columns)}")
+        near = " or ".join(difflib.get_close_matches(field, columns, n=3, cutoff=0))
+        raise ValueError(
+            f"unknown key {field!r}; did you mean {near}? `zobench list fields` and `zobench list metrics` list all"
+        )
     values = [columns.get(field) for columns in rows]
     keys = [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]
     return [results[index] for index in sorted(range(len(rows)), key=keys.__getitem__)]

@@ -65,6 +65,14 @@ def parsed(data: bytes) -> Result:
         _check_texts(data)
     try:  # of bytes json takes halves of characters
         return _checked(json.loads(data.decode(), parse_constant=_no_constant))
+    except json.JSONDecodeError as error:
+        whole = error.doc.rstrip()
+        is_cut = not whole.endswith("}") or error.pos >= len(whole)
+        wrong = "is cut off" if is_cut else f"is none ({error.msg})"
+        raise ValueError(
+            f"a result must be whole JSON, but this {wrong} at line {error.lineno}, column {error.colno}; delete it, "
+            "and the next sweep measures it again"
+        ) from None
     except (OverflowError, RecursionError):  # as json, and int(...) of floats, name them
         raise ValueError("a number must fit 64 bits, and nesting 20 levels, but one does not") from None
 

@@ -46,9 +46,9 @@ def chosen(
 
     A run that has begun in ``folder`` keeps the values that it has.
     """
-    begun = None if folder is None else _begun(folder)
-    if begun is not None:
-        return _with(spec, {name: getattr(begun, name) for name in FIELDS if name not in given}) or spec
+    stored = None if folder is None else begun(folder)
+    if stored is not None:
+        return _with(spec, {name: getattr(stored, name) for name in FIELDS if name not in given}) or spec
     free = (
         spec.device == "cpu" and spec.gpus == 1 and spec.tier != "disk" and not METHODS.get(spec.method).backpropagates
     )
@@ -64,7 +64,8 @@ def chosen(
     return spec
 
 
-def _begun(folder: Path) -> RunSpec | None:
+def begun(folder: Path) -> RunSpec | None:
+    """The spec of the run that has begun in ``folder``, or None."""
     path = folder / JOURNAL
     if not path.exists() or not journal.is_begun(path.read_bytes()):
         return None

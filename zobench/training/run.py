@@ -28,7 +28,7 @@ from zobench.measure.observe import Observation, Observer
 from zobench.models import tokenizers
 from zobench.result import Facts, Outcome, Result
 from zobench.result.record import DOUBTFUL
-from zobench.runspec import METHODS, RunSpec, provenance
+from zobench.runspec import METHODS, RunSpec, check_spec, named_arguments, provenance
 from zobench.runspec.kinds import NOISES
 from zobench.runspec.order import current
 from zobench.store import reading
@@ -55,6 +55,7 @@ _TRAININGS = itertools.count()
 """Numbers the trainings of this process: what the first one left allocated hides how much a later one takes."""
 
 
+@named_arguments
 def finetune(
     spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Hooks | None = None,
     seal: Seal | None = None, examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
@@ -76,6 +77,7 @@ def finetune(
     Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
     journal cannot be written; and :class:`Interrupted`.
     """
+    check_spec(spec)
     with ranks(spec) as world:
         leads = world is None or world.leads
         progress, seal = (progress if leads else None) or Hooks(), seal or Seal()
@@ -83,6 +85,7 @@ def finetune(
         if result is not None and (_has_ended(result, folder) or not examine):
             progress.say(f"finished before: this is its result; to train anew, name another folder than {folder}")
             return result
+        progress.say(f"reading the tokenizer of {spec.model} and the examples of {spec.task_name}")
         words, where = tokenizers.load(spec)
         data = task_data(spec, words, data_dir)
         for text in (where, *_sizes(data)):
@@ -213,6 +216,7 @@ def _trained(
     callbacks: Callbacks,
 ) -> Result:  # fmt: skip
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
+    progress.say(f"loading {spec.model}")
     numerics = origin.same_sums(spec, folder / JOURNAL, progress.say)
     chosen, plan = planned(spec, numerics)
     if "attention" in plan:
