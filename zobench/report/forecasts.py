@@ -144,8 +144,14 @@ def on_this_machine(table: Table, grid: Grid, results: Sequence[Result]) -> Grid
     rates, facts = _usual(runs)
     room = facts.memory_limit_bytes or math.inf
 
+    @functools.cache  # cells of several metrics and rows ask for the same
+    def predicted(spec: RunSpec) -> Prediction:
+        seconds = estimate(spec, rates, runs).step_seconds
+        return replace(machine_predicts(spec, rates), step_seconds=seconds)
+
     def foretold(cell: TableCell) -> TableCell:
-        prediction = _of_cpu(table, cell, rates, runs) if not_run(cell) else None
+        spec = _on_cpu(table, cell, rates) if not_run(cell) else None
+        prediction = predicted(spec) if spec is not None else None
         if prediction is None:
             return cell
         is_too_large = prediction.device_bytes + prediction.host_bytes > room
@@ -166,19 +172,18 @@ def _usual(results: Sequence[Result]) -> tuple[Rates, Facts]:
     return sorted(measured, key=lambda pair: pair[0].flops["fp32"])[len(measured) // 2]
 
 
-def _of_cpu(table: Table, cell: TableCell, rates: Rates, results: Sequence[Result]) -> Prediction | None:
-    """Of the cell's conditions, in the 16-bit type that is fastest there where any will do; ``results`` correct it."""
+def _on_cpu(table: Table, cell: TableCell, rates: Rates) -> RunSpec | None:
+    """The cell's conditions, in the 16-bit type that is fastest there where any will do; None for what has no cost, or
+    what only a GPU has."""
     if cell.metric.name not in VALUES or cell.metric.name == "gpus" or not is_meant(cell.row, cell.column):
         return None
     where = conditions(table, cell.row, cell.column)
     fields = {name: max(values, key=rates.flops.__getitem__) if name == "dtype" else values[0]
               for name, values in where.items()}  # fmt: skip
     try:
-        spec = RunSpec(**fields).resolve("cpu")
-    except ValueError:  # what only a GPU has
+        return RunSpec(**fields).resolve("cpu")
+    except ValueError:
         return None
-    seconds = estimate(spec, rates, results).step_seconds
-    return replace(machine_predicts(spec, rates), step_seconds=seconds)
 
 
 def of_predictions(table: Table, predictions: Sequence[Prediction], reference: Reference) -> Grid:
