@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -312,7 +313,6 @@ def test_registered_families_need_no_twin_and_their_relatives_do():
 # --- all of transformers ----------------------------------------------------------------------------------------------
 
 SAMPLE = ("bart", "bloom", "cohere", "gemma2", "gpt2", "mamba2", "mixtral", "roberta")
-CLASSES = {f"{kind}-{name}": (kind, *rest) for kind, name, *rest in sweep.classes()}
 
 
 def _check(row):
@@ -324,21 +324,27 @@ def _check(row):
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_of_transformers_is_equal(name):
-    row = sweep.judge(*CLASSES[f"causal-{name}"])
+    row = sweep.judge(*sweep.class_of("causal", CONFIG_MAPPING[name]))
     assert (row.verdict, row.folder) == (sweep.EQUAL, sweep.EQUAL), row.reason
     _check(row)
 
 
+def pytest_generate_tests(metafunc):
+    """All classes are imported only where the sweep over them is asked for."""
+    if metafunc.function is test_all_of_transformers_is_equal_or_refused:
+        classes = sweep.classes() if "sweep" in (metafunc.config.option.markexpr or "") else ()
+        named = {f"{kind}-{name}": (kind, *rest) for kind, name, *rest in classes}
+        metafunc.parametrize("of", named.values(), ids=named)
+
+
 @pytest.mark.sweep
-@pytest.mark.parametrize("name", CLASSES)
-def test_all_of_transformers_is_equal_or_refused(name):
-    _check(sweep.judged_apart(*CLASSES[name]))
+def test_all_of_transformers_is_equal_or_refused(of):
+    _check(sweep.judged_apart(*of))
 
 
 def test_a_refusal_names_the_module_whose_weights_are_read_without_a_call():
     """NeoMME multiplies by the weight of its unembedding and never calls it."""
     pytest.importorskip("transformers.models.neomme")
-    kind, _, config, model = next(own for own in sweep.classes() if own[1] == "neomme")
-    row = sweep.judge(kind, config, model)
+    row = sweep.judge(*sweep.class_of("masked", CONFIG_MAPPING["neomme"]))
     told = "itself, but its forward reads the weights of unembedding_projection without calling it: an engine's is "
     assert (row.verdict, told in row.reason) == ("refused", True)

@@ -104,14 +104,16 @@ class Row:
     reason: str = ""
 
 
+def class_of(kind, config):
+    """(kind, configuration class, model class): the model's module alone is imported."""
+    model = MAPPINGS[kind][config]
+    return kind, config, model[0] if isinstance(model, tuple) else model
+
+
 def classes():
     """(kind, model type, configuration class, model class) of both mappings, each once, in their order."""
-    found = {}
-    for kind, mapping in MAPPINGS.items():
-        for config in mapping:  # GPT-2's is there under two names
-            own = mapping[config]
-            found[kind, config.model_type, config, own[0] if isinstance(own, tuple) else own] = None
-    return list(found)
+    listed = [class_of(kind, config) for kind, mapping in MAPPINGS.items() for config in mapping]
+    return list(dict.fromkeys((kind, config.model_type, config, model) for kind, config, model in listed))
 
 
 def small_config(config_class, model_class, **how):
