@@ -133,6 +133,18 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
     assert (both[1].lr, both[1].momentum, both[2]) == (0.1, 0.75, False)
 
 
+def test_a_grid_over_an_option_below_1_stays_below_1_and_its_end_is_an_edge(tmp_path: Path) -> None:
+    text = PROTOCOL.replace(
+        'method = "fo-sgd"\nlr = ["x10", "x100"]', 'method = "lozo-m"\nnoise = "counter"\noptions.beta = [0.9, 0.99]'
+    )
+    found = load(tmp_path, text)
+    known = {one.spec.hash: one for one in tuned(only(found, ["FO-SGD"]), lambda spec: -spec.option("beta"))}
+    state = found.search("FO-SGD", known)
+    assert [spec.option("beta") for spec in state.points[2:]] == [0.999, 0.9999]
+    assert state.best is not None
+    assert (state.best.option("beta"), bool(state.beyond)) == (0.9999, True)
+
+
 def test_runs_that_grids_may_still_add_are_counted_until_the_best_points_are_interior(tmp_path: Path) -> None:
     found = load(tmp_path)
     assert len(found.addable({})) == 3 * 2 * 2  # methods, extra points, tuning seeds

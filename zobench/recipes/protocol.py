@@ -157,17 +157,25 @@ def _beyond(key: str, values: Sequence[float]) -> float | None:
     """The value after the last of ``values``, at the grid's spacing; None after a single one.
 
     The factors of the grid come in turn, so that 0.3, 1, 3, 10 goes on with 30 and 100. A share below 1, as sparsity,
-    is spaced by what it leaves: 0.5, 0.75 goes on with 0.875. Whole numbers stay whole.
+    is spaced by what it leaves: 0.5, 0.75 goes on with 0.875. Whole numbers stay whole. Nobody declares the range of an
+    option: values below 1, as those of a beta, stay below 1, so that a best point at the last one is an end still.
     """
     if len(values) < 2:
         return None
     share = getattr(DECLARED.get(key), "below", None) == 1
+    new = _spaced(values, share=share)
+    if new is not None and key.startswith("options.") and max(values) < 1 <= new:
+        new = _spaced(values, share=True)
+    return None if new is None else max(round(new), 1) if isinstance(values[0], int) else new
+
+
+def _spaced(values: Sequence[float], *, share: bool) -> float | None:
+    """The number after the last of ``values`` at their spacing, or at that of what they leave of 1."""
     a, b, c = (1 - value if share else value for value in (values[-3:] if len(values) > 2 else (values[0], *values)))
     if not a or not b:
         return None
     new = float(f"{c * (b / a if len(values) > 2 else c / b):.6g}")
-    new = float(f"{1 - new:.6g}") if share else new
-    return max(round(new), 1) if isinstance(values[0], int) else new
+    return float(f"{1 - new:.6g}") if share else new
 
 
 def _rank(runs: Sequence[Result]) -> tuple[float, float]:
