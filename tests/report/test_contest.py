@@ -236,6 +236,12 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
     late = next(one for one in results if one.spec.queries == 4 and one.spec.seed == 1)
     results[results.index(late)] = support.result(late.spec, dev=[0.5, 0.6, 0.6, 0.6, 0.6], test=0.72)
     assert verdicts(results)[1] == ("Four queries reached the target with 2 of 3 seeds", "not shown")
+    results = [  # ZO-SGD at its first evaluation, after 30 forwards, so that the ratio has no end above
+        support.result(run.spec, dev=[0.5, 0.75, 0.7, 0.7, 0.75], test=0.7)
+        if run.spec.test_size and (run.spec.method, run.spec.queries) == ("zo-sgd", 1) else run
+        for run in stored(folder)
+    ]  # fmt: skip
+    assert verdicts(results)[1] == ("2.13 (1.07 or more)", "does not")
 
 
 def test_a_run_that_has_what_only_another_method_states_is_none_of_it(table: ContestTable, folder: Path) -> None:

@@ -304,7 +304,10 @@ def _ratio_text(claim: Claim, ratio: Ratio | None) -> str:
         return ""
     scale, form = (100, "+.1f") if claim.metric == "accuracy" else (1, ".3g")
     value, low, high = (format(scale * number, form) for number in (ratio.value, ratio.low, ratio.high))
-    return f"{value} (too few seeds for an interval)" if math.isinf(ratio.high) else f"{value} ({low} to {high})"
+    if not math.isinf(ratio.high):
+        return f"{value} ({low} to {high})"
+    # the baseline reached the target at its first evaluation, at some time since its first step; or there is one seed
+    return f"{value} ({low} or more)" if ratio.low > 0 else f"{value} (too few seeds for an interval)"
 
 
 COLUMNS = ("table", "machine", "model", "task", "method", "stage", "seed", "point", "spec_hash", "quantity", "value")
