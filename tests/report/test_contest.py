@@ -14,8 +14,9 @@ import pytest
 from tests.support import contest as support
 from tests.support.tables import tuned
 from zobench.recipes.reference import Reference
-from zobench.report import artifacts, render
+from zobench.report import artifacts, figures, render
 from zobench.report.contest import ContestTable, rankings
+from zobench.report.figures.pareto import front
 from zobench.report.paired import over_seeds
 from zobench.result import Outcome, Result
 from zobench.result.examples import KEY, packed
@@ -272,6 +273,27 @@ def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Pa
     assert {(row["method"], row["value"]) for row in tests if row["seed"] == 2} == {
         (header, TEST[header] + 0.02) for header in TEST
     }
+
+
+def test_the_figure_has_a_labelled_point_for_each_method(folder: Path, tmp_path: Path) -> None:
+    plot = artifacts.load("plots/mine.toml")
+    artifact = artifacts.make(plot, stored(folder), Reference.load())[0]
+    (chart,) = artifact.charts
+    (panel,) = chart.panels
+    assert panel.positions == ("FO-SGD", "Four queries", "ZO-SGD")
+    assert [round(mark.value or 0, 6) for mark in panel.series[0].marks] == [86.0, 72.0, 71.0]
+    assert all(mark.low < mark.value < mark.high for mark in panel.series[0].marks)  # type: ignore[operator]
+    assert panel.sizes == (50.0, 50.0, 50.0)
+    svg = figures.svg(chart)
+    assert all(f">{name}<" in svg for name in panel.positions)
+    assert figures.svg(chart) == svg
+    empty = artifacts.make(plot, [], Reference.load())[0]
+    assert "`zobench sweep mine` measures here what it can" in empty.charts[0].panels[0].message
+
+
+def test_the_front_is_what_no_other_point_beats() -> None:
+    points = [(1.0, 70.0), (2.0, 80.0), (2.0, 75.0), (3.0, 80.0), (4.0, 85.0), (1.0, 70.0)]
+    assert front(points) == [0, 1, 4, 5]
 
 
 @pytest.mark.parametrize(

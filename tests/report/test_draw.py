@@ -276,7 +276,7 @@ def test_each_machine_has_its_own_timeline(tmp_path: Path) -> None:
             BARS,
             'kind = "bars"',
             'kind = "bar"',
-            "`kind` must be one of bars, lines, heatmap, timeline, curves, but got 'bar'",
+            "`kind` must be one of bars, lines, heatmap, timeline, pareto, curves, but got 'bar'",
         ),
         (BARS, "log_y = true", "log_y = 3", "`log_y` in [axes] must be of type bool, but got 3"),
         (BARS, "value = 1e9", "value = '1'", "`value` in [axes.limit] must be of type number, but got '1'"),

@@ -161,7 +161,7 @@ def test_text_is_shown_as_it_is(tmp_path: Path) -> None:
     [
         (
             chart("pie"),
-            "a chart's kind must be one of bars, lines, heatmap, timeline, but zo2/figure3 has 'pie'",
+            "a chart's kind must be one of bars, lines, heatmap, timeline, pareto, but zo2/figure3 has 'pie'",
         ),
         (
             chart("bars", Panel(positions=("a",), series=(series("x", Mark(value=math.nan)),))),

@@ -68,11 +68,16 @@ metric = "forwards"
 of = ["Four queries", "ZO-SGD"]
 at_most = 1.0
 """
+FIGURE = """
+kind = "pareto"
+title = "Three methods"
+table = "mine"
+"""
 
 
-def write(folder: Path, protocol: str = PROTOCOL, table: str = TABLE) -> Path:
+def write(folder: Path, protocol: str = PROTOCOL, table: str = TABLE, figure: str = FIGURE) -> Path:
     """The recipes below ``folder``, from which they are found; returns the runner's file."""
-    for kind, text in (("runners", protocol), ("tables", table)):
+    for kind, text in (("runners", protocol), ("tables", table), ("plots", figure)):
         (folder / kind).mkdir(exist_ok=True)
         (folder / kind / "mine.toml").write_text(text)
     return folder / "runners" / "mine.toml"

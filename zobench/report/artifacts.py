@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from zobench import recipes
 from zobench.machine.texts import toml_of
 from zobench.recipes.reference import PAPERS, Reference
-from zobench.report import contest, fits, frames, opening
+from zobench.report import contest, contest_sheets, fits, frames, leaderboard, opening
 from zobench.report import facts as fact_tables
 from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
 from zobench.report.contents import Artifact, ReportContents
 from zobench.report.contest import ContestTable
-from zobench.report.draw import chart
+from zobench.report.draw import chart, pareto
 from zobench.report.facts import FactTable
 from zobench.report.plot import Plot, load_plot
 from zobench.report.recorded import curves, timelines
@@ -82,7 +82,7 @@ def _reading_order(item: Recipe) -> tuple[object, ...]:
 def shows(item: Recipe | None, spec: RunSpec) -> bool:
     """Whether a run of ``spec`` belongs in a cell, lane or curve of ``item``; a table of facts shows no runs."""
     if isinstance(item, Plot):
-        return shows(item.table, spec) or any(meets(spec, panel.where) for panel in item.panels)
+        return shows(item.contest or item.table, spec) or any(meets(spec, panel.where) for panel in item.panels)
     if isinstance(item, Table):
         return belongs(item, spec)
     return isinstance(item, ContestTable) and contest.is_of(item.protocol, spec)
@@ -111,6 +111,8 @@ def frame(name: str, results: Sequence[Result], machine: str | None = None) -> p
 
 
 def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Artifact:
+    if plot.contest is not None:
+        return _artifact(plot, [], contest_sheets.numbers(plot.contest, results), _named(pareto(plot, results)))
     if plot.table is None:
         of_runs = curves if plot.kind == "curves" else timelines
         charts = _named(of_runs(plot, results))
@@ -152,7 +154,7 @@ def gather(
     whole = ReportContents(
         title="Zeroth-order fine-tuning: the papers and this hardware",
         summary=tuple(summary_sheets(filled, len(results))),
-        artifacts=(*(artifact for artifact, _ in made), fits.artifact()),
+        artifacts=(*(artifact for artifact, _ in made), leaderboard.artifact(ordered), fits.artifact()),
         opening=opening.opening(filled, results, reference),
         results=tuple(ordered),
         problems=(*problems, *broken, *failed),

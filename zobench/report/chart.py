@@ -1,10 +1,10 @@
-"""Chart: a finished figure as plain data, ready to be drawn: bars, lines, a heat map, timelines."""
+"""Chart: a finished figure as plain data, ready to be drawn: bars, lines, a heat map, timelines, labelled points."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-KINDS = ("bars", "lines", "heatmap", "timeline")
+KINDS = ("bars", "lines", "heatmap", "timeline", "pareto")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +49,7 @@ class Panel:
     ``from_zero``: whether a linear y begins at 0, as that of a quantity whose ratios count.
     ``limit``: (value, label) of a line across, such as the memory of a device. A heat map has one row per series and
     colours ``marks`` by value, named by ``y_label``; its colours part at the limit, as ratios do at (1.0, "equal").
+    Of labelled points ("pareto") ``sizes`` are a second cost of each position, in ``size_unit``, None if not known.
     ``events`` are a timeline's, of ``source``; ``message`` says why a panel has nothing to draw.
     """
 
@@ -62,6 +63,8 @@ class Panel:
     log_y: bool = False
     from_zero: bool = field(default=False, repr=False)
     limit: tuple[float, str] | None = None
+    sizes: tuple[float | None, ...] = ()
+    size_unit: str = ""
     events: tuple[Event, ...] = ()
     source: str = field(default="measured", repr=False)
     message: str = ""

@@ -1,17 +1,19 @@
-"""Makes charts of filled tables: what is drawn where, without drawing it."""
+"""Makes charts of filled tables, and of a protocol's methods as points: what is drawn where, without drawing it."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 
 from zobench.report.cells import Grid, TableCell, flat, not_run
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import measured_on, paper_source, relative
+from zobench.report.contest import ContestTable, Ranking, rankings
 from zobench.report.forecast_text import joined, places, ratio, whose
 from zobench.report.plot import Plot, nothing
 from zobench.report.sheet import WARNING, ranges
 from zobench.report.table import Metric
-from zobench.result import Outcome
+from zobench.result import Outcome, Result
 from zobench.runspec.registries import METRICS
 
 _UNMEASURED = "Nothing measured yet: `zobench reproduce {}` measures here what this machine can."
@@ -153,4 +155,47 @@ def _map(
     return Panel(
         title=title, x_label=plot.axes.x, y_label=label, positions=tuple(headers), series=tuple(series),
         limit=None if base is None else (1.0, f"1: as {headers[base]}"),
+    )  # fmt: skip
+
+
+def pareto(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Chart]]:
+    """The figure for each machine, with a panel for each model; without any run the message once."""
+    assert plot.contest is not None
+    ranked = [ranking for ranking in rankings(plot.contest, results) if ranking.finished]
+    machines: dict[str, list[Ranking]] = {}
+    for ranking in ranked:
+        machines.setdefault(ranking.machine, []).append(ranking)
+    if machines:
+        return [(machine, _of_machine(plot, plot.contest, shown)) for machine, shown in machines.items()]
+    message = f"Nothing measured yet: `zobench sweep {plot.runner}` measures here what it can."
+    return [(None, nothing(plot, message))]
+
+
+def _of_machine(plot: Plot, table: ContestTable, ranked: Sequence[Ranking]) -> Chart:
+    first = ranked[0]
+    remark = (
+        f"Every run has {table.protocol.amount:g} {table.protocol.unit}. Means over seeds; intervals: of the test set, "
+        "which all seeds share. Below and right of the line a method is beaten in both by another."
+    )
+    return Chart(
+        name=plot.name, kind="pareto", title=plot.title,
+        source=f"Measured on {first.machine}" + (f" ({first.description})" if first.description else ""),
+        panels=tuple(map(_points, ranked)), remarks=tuple(filter(None, (remark, plot.caption))),
+    )  # fmt: skip
+
+
+def _points(ranking: Ranking) -> Panel:
+    shown = [standing for standing in ranking.finished if standing.step_times]
+    marks = []
+    for standing in shown:
+        assert standing.scores is not None
+        mean, low, high = standing.scores
+        marks.append(Mark(value=100 * mean, low=100 * low, high=100 * high))
+    return Panel(
+        title=f"{ranking.spec.model}, {ranking.spec.task_name}", x_label="Step (s)", y_label="Test (%)",
+        positions=tuple(standing.header for standing in shown),
+        xs=tuple(statistics.fmean(standing.step_times) for standing in shown),
+        series=(Series(label="", marks=tuple(marks), paper=(None,) * len(marks)),), log_x=True,
+        sizes=tuple(statistics.fmean(standing.memories) / 2**20 if standing.memories else None for standing in shown),
+        size_unit="MB of memory",
     )  # fmt: skip

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from zobench.machine.reader import read
+from zobench import recipes
+from zobench.machine.reader import checked, read
 from zobench.machine.texts import toml_of
+from zobench.report import contest as contests
 from zobench.report import table as tables
 from zobench.report.chart import KINDS, Chart, Panel
+from zobench.report.contest import ContestTable
 from zobench.report.table import Table, Where
 from zobench.runspec import named, suggestion
 
@@ -59,6 +62,8 @@ class Plot:
     panels: tuple[TimelinePanel, ...]
     axes: Axes = Axes()
     table: Table | None = None
+    contest: ContestTable | None = None
+    """Whose methods are drawn as points."""
     is_figure: ClassVar[bool] = True
 
 
@@ -84,6 +89,8 @@ def load_plot(path: Path) -> Plot:
         kind = data.get("kind", "")
         if kind not in _KINDS:
             raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}, but got {kind!r}; {suggestion(kind, _KINDS)}")
+        if kind == "pareto":
+            return _of_contest(path.stem, data)
         return _recorded(path.stem, data) if kind in _OF_RUNS else _drawn(path.stem, kind, data)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
@@ -104,10 +111,25 @@ def _drawn(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
 
 
 def _recorded(stem: str, data: Mapping[str, Any]) -> Plot:
-    plot = read(Plot, data, "the figure", name=tables.name_of(stem, data), axes=Axes(), table=None)
+    plot = read(Plot, data, "the figure", name=tables.name_of(stem, data), axes=Axes(), table=None, contest=None)
     usual = {key: value for key, value in tables.USUAL.items() if plot.kind == "timeline" or key not in _OF_TASKS}
     panels = tuple(replace(panel, where={**usual, **plot.where, **panel.where}) for panel in plot.panels)
     return replace(plot, panels=panels)
+
+
+def _of_contest(stem: str, data: Mapping[str, Any]) -> Plot:
+    """The figure of a protocol's table: a point for each method."""
+    keys = {"kind": str, "title": str, "table": str, "caption": str}
+    stated = checked(data, keys, "the figure", ("title", "table"))
+    path = recipes.find("tables", stated["table"])
+    shown = toml_of(path)
+    if shown.get("kind") != "protocol":
+        raise ValueError(f'`table` must be one with kind = "protocol", but {stated["table"]} is not; name another')
+    table = contests.parse(path.stem, shown)
+    return Plot(
+        name=stem, kind="pareto", title=stated["title"], runner=table.runner, caption=stated.get("caption", ""),
+        panels=(), contest=table,
+    )  # fmt: skip
 
 
 def _is_number(text: str) -> bool:

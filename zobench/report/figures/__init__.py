@@ -112,5 +112,5 @@ def _numbers(panel: Panel) -> list[float]:
     numbers = [number for mark in marks for number in (mark.value, mark.low, mark.high)]
     numbers += [value for series in panel.series for value in series.paper]
     numbers += [*panel.xs, *(time for event in panel.events for time in (event.start, event.end))]
-    numbers += [panel.limit[0]] if panel.limit else []
+    numbers += [*panel.sizes, *([panel.limit[0]] if panel.limit else [])]
     return [number for number in numbers if number is not None]

@@ -20,10 +20,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 
 from zobench.report.chart import Chart, Panel
-from zobench.report.figures import bars, heatmap, lines, style, timeline
+from zobench.report.figures import bars, heatmap, lines, pareto, style, timeline
 from zobench.report.figures.scales import Fit, Frame, Legend
 
-_KINDS: dict[str, ModuleType] = {"bars": bars, "lines": lines, "heatmap": heatmap, "timeline": timeline}
+_KINDS: dict[str, ModuleType] = {
+    "bars": bars, "lines": lines, "heatmap": heatmap, "timeline": timeline, "pareto": pareto,
+}  # fmt: skip
 _AROUND = 48.0
 """Points that the labels of one panel's y axis take, about."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zobench.recipes.reference import PAPERS
+from zobench.report import leaderboard
 from zobench.report.chart import Chart
 from zobench.report.contents import Artifact, ReportContents
 from zobench.report.sheet import CellText, Group, Sheet, plain, rounded, without_blanks
@@ -101,6 +102,8 @@ def write(contents: ReportContents, svgs: Mapping[str, Sequence[str]]) -> str:
         script=script,
         parts=[(*part[:2], [item for item in sections if item.status in part[2]], part[3]) for part in PARTS],
         names={artifact.name for artifact in contents.artifacts},
+        leaderboard=leaderboard.NAME,
+        places={leaderboard.path_of(item): run.name for item, run in zip(contents.results, listed, strict=True)},
         machines=machines(contents.results),
         runs=listed,
         evaluated=any(run.numbers[-1][0] for run in listed),

@@ -1,0 +1,137 @@
+"""Labelled points with 95 % intervals: what is gained against what it costs, the size of a point a second cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.text import Annotation
+from matplotlib.transforms import Bbox
+
+from zobench.report.chart import Panel
+from zobench.report.figures import scales, style
+from zobench.report.figures.scales import Fit, Frame
+
+_LARGEST = 11.0
+"""Points of diameter of the largest size; areas are as the sizes."""
+_SMALLEST = 3.0
+_BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
+_ROWS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5)
+"""By how many lines a name is moved up or down, in the order in which this is tried."""
+_SPACE = 1.5
+"""Points between a marker and its label."""
+
+
+def need(panel: Panel) -> float:
+    """Points of width below which labels would not find room."""
+    return 400.0
+
+
+def height(panel: Panel) -> float:
+    """Points of height of the axes."""
+    return 250.0
+
+
+def paint(frame: Frame) -> Fit:
+    """Draws the frame's panel; what it returns writes the labels once the width is known."""
+    axes, panel, legend = frame.axes, frame.panel, frame.legend
+    scales.name(axes, panel.title, panel.x_label, panel.y_label)
+    scales.scale_y(axes, panel, from_zero=False)
+    _scale_x(axes, panel)
+    marks = panel.series[0].marks
+    points = [(x, mark.value) for x, mark in zip(panel.xs, marks, strict=True) if mark.value is not None]
+    best = front(points)
+    stairs = Line2D(*_stairs(points, best), color=style.MUTED, linestyle=(0, (4, 2)), linewidth=0.8, zorder=2)
+    axes.add_line(stairs)
+    legend.add(1, "not beaten in both", Line2D([], [], color=style.MUTED, linestyle=(0, (4, 2)), linewidth=0.8))
+    diameters = [_diameter(size, panel) for size in panel.sizes or [None] * len(panel.xs)]
+    for index, ((x, y), diameter, mark) in enumerate(zip(points, diameters, marks, strict=True)):
+        colour = frame.looks[0].colour if index in best else style.lighter(frame.looks[0].colour, 0.55)
+        if mark.low is not None and mark.high is not None:
+            scales.interval(axes, x, mark.low, mark.high, legend, style.lighter(style.INK, 0.45))
+        axes.add_line(_dot([x], [y], diameter, colour))
+    for size in _examples(panel):
+        label = f"{size:.0f} {panel.size_unit}"
+        legend.add(2, label, _dot([], [], _diameter(size, panel), frame.looks[0].colour))
+    written: list[Annotation] = []
+    return lambda: _label(axes, panel, points, diameters, written)
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Places of the points that no other beats: none is at most as far right, at least as high, and not the same."""
+    return [
+        index for index, (x, y) in enumerate(points)
+        if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)
+    ]  # fmt: skip
+
+
+def _stairs(points: Sequence[tuple[float, float]], best: Sequence[int]) -> tuple[list[float], list[float]]:
+    """From left to right along the unbeaten points: level until the next one is reached, then up to it."""
+    ordered = sorted(points[index] for index in best)
+    xs, ys = [ordered[0][0]], [ordered[0][1]]
+    for x, y in ordered[1:]:
+        xs += [x, x]
+        ys += [ys[-1], y]
+    return xs, ys
+
+
+def _scale_x(axes: Axes, panel: Panel) -> None:
+    low, high = min(panel.xs), max(panel.xs)
+    if panel.log_x and low > 0:
+        axes.set_xscale("log")
+        low, high = low / 1.25, high * 1.6  # to the right of a point stands its label
+        axes.set_xlim(low, high)
+        scales.log_ticks(axes.xaxis, low, high)
+    else:
+        space = 0.08 * (high - low) or 1.0
+        axes.set_xlim(low - space, high + 2 * space)
+        scales.linear_ticks(axes.xaxis, 6)
+    axes.xaxis.grid(True)
+
+
+def _dot(xs: Sequence[float], ys: Sequence[float], diameter: float, colour: str) -> Line2D:
+    dot = Line2D(list(xs), list(ys), linestyle="none", marker="o", markersize=diameter, color=colour, zorder=5)
+    dot.set(markeredgecolor="white", markeredgewidth=0.5)
+    return dot
+
+
+def _sizes(panel: Panel) -> list[float]:
+    return [size for size in panel.sizes if size is not None]
+
+
+def _diameter(size: float | None, panel: Panel) -> float:
+    return _SMALLEST if size is None else max(_SMALLEST, _LARGEST * math.sqrt(size / max(_sizes(panel))))
+
+
+def _examples(panel: Panel) -> list[float]:
+    """Sizes that the legend shows: the least and the most."""
+    sizes = _sizes(panel)
+    return sorted({min(sizes), max(sizes)}) if sizes else []
+
+
+def _label(
+    axes: Axes, panel: Panel, points: Sequence[tuple[float, float]], diameters: Sequence[float],
+    written: list[Annotation],
+) -> None:  # fmt: skip
+    """The name of each point at its right or left, moved up or down until it covers no point and no other name; from a
+    name that was moved a thin line leads to its point."""
+    while written:
+        written.pop().remove()
+    centres = axes.transData.transform(points)
+    taken = [Bbox.from_bounds(x - d / 2, y - d / 2, d, d) for (x, y), d in zip(centres, diameters, strict=True)]
+    for i in sorted(range(len(points)), key=lambda i: -points[i][1]):
+        text, tall, aside = style.plain(panel.positions[i]), style.SMALL, diameters[i] / 2 + _SPACE
+        wide, (x, y) = style.width(text), centres[i]
+        offsets = [(dx, row * tall - tall / 2) for row in _ROWS for dx in (aside, -aside - wide)]
+        boxes = [Bbox.from_bounds(x + dx, y + dy, wide, tall) for dx, dy in offsets]
+        inside = [all(axes.bbox.contains(*corner) for corner in box.get_points()) for box in boxes]
+        k = next((k for k, box in enumerate(boxes) if inside[k] and not box.count_overlaps(taken)), 0)
+        taken.append(boxes[k])
+        line = {"arrowstyle": "-", "color": style.MUTED, "linewidth": 0.5, "shrinkB": diameters[i] / 2}
+        written.append(axes.annotate(
+            text, points[i], offsets[k], textcoords="offset points", size=tall, color=style.INK, bbox=_BEHIND, zorder=6,
+            verticalalignment="bottom", arrowprops=line if k > 1 else None,
+        ))  # fmt: skip
