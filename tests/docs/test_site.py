@@ -46,6 +46,17 @@ def test_readme_is_short_and_its_links_lead_somewhere() -> None:
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
+def test_the_table_of_methods_is_the_published_one() -> None:
+    """The first eight columns of each row, as `zobench table methods_2026` has them."""
+    from zobench.report import artifacts, render
+
+    rendered = render(artifacts.load("methods_2026"), published(), "markdown").replace("<sup>1</sup>", "").splitlines()
+    page = (ROOT / "docs" / "methods_2026.md").read_text(encoding="utf-8").partition("## What is known")[2]
+    rows = re.findall(r"^\| [^-].*(?= \|$)", page, re.M)
+    assert len(rows) == 19
+    assert [row for row in rows if not any(line.startswith(row) for line in rendered)] == []
+
+
 def test_readmes_table_is_the_published_one() -> None:
     """Every value with its interval as `zobench table zo2/table1` shows it, the paper's 2048 tokens first."""
     from zobench.report import artifacts, render
