@@ -16,7 +16,7 @@ from zobench.cli.usage import TUNE
 from zobench.machine.processes import leads, torchrun_ranks
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.session.inputs import check_json, check_places, check_tuned, check_words
+from zobench.session.inputs import check_json, check_places, check_tuned
 from zobench.store import Store, without_place
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from zobench.cli.tuning_view import TuningBar
     from zobench.training import Callback
-
-LOADING = "loading PyTorch"
-"""What is said before what takes seconds to import."""
 
 
 @app.command(rich_help_panel=TUNE)
@@ -49,35 +46,26 @@ def finetune(
     """
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
-    options = named(changes, **given)
-    values = changed(options)
-    if resume and out is not None:
-        check_words(values)  # the rest is in the folder's journal
-    else:
-        check_tuned(values)
+    values = changed(options := named(changes, **given))
+    check_tuned(values, resumes=resume and out is not None)
     check_places(out, data_dir, results)
     silent = output == "-" or not leads()
     if not silent:
         check_json(output)
-        console.say(LOADING)
+        console.say("loading PyTorch")
     from zobench.cli.tuning_view import TuningBar
     from zobench.measure.threads import settle
-    from zobench.session.tuning import as_ranks, resumed_spec, run_folder, seeds_of, tuned_spec
+    from zobench.session.tuning import as_ranks, run_folder, seeds_of, spec_of_run
     from zobench.training import usual_data_dir
     from zobench.training.cautions import trained
     from zobench.training.choices import chosen
     from zobench.training.loggers import loggers
 
-    logged = loggers(log or ())
+    logged, alone, results_of_seeds = loggers(log or ()), seeds is None, list[Result]()
     data_dir = data_dir or usual_data_dir()
-    results_of_seeds = []
     for seed in seeds_of(values, seeds):
-        of_seed = values if seeds is None else {**values, "seed": seed}
-        named_folder = out if out is None or seeds is None else out / f"seed-{seed}"
-        begun = resumed_spec(named_folder, of_seed, device) if resume and named_folder is not None else None
-        spec, notes = begun or tuned_spec(dict(of_seed), device)
-        if seeds is not None and spec.gpus > 1:
-            raise ValueError(f"`--seeds` must have one device, but got gpus={spec.gpus}; give each seed by itself")
+        of_seed, named_folder = (values, out) if alone else ({**values, "seed": seed}, out and out / f"seed-{seed}")
+        spec, notes = spec_of_run(of_seed, device, named_folder if resume else None)
         threads = settle() if spec.gpus == 1 else ""
         are_started = spec.gpus > 1 and not torchrun_ranks()  # this process only starts the ranks, which say it
         if not (silent or are_started):
@@ -88,15 +76,12 @@ def finetune(
             places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
             flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
             raise typer.Exit(as_ranks(spec, options, device, places, flags, log or ()))
-        bar = TuningBar(console.error_console(), verbose=verbose)
-        if not silent:
-            console.say(f"folder: {folder}")
-        result = _trained(spec, folder, data_dir, resume, None if silent else bar, logged)
-        results_of_seeds.append(result)
+        bar = None if silent else TuningBar(console.error_console(), verbose=verbose)
+        results_of_seeds.append(result := _trained(spec, folder, data_dir, resume, bar, logged))
         if leads():
             Store(results).save(result)
-            if seeds is None or output != "-":
-                _show(result, folder, output if seeds is None else None)
+            if alone or output != "-":
+                _show(result, folder, output if alone else None)
     if seeds is not None:
         _show_seeds(results_of_seeds, output)
     if leads() and not all(trained(result.evaluation["curve"]) for result in results_of_seeds):
@@ -120,9 +105,11 @@ def _trained(
     spec: RunSpec, folder: Path, data_dir: Path | None, resume: bool, bar: TuningBar | None,
     logged: Callable[[], list[Callback]],
 ) -> Result:  # fmt: skip
-    """Trains with a ``bar`` that tells how it goes, if there is one."""
+    """Trains with a ``bar`` that shows how it goes, if there is one."""
     from zobench.training import finetune as tune
 
+    if bar:
+        console.say(f"folder: {folder}")
     with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
         hooks = bar.hooks(spec) if bar else None
         return tune(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
@@ -144,9 +131,8 @@ def search(
     seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
     grid: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML of lists [by method and scheme].")] = None,
     data_dir: common.DataDir = None, weights_path: common.WeightsPath = None, changes: common.Changes = None,
-    out: common.RunFolder = None,
-    results: common.Results = Path("results"), device: common.Device = "auto", log: common.Log = None,
-    verbose: common.EachStep = False, quiet: common.Quiet = False,
+    out: common.RunFolder = None, results: common.Results = Path("results"), device: common.Device = "auto",
+    log: common.Log = None, verbose: common.EachStep = False, quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Fine-tune over a grid, choose on dev, and test only the winner.
 
@@ -155,11 +141,10 @@ def search(
     single, axes = _axes(changes or [])
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
-    options = named(single, **given)
-    values = changed(options)
+    values = changed(named(single, **given))
     check_tuned(values)
     check_places(out, data_dir, results)
-    console.say(LOADING)
+    console.say("loading PyTorch")
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
     from zobench.measure.threads import settle
     from zobench.session.tuning import check_fits, checked_folder, tuned_spec

@@ -26,8 +26,12 @@ def check_words(values: Mapping[str, Any]) -> None:
         models.identifying_name(str(values["model"]))
 
 
-def check_tuned(values: Mapping[str, Any]) -> None:
-    """As :func:`check_words`, of what is fine-tuned, which must name a task and a model; also what a spec cannot be."""
+def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
+    """As :func:`check_words`, of what is fine-tuned, which must name a task and a model; also what a spec cannot be.
+    ``resumes``: the journal of a run says the rest."""
+    if resumes:
+        check_words(values)
+        return
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
     if "model" not in values:

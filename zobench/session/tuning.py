@@ -43,16 +43,19 @@ def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]
     return spec, [note for note in notes if note]
 
 
-def resumed_spec(folder: Path, values: Mapping[str, Any], device: str) -> tuple[RunSpec, list[str]] | None:
-    """The spec of the run that has begun in ``folder``, and a line that says so; what is given, ``values`` and another
-    ``device`` than auto, must agree with it. None if no run has begun there, and ``values`` name one. Raises
-    ``ValueError`` for what does not agree, and where there is no run to go on with."""
-    spec = begun(folder)
-    if spec is None and {"model", "task"} <= values.keys():
-        return None
+def spec_of_run(values: Mapping[str, Any], device: str, begun_in: Path | None) -> tuple[RunSpec, list[str]]:
+    """As :func:`tuned_spec`; of a run that goes on in the folder ``begun_in`` what its journal says, with a line that
+    says so.
+
+    What is given, ``values`` and another ``device`` than auto, must agree with the journal. Raises ``ValueError`` for
+    what does not, and where there is no run to go on with and ``values`` name none.
+    """
+    spec = None if begun_in is None else begun(begun_in)
+    if begun_in is None or (spec is None and {"model", "task"} <= values.keys()):
+        return tuned_spec(dict(values), device)
     if spec is None:
         raise ValueError(
-            f"`--resume` needs a run to go on with, but {folder} holds none; leave --resume out to begin one"
+            f"`--resume` needs a run to go on with, but {begun_in} holds none; leave --resume out to begin one"
         )
     given = dict(values)
     asked_device = str(given.pop("device", device))
@@ -64,10 +67,10 @@ def resumed_spec(folder: Path, values: Mapping[str, Any], device: str) -> tuple[
     differs += [f"{key}={value}" for key, value in wanted.to_dict().items() if value != spec.to_dict()[key]]
     if differs:
         raise ValueError(
-            f"`--resume` goes on with the run in {folder}, {spec.label}, but got {', '.join(differs)}, which it does "
+            f"`--resume` goes on with the run in {begun_in}, {spec.label}, but got {', '.join(differs)}, which it does "
             "not have; leave that out, or name another --out"
         )
-    return spec, [f"resume: {spec.task_name} and all else as the journal in {folder} says"]
+    return spec, [f"resume: {spec.task_name} and all else as the journal in {begun_in} says"]
 
 
 def evaluated_spec(values: dict[str, Any], run: EndedRun | None, device: str) -> tuple[RunSpec, str]:
@@ -127,6 +130,8 @@ def seeds_of(values: Mapping[str, Any], count: int | None) -> Sequence[int]:
     first = int(values.get("seed", 0))
     if count is not None and count < 2:
         raise ValueError(f"`--seeds >= 2` must hold, but got {count}; leave it out for one run")
+    if count is not None and (gpus := int(values.get("gpus", 1))) > 1:
+        raise ValueError(f"`--seeds` must have one device, but got gpus={gpus}; give each seed by itself")
     return range(first, first + (count or 1))
 
 
