@@ -61,7 +61,7 @@ def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
     assert lines[:4] == [
         "loading PyTorch",
         "device: cpu, as asked",
-        "not told, so taken: eps=0.001 (ZO-Bench)",
+        "not given, so taken: eps=0.001 (ZO-Bench)",
         "seq_len: 64, the longest text that opt-tiny takes here",
     ]
     assert f"folder: {folder}" in lines

@@ -179,13 +179,13 @@ def test_what_a_run_is_not_told_is_the_papers() -> None:
     taken, told = grids.defaults({"method": "zo-sgd", "scheme": "lora"})
     assert taken == {"lr": 1e-4, "eps": 1e-2, "steps": 20_000, "batch_size": 16, "eval_every": 1000}
     assert told == (
-        "not told, so taken: lr=0.0001, eps=0.01, steps=20000, batch_size=16 (ZO-Bench), "
+        "not given, so taken: lr=0.0001, eps=0.01, steps=20000, batch_size=16 (ZO-Bench), "
         "eval_every=1000 (for 20 evaluations)"
     )
     assert grids.defaults({"steps": 2})[1].endswith(", eval_every=1 (for 2 evaluations)")
     assert grids.defaults({"steps": 1})[1].endswith(", eval_every=1 (for 1 evaluation)")
     told = grids.defaults({"method": "fo-adam", "steps": 5, "eval_every": 5})[1]
-    assert told == "not told, so taken: lr=1e-05 (choice), batch_size=16 (ZO-Bench)"
+    assert told == "not given, so taken: lr=1e-05 (choice), batch_size=16 (ZO-Bench)"
     assert grids.defaults({"method": "fo-adam", "lr": 1.0})[0] == {"steps": 625, "batch_size": 16, "eval_every": 31}
     assert grids.defaults({"steps": 3, "lr": 1, "eps": 1, "batch_size": 2, "eval_every": 0}) == ({}, "")
     assert "eps" not in grids.defaults({"method": "forward-grad"})[0]

@@ -100,7 +100,7 @@ def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
             raise ValueError(f"`model` must be a file that exists, but there is no {path}; check the path")
         return read(local)
     if not local.is_dir():
-        wrong = "is a file" if local.is_file() else "is not there" if path else "is not told"
+        wrong = "is a file" if local.is_file() else "is not there" if path else "is not given"
         raise ValueError(f"`model` must be a folder with a config.json, but {path or 'its place'} {wrong}; check it")
     return local
 

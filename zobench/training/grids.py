@@ -98,4 +98,4 @@ def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     for key, value in missing.items():
         groups.setdefault(origins.get(key, "ZO-Bench"), []).append(f"{key}={value}")
     text = ", ".join(f"{', '.join(words)} ({origin})" for origin, words in groups.items())
-    return missing, f"not told, so taken: {text}" if text else ""
+    return missing, f"not given, so taken: {text}" if text else ""

@@ -66,7 +66,7 @@ class Verified:
                 f"{seen.split} after step {seen.step}: {scores}; loss {seen.loss:.6f} (stored {stored['loss']}), "
                 f"{seen.count} examples"
             )
-        machine = facts.description or "a machine that is not told"
+        machine = facts.description or "a machine that is not known"
         return [*lines, f"its steps up to there took {self.seconds:.1f} s on {machine}, by the journal"]
 
     def exceeds(self, target: float) -> tuple[bool, str]:
