@@ -18,12 +18,12 @@ from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, distinct
 
 
-def step(action: str, seconds: float, reason: str = "", **changes: Any) -> Step:
+def step(action: str, seconds: float, reason: str = "", available: str = "", **changes: Any) -> Step:
     spec = RunSpec(**{"model": "OPT-125M", "seq_len": 32, **changes}).resolve("cpu")
     guess = Estimate(
         device_bytes=1, host_bytes=0, disk_bytes=0, step_seconds=1, seconds=seconds, least_seconds=seconds, source="x"
     )
-    return Step(spec=spec, action=action, reason=reason, estimate=guess)
+    return Step(spec=spec, action=action, reason=reason, available=available, estimate=guess)
 
 
 def shown(steps: list[Step], budget: float | None) -> list[str]:
@@ -37,7 +37,13 @@ def test_a_line_says_what_becomes_of_each_kind_of_cell() -> None:
         step("keep", 5, "done", seed=7),
         *(step("run", 20, seed=seed) for seed in range(6)),
         step("run", 400, engine="offload"),
-        step("skip", 9, "needs 26.3 GB of host memory, 20.0 GB are free (need predicted)", model="OPT-6.7B"),
+        step(
+            "skip",
+            9,
+            "needs 26.3 GB of host memory",
+            "host memory, 20.0 GB are free (need predicted)",
+            model="OPT-6.7B",
+        ),
     ]
     assert shown(steps, 120) == [
         "Title: 9 cells, all fp32 b1 s32",

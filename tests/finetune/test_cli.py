@@ -21,6 +21,7 @@ from tests.support.stores import command
 from zobench import cli
 from zobench.durable import journal
 from zobench.execute import process
+from zobench.execute.plan import Shortage
 from zobench.methods.base import Taken
 from zobench.programs.cell import run as measured
 from zobench.runspec import RunSpec
@@ -280,7 +281,7 @@ def test_what_fits_no_more_is_shown_when_it_is_finished(
 ) -> None:
     words = ["finetune", *given, "--steps", "2", "--out", "mine"]
     first = zobench(*words)
-    monkeypatch.setattr("zobench.execute.plan.lacking", lambda need, room: "needs too much")
+    monkeypatch.setattr("zobench.execute.plan.shortage", lambda need, room: Shortage("needs too much", ""))
     assert zobench(*words)[:2] == first[:2]
     code, _, err = zobench(*words[:-1], "other")
     assert (code, err.splitlines()[-1]) == (

@@ -212,7 +212,10 @@ def test_conditions_that_nothing_fulfils_say_so(root: Path, capsys: pytest.Captu
     ("arguments", "text"),
     [
         (["--sort", "sped"], "unknown key 'sped'; did you mean "),
-        (["--sort", "foo"], "? `zobench list fields` and `zobench list metrics` list all"),
+        (
+            ["--sort", "foo"],
+            "unknown key 'foo'; did you mean floor_share or outcome or options? `zobench list fields` and ",
+        ),
         (["results", "--results", "b"], "`--results` names the folder, but got 'results' too; leave one of them out"),
         (["nowhere"], "`DIR` must be a folder, but got 'nowhere'; it is not there; check it"),
         (["--out", "runs.xlsx"], "`--out` must end in .csv or .parquet, but got 'runs.xlsx'; name it runs.csv"),
