@@ -248,7 +248,7 @@ def test_a_title_and_tables_are_optional(tmp_path: Path) -> None:
         ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]", "a rule of [[exclude]] must name a field, but one is empty; "),
         ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]\ndtype = 'fp61'", "`dtype` must be one of fp32, fp16, bf16, but "),
         ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]\nmodel = 'OPT-1.4B'", "unknown model 'OPT-1.4B'; did you mean "),
-        ("[[axes", "Expected ']]' at the end of an array declaration"),
+        ("[[axes", "it must be TOML, but is not: Expected ']]' at the end of an array declaration"),
         ("a = \udcff".encode("utf-8", "surrogateescape"), "'utf-8' codec can't decode byte 0xff"),
     ],
 )  # fmt: skip

@@ -128,7 +128,7 @@ def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, capsys: pytest.Ca
         str(tmp_path / "bad.json"): f"{tmp_path / 'bad.json'}: this file is not a zobench result",
         torn.stem.rpartition("-")[
             2
-        ]: f"'{torn.stem.rpartition('-')[2]}' must name a run, but got none: {torn}: Expecting",
+        ]: f"'{torn.stem.rpartition('-')[2]}' must name a run, but got none: {torn}: a result must be whole JSON, but",
     }
     for word, text in said.items():
         code, out, err = command(capsys, "trace", word, "--results", str(tmp_path))
