@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.result import Outcome
-from zobench.runspec import DECLARED, RunSpec, check_value, parse_size, suggestion
+from zobench.runspec import DECLARED, RunSpec, check_effect, check_value, parse_size, suggestion
 from zobench.runspec.registries import PROGRAMS, TASKS
 
 
@@ -42,7 +42,7 @@ def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
             f"program={values['program']}"
         )
     check_words(values)
-    RunSpec.from_dict({"weights": "pretrained", **values})
+    check_effect(RunSpec.from_dict({"weights": "pretrained", **values}), values)
 
 
 def check_folder(argument: str, folder: Path | None) -> None:
