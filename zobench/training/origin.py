@@ -16,6 +16,7 @@ from zobench.cost.interval import Consolidation
 from zobench.durable import journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
+from zobench.engine.passes import attention
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import ENGINES
 from zobench.training.assemble import Numerics, Tuner, attention_kernels, engine_config, initial_weights
@@ -83,9 +84,10 @@ def same_sums(spec: RunSpec, path: Path, say: Callable[[str], None]) -> Numerics
     if begun != torch.get_num_threads():
         torch.set_num_threads(begun)
         say(f"threads: {begun}, as the run began")
-    kernels = attention_kernels(spec)
     if spec.attention != "model" and "attention" in header:
-        kernels = tuple((int(most), str(name)) for most, name in header["attention"])
+        kernels: attention.Choice = tuple((int(most), str(name)) for most, name in header["attention"])
+    else:
+        kernels = attention_kernels(spec)
     numerics = Numerics(kernels, interval.ordered())
     if (steps := header.get("consolidation")) not in (None, engine_config(spec, numerics).keep_steps):
         plan = Consolidation(int(steps), f"writeback_every=inf: written every {steps} steps, as the run began")
