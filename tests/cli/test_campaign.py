@@ -174,11 +174,11 @@ def test_a_part_without_its_weights_is_named_with_its_remedy_and_the_others_run(
     monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(mine / "empty"))
     lacks = 'base = { model = "Gemma-3-270M" }\n'
     (mine / "campaigns" / "c.toml").write_text(HEAD + PART.format("gemma") + lacks + PART.format("first"))
-    told = "mine.toml: Gemma-3-270M needs its weights, but they are not here; zobench model add gemma3-270m"
+    obstacle = "mine.toml: Gemma-3-270M needs its weights, but they are not here; zobench model add gemma3-270m"
     code, out, _ = zobench("campaign", "c", "--plan")
     assert (code, cells) == (0, [])
     assert "1 of 2 parts are left" in out
-    assert f"why; cannot run: {told}" in " ".join(out.split())
+    assert f"why; cannot run: {obstacle}" in " ".join(out.split())
     _, out, _ = zobench("campaign")
     assert "0 of 2" in out
     assert "1 of the parts cannot run here" in " ".join(out.split())
@@ -189,7 +189,7 @@ def test_a_part_without_its_weights_is_named_with_its_remedy_and_the_others_run(
     assert (code, len(cells)) == (0, 9)
     assert "left: gemma; to go on: zobench campaign c" in err
     code, _, err = zobench("campaign", "c", "--part", "gemma")
-    assert (code, err.splitlines()[-1]) == (2, f"zobench: part gemma: {told}")
+    assert (code, err.splitlines()[-1]) == (2, f"zobench: part gemma: {obstacle}")
 
 
 @pytest.mark.parametrize(

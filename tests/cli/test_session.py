@@ -81,7 +81,7 @@ def test_a_sweep_that_cannot_be_is_one_line_before_anything_runs(recipes: Path, 
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "text"),
     [
         (lambda: API.run("opt-tiny"), "`spec` must be a RunSpec, but got 'opt-tiny'; write RunSpec(model='opt-tiny')"),
         (lambda: API.finetune("opt-tiny", folder=Path("f")), "`spec` must be a RunSpec, but got 'opt-tiny'; write"),
@@ -93,8 +93,8 @@ def test_a_sweep_that_cannot_be_is_one_line_before_anything_runs(recipes: Path, 
         (lambda: API.plan("mine", steps=3), "`sweep` takes no argument 'steps'; write changes={'steps': 3}"),
     ],
 )  # fmt: skip
-def test_what_a_function_does_not_take_is_one_line(recipes: Path, call: Callable[[], object], told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)) as caught:
+def test_what_a_function_does_not_take_is_one_line(recipes: Path, call: Callable[[], object], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)) as caught:
         call()
     assert "\n" not in str(caught.value)
 

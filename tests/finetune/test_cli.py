@@ -255,12 +255,12 @@ def test_wrong_values_are_refused_before_torch_is_imported(tmp_path: Path, given
         "`task` must be a TOML file, but nofile.toml cannot be read": ["--task", "nofile.toml"],
     }
     code = "import sys; sys.modules['torch'] = None; from zobench.cli import main; sys.exit(main())"
-    for told, words in wrong.items():
+    for text, words in wrong.items():
         tried = subprocess.run(
             [sys.executable, "-c", code, command, *given, *words], cwd=tmp_path, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
-        assert (tried.returncode, told in tried.stderr) == (2, True), tried.stderr
+        assert (tried.returncode, text in tried.stderr) == (2, True), tried.stderr
 
 
 def test_a_disk_without_room_for_snapshots_is_one_line(

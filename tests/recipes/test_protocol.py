@@ -137,9 +137,9 @@ def test_a_grid_over_an_option_below_1_stays_below_1_and_its_end_is_an_edge(tmp_
     text = PROTOCOL.replace(
         'method = "fo-sgd"\nlr = ["x10", "x100"]', 'method = "lozo-m"\nnoise = "counter"\noptions.beta = [0.9, 0.99]'
     )
-    found = load(tmp_path, text)
-    known = {one.spec.hash: one for one in tuned(only(found, ["FO-SGD"]), lambda spec: -spec.option("beta"))}
-    state = found.search("FO-SGD", known)
+    contest = load(tmp_path, text)
+    results = {run.spec.hash: run for run in tuned(only(contest, ["FO-SGD"]), lambda spec: -spec.option("beta"))}
+    state = contest.search("FO-SGD", results)
     assert [spec.option("beta") for spec in state.points[2:]] == [0.999, 0.9999]
     assert state.best is not None
     assert (state.best.option("beta"), bool(state.beyond)) == (0.9999, True)

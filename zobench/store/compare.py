@@ -191,7 +191,7 @@ def compare(
         differ = _differing(fields, [row for _, row in cells_a], [row for _, row in cells_b])
         raise ValueError(
             f"A and B must share a cell, but none of {len(cells_a)} and {len(cells_b)} cells is in both; "
-            f"{_alike(*differ) if may_differ else 'run the same matrix on both sides'}{_said(*differ)}"
+            f"{_equal_sides(differ[1]) if may_differ else 'run the same matrix on both sides'}{_said(*differ)}"
         )
     return Comparison(
         pairs=pairs,
@@ -232,7 +232,7 @@ def _said(words: str, differences: Sequence[tuple[str, list[Any], list[Any]]]) -
     return printable(f": {words} differ in {', '.join(listed)}") if listed else ""
 
 
-def _alike(_: str, differences: Sequence[tuple[str, list[Any], list[Any]]]) -> str:
+def _equal_sides(differences: Sequence[tuple[str, list[Any], list[Any]]]) -> str:
     """``add tier=device to A and tier=disk to B``: sides that name what differs may differ in it."""
     a, b = (
         printable(",".join(f"{difference[0]}={difference[side][0]}" for difference in differences)) for side in (1, 2)
