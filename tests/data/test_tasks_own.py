@@ -209,7 +209,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
         '[data]\ntrain = "three.json"\ntest = "rows.csv"\n' + PROMPT + LABELS,
         "{folder}/three.json: a file must be a list of records, but got int; repair it",
     ),
-    "TOML": ("[data\n", "Expected ']' at the end of a table declaration"),
+    "TOML": ("[data\n", "it must be TOML, but is not: Expected ']' at the end of a table declaration"),
 }  # fmt: skip
 
 

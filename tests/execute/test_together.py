@@ -280,5 +280,5 @@ def test_as_many_run_side_by_side_as_memory_holds() -> None:
 
     steps = [step(2), step(9, "keep"), step(3), step(1), step(50)]
     room = HOST_RESERVE + 6 * 2**30 + 2 * PROCESS_BYTES
-    assert sweep._tables(steps, room) == [[1], [0, 2], [3], [4]]
-    assert sweep._tables(steps, None) == [[1], [0, 2, 3, 4]]
+    assert sweep._groups(steps, room) == [[1], [0, 2], [3], [4]]
+    assert sweep._groups(steps, None) == [[1], [0, 2, 3, 4]]
