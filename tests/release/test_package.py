@@ -56,7 +56,10 @@ def below(wheel: zipfile.ZipFile, folder: str) -> set[str]:
 
 def test_the_wheel_holds_the_package_and_its_recipes_whole_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     shipped = {kind: below(wheel, f"zobench/recipes/{kind}/") for kind in recipes.KINDS}
-    assert shipped == {kind: files(ROOT / folder) for kind, folder in recipes.KINDS.items()}
+    whole = {kind: files(ROOT / folder) for kind, folder in recipes.KINDS.items()}
+    sample = {name for name in whole["published"] if name.startswith("epyc-2c-2ca1ff/OPT-350M-")}
+    assert shipped == {**whole, "published": sample}
+    assert len(sample) == 18
     of_recipes = {f"recipes/{kind}/{name}" for kind, names in shipped.items() for name in names}
     assert below(wheel, "zobench/") - of_recipes == files(ROOT / "zobench")
     rest = {name for name in wheel.namelist() if not name.startswith("zobench/")}
@@ -70,9 +73,9 @@ def test_the_wheel_is_typed_licensed_and_holds_no_tests_and_nobodys_data(wheel: 
     assert wheel.read(f"{NAME}.dist-info/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     assert [name for name in names if re.search(r"(^|/)(tests?|conftest\.py|test_[^/]*\.py)(/|$)", name)] == []
     kinds = {Path(name).suffix for name in names if name.startswith("zobench/")}
-    assert kinds == {".py", ".toml", ".csv", ".json", ".md", ".css", ".js", ".html", ".typed", ".journal"}
+    assert kinds == {".py", ".toml", ".csv", ".json", ".md", ".css", ".js", ".html", ".typed"}
     assert [name for name in names if str(ROOT).encode() in wheel.read(name)] == []
-    assert sum(one.compress_size for one in wheel.infolist()) < 7e6
+    assert sum(one.compress_size for one in wheel.infolist()) < 1.5e6
 
 
 def test_the_sdist_holds_what_builds_and_tests_it(built: Path) -> None:
@@ -117,6 +120,8 @@ def test_results_published_is_found_beside_the_tree_and_in_a_wheel(
     (installed / "recipes" / "published").mkdir(parents=True)
     monkeypatch.setattr(recipes, "_PACKAGE", installed)
     assert recipes.results(named) == installed / "recipes" / "published"
+    assert recipes.is_sample(recipes.results(named))
+    assert not recipes.is_sample(ROOT / named)
     named.mkdir(parents=True)
     assert recipes.results(named) == named  # a user's own
 

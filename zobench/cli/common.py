@@ -12,7 +12,7 @@ import typer
 
 from zobench import recipes
 from zobench.cli import completion
-from zobench.cli.console import quieten
+from zobench.cli.console import quieten, say
 from zobench.cli.usage import CELL, KEPT, LONG, SLURM, WHERE, Group
 from zobench.runspec import FIELDS, check_key, parse_value, suggestion
 
@@ -33,6 +33,14 @@ _cell, _where, _slurm, _long, _kept = (
 def _quieten(wanted: bool) -> bool:
     quieten(wanted)
     return wanted
+
+
+def stored_folder(path: Path) -> Path:
+    """``path``, or the published runs for ``results/published``: of an installed package a few, with a line on that."""
+    folder = recipes.results(path)
+    if recipes.is_sample(folder):
+        say("results/published: the package's 18 runs of OPT-350M; a clone has all of them")
+    return folder
 
 
 Changes = Annotated[
@@ -68,7 +76,7 @@ Results = Annotated[Path, _kept("--results", metavar="DIR", help="Where results 
 Stored = Annotated[
     Path,
     _kept(
-        "--results", metavar="DIR", callback=recipes.results,
+        "--results", metavar="DIR", callback=stored_folder,
         help="Where results are kept; results/published: those that come with zobench.",
     ),
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import typer
 
 from zobench import recipes
 from zobench.cli import common, completion, console
-from zobench.cli.common import app
+from zobench.cli.common import app, stored_folder
 from zobench.cli.matrices import run_matrix
 from zobench.cli.show import table_text
 from zobench.cli.usage import LOOK, MEASURE
@@ -85,7 +85,7 @@ def figure(
     if names[0] not in recipes.names("plots") and any(recipes.results(Path(name)).is_dir() for name in names):
         publish.check_extras("a figure", publish.FIGURE)
         check_out("--out", out)
-        return _curves([recipes.results(Path(name)) for name in names], where or [], forwards, out)
+        return _curves([stored_folder(Path(name)) for name in names], where or [], forwards, out)
     if where or forwards or len(names) > 1:
         raise ValueError(
             f"`--where`, `--forwards` and several names are for folders of runs, but got {names[0]!r}; leave them out"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from zobench import recipes
 from zobench.cli import common, completion, console
-from zobench.cli.common import DataDir, Device, Quiet, Stored, app, changed, named
+from zobench.cli.common import DataDir, Device, Quiet, Stored, app, changed, named, stored_folder
 from zobench.cli.matrices import Terminal
 from zobench.cli.usage import LOOK, TUNE
 from zobench.machine.device import choose_device
@@ -61,7 +60,7 @@ def results_(
 
     if results is not None and named:
         raise ValueError(f"`--results` names the folder, but got {str(named[0])!r} too; leave one of them out")
-    folders = list(map(recipes.results, named or ([] if results is None else [results])))
+    folders = list(map(stored_folder, named or ([] if results is None else [results])))
     wanted, places = query.conditions(where or []), folders or [Path("results")]
     for folder in folders:
         if merge_into is None or not folder.is_file() or not folder.name.endswith(ENDING):

@@ -34,6 +34,11 @@ def results(path: Path) -> Path:
     return folder("published") if path == Path(KINDS["published"]) and not path.exists() else path
 
 
+def is_sample(path: Path) -> bool:
+    """Whether ``path`` holds the few published runs that an installed package has, not all of the repository's."""
+    return path.is_relative_to(_PACKAGE)
+
+
 def names(kind: str) -> list[str]:
     """Names that :func:`find` knows: those in ``./<kind>`` and the shipped ones, folders below included, sorted."""
     suffix = _SUFFIX[kind]
