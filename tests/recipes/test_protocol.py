@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from zobench import models
 from zobench.cost import budget, local
 from zobench.recipes import matrix
 from zobench.result import Outcome
-from zobench.runspec import RunSpec
+from zobench.runspec import METHODS, RunSpec
 
 
 def load(folder: Path, text: str = PROTOCOL, **changes: Any) -> Any:
@@ -133,16 +134,29 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
     assert (both[1].lr, both[1].momentum, both[2]) == (0.1, 0.75, False)
 
 
-def test_a_grid_over_an_option_below_1_stays_below_1_and_its_end_is_an_edge(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "option", "values", "added", "is_edge"),
+    [
+        ("lozo-m", "beta", [0.9, 0.99], [0.999, 0.9999], True),  # below 1
+        ("hizoo", "smooth", [0.1, 0.5], [1.0], False),  # 1 may be reached, and nothing is beyond it
+        ("zo-muon", "vectors", [0.1, 0.3], [0.9, 2.7], True),  # no upper end: 0.1, 0.3, 0.9, ...
+        ("lozo-m", "rank", [2, 4], [8, 16], True),
+    ],
+)
+def test_a_grid_over_an_option_goes_on_as_far_as_its_declared_range(
+    tmp_path: Path, method: str, option: str, values: list[float], added: list[float], is_edge: bool
+) -> None:
+    needed = METHODS.get(method).changes(RunSpec(model="OPT-125M"))
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {"method": method, **needed}.items()]
     text = PROTOCOL.replace(
-        'method = "fo-sgd"\nlr = ["x10", "x100"]', 'method = "lozo-m"\nnoise = "counter"\noptions.beta = [0.9, 0.99]'
+        'method = "fo-sgd"\nlr = ["x10", "x100"]', "\n".join([*lines, f"options.{option} = {values}"])
     )
     contest = load(tmp_path, text)
-    results = {run.spec.hash: run for run in tuned(only(contest, ["FO-SGD"]), lambda spec: -spec.option("beta"))}
+    results = {run.spec.hash: run for run in tuned(only(contest, ["FO-SGD"]), lambda spec: -spec.option(option))}
     state = contest.search("FO-SGD", results)
-    assert [spec.option("beta") for spec in state.points[2:]] == [0.999, 0.9999]
+    assert [spec.option(option) for spec in state.points[2:]] == added
     assert state.best is not None
-    assert (state.best.option("beta"), bool(state.beyond)) == (0.9999, True)
+    assert (state.best.option(option), bool(state.beyond)) == (added[-1], is_edge)
 
 
 def test_runs_that_grids_may_still_add_are_counted_until_the_best_points_are_interior(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from zobench import recipes
 from zobench.cli import console
 from zobench.cli.listing import ListColumn, show
 from zobench.machine.texts import toml_of
-from zobench.runspec import DECLARED, METHODS, RunSpec, suggestion
+from zobench.runspec import DECLARED, METHODS, Option, RunSpec, suggestion
 from zobench.runspec.registries import METRICS, MODELS, PROGRAMS, SCHEMES, TASKS
 from zobench.runspec.registry import Registry
 from zobench.store import printable
@@ -152,7 +152,7 @@ def _methods() -> Table:
         except ValueError as error:  # one bad plug-in must not hide the others
             table.add_row(name, "", "", Text(str(error)))
             continue
-        taken = [f"options.{key}={value}" for key, value in kind.options.items()]
+        taken = [f"options.{key}={Option.of(value).default}" for key, value in kind.options.items()]
         given = [f"from {provider}"] if (provider := METHODS.provider(name)) else []
         about = "; ".join([kind.as_written.formula, *taken, *given])
         table.add_row(name, f"{count:g}", str(kind.states), Text(about))

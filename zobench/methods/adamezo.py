@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zobench.methods.base import Direction, StepResult
 from zobench.methods.zo_sgd import ONE_DIRECTION, ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need
+from zobench.runspec.options import Option
 
 if TYPE_CHECKING:
     from zobench.engine.base import Entry
@@ -33,8 +34,6 @@ class AdaMeZO(ZOSGD):
 
     def __init__(self, *, horizon: int = HORIZON, **constants: Any) -> None:
         super().__init__(**constants)
-        if horizon < 1:
-            raise ValueError(f"`options.horizon >= 1` must hold, but got {horizon}; AdaMeZO's program uses {HORIZON}")
         self.horizon = horizon
         self._recent: list[tuple[int, float]] = []
 
@@ -74,5 +73,10 @@ KIND = MethodKind(
     ),
     updates=lambda spec: int(spec.option("horizon")),
     needs=(Need("queries", 1, "its moments are of one direction a step; use queries=1"),),
-    options={"horizon": HORIZON, "beta1": 0.7, "beta2": 0.9, "zeta": 1e-8},
+    options={
+        "horizon": Option(HORIZON, lowest=1),
+        "beta1": Option(0.7, lowest=0, below=1),
+        "beta2": Option(0.9, lowest=0, below=1),
+        "zeta": Option(1e-8, above=0),
+    },
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zobench.runspec.kinds import Need, SpecFields
+from zobench.runspec.options import Option
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
@@ -43,6 +44,8 @@ INTEGERS = (
     Need("weight_decay", 0.0, "nothing decays; use weight_decay=0"),
 )
 """What methods that tune integer weights need."""
+FORM = {"bits": Option(4, choices=(4, 8)), "group": Option(128, choices=(32, 64, 128))}
+"""Their options: the bits of a weight, and the weights of a row that share a scale."""
 
 
 def at_least_two(usual: int) -> Callable[[SpecFields], int]:
@@ -50,17 +53,14 @@ def at_least_two(usual: int) -> Callable[[SpecFields], int]:
     return lambda spec: spec.queries if spec.queries > 1 else usual
 
 
-def at_least_one(name: str, remedy: str) -> Callable[[SpecFields], int]:
-    """A function that gives the option ``name`` of a spec and raises ``ValueError`` with this ``remedy`` if it is below
-    1."""
+def rank(spec: SpecFields) -> int:
+    """The option ``rank``."""
+    return int(spec.option("rank"))
 
-    def value_of(spec: SpecFields) -> int:
-        value: int = spec.option(name)
-        if value < 1:
-            raise ValueError(f"`options.{name} >= 1` must hold, but got options.{name}={value}; {remedy}")
-        return value
 
-    return value_of
+def interval(spec: SpecFields) -> int:
+    """The option ``interval``: the steps that share a subspace."""
+    return int(spec.option("interval"))
 
 
 def learning_rate(spec: RunSpec, step: int, total: int) -> float:

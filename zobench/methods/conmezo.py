@@ -15,6 +15,7 @@ from zobench.engine.base import Entry, Point
 from zobench.methods.base import TRAVELLING_STATE, Direction, StepResult
 from zobench.methods.zo_sgd import ONE_DIRECTION, ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need
+from zobench.runspec.options import Option
 from zobench.runspec.registry import resolve
 
 if TYPE_CHECKING:
@@ -98,5 +99,5 @@ KIND = MethodKind(
     ),
     states=1,
     needs=(*TRAVELLING_STATE, Need("queries", 1, "its momentum is of one direction; use queries=1")),
-    options={"theta": 1.35, "beta": 0.99},
+    options={"theta": Option(1.35, above=0, highest=math.pi / 2), "beta": Option(0.99, lowest=0, below=1)},
 )

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import PassRecord, Point
 from zobench.engine.interface import PopulationEngine, lacks
-from zobench.methods.base import LOW_RANK, Direction, Taken, at_least_one, at_least_two
+from zobench.methods.base import LOW_RANK, Direction, Taken, at_least_two, rank
 from zobench.methods.shaping import SHAPINGS, Shaping
 from zobench.methods.zo_sgd import ZOSGD, projected_gradient
 from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
-from zobench.runspec.words import suggestion
+from zobench.runspec.options import Option
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 VARIANCE = 1e-5
 """What the program adds to a variance before it divides by its root."""
-rank = at_least_one("rank", "EGGROLL uses options.rank=1")
 
 
 def less_loss(members: Population, batches: Sequence[Batch]) -> list[float]:
@@ -113,7 +112,7 @@ class EGGROLL(ZOSGD):
 
 
 def make(spec: RunSpec) -> EGGROLL:
-    """The method of ``spec``. Raises ``ValueError`` where its shards are not equal, or an option has no such value."""
+    """The method of ``spec``. Raises ``ValueError`` where its shards are not equal."""
     population, shards = _population(spec), _shards(spec)
     if spec.batch_size % shards:
         raise ValueError(
@@ -121,7 +120,7 @@ def make(spec: RunSpec) -> EGGROLL:
             f"options.shards={shards}; use options.shards=1"
         )
     return EGGROLL.of(
-        spec, reward=_chosen(spec, "reward", REWARDS), shaping=_chosen(spec, "shaping", SHAPINGS), shards=shards,
+        spec, reward=REWARDS[spec.option("reward")], shaping=SHAPINGS[spec.option("shaping")], shards=shards,
         antithetic=spec.option("antithetic"), shipped=spec.definition == "as-shipped",
     )  # fmt: skip
 
@@ -133,15 +132,6 @@ def directions(spec: RunSpec) -> IndependentLowRank:
     return IndependentLowRank(rank(spec))
 
 
-def _chosen(spec: RunSpec, name: str, table: Any) -> Any:
-    value = spec.option(name)
-    if value not in table:
-        raise ValueError(
-            f"`options.{name}` must be one of {', '.join(table)}, but got {value!r}; {suggestion(value, table)}"
-        )
-    return table[value]
-
-
 def _population(spec: SpecFields) -> int:
     return spec.queries * (2 if spec.option("antithetic") else 1)
 
@@ -149,7 +139,7 @@ def _population(spec: SpecFields) -> int:
 def _shards(spec: SpecFields) -> int:
     shards: int = spec.option("shards")
     population = _population(spec)
-    if shards < 1 or population % shards:
+    if population % shards:
         raise ValueError(
             f"`options.shards` must divide the population of {population}, but got options.shards={shards}; use "
             "options.shards=1"
@@ -177,5 +167,11 @@ KIND = MethodKind(
         *LOW_RANK,
         Need("queries", at_least_two(32), "a member's fitness is beside others': use queries=32, or 2 and more"),
     ),
-    options={"rank": 1, "antithetic": True, "shaping": "z-score", "shards": 1, "reward": "loss"},
+    options={
+        "rank": Option(1, lowest=1),
+        "antithetic": True,
+        "shaping": Option("z-score", choices=tuple(SHAPINGS)),
+        "shards": Option(1, lowest=1),
+        "reward": Option("loss", choices=tuple(REWARDS)),
+    },
 )

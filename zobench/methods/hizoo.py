@@ -14,6 +14,7 @@ from zobench.engine.base import BASE, Entry, Point
 from zobench.methods.base import TRAVELLING_STATE, Direction
 from zobench.methods.zo_sgd import ONE_DIRECTION, ZOSGD, projected_gradient
 from zobench.runspec.kinds import Definition, MethodKind, Need
+from zobench.runspec.options import Option
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
@@ -71,5 +72,5 @@ KIND = MethodKind(
         Need("queries", 1, "its curvature is of one direction; use queries=1"),
         Need("law", "normal", "its curvature is of the squares of z, which are all 1 for signs; use law=normal"),
     ),
-    options={"smooth": 1e-8},
+    options={"smooth": Option(1e-8, lowest=0, highest=1)},
 )

@@ -17,9 +17,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zobench.engine.base import KEEPS_VECTOR_STATE, NO_STATE_YET, Entry, PassRecord, Point
-from zobench.methods.base import LOW_RANK, Direction, StepResult, Taken, at_least_one, at_least_two
+from zobench.methods.base import LOW_RANK, Direction, StepResult, Taken, at_least_two, interval, rank
 from zobench.methods.zo_sgd import ZOSGD, OneSided
 from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
+from zobench.runspec.options import Option
 
 if TYPE_CHECKING:
     from zobench.engine.directions.factors import LowRank
@@ -30,12 +31,6 @@ REDRAWN = 10**9
 """Added to a direction's seed for another direction of LOZO; seeds that are drawn are below it."""
 VECTORS_LR = 1e-7
 """The learning rate of biases and norms in ZO-Muon's program, whatever that of the matrices is."""
-lozo_rank = at_least_one("rank", "LOZO uses options.rank=2")
-lozo_interval = at_least_one("interval", "LOZO uses options.interval=50")
-subzero_rank = at_least_one("rank", "SubZero's example uses options.rank=24")
-subzero_interval = at_least_one("interval", "SubZero's example uses options.interval=1000")
-zo_muon_rank = at_least_one("rank", "ZO-Muon's example uses options.rank=64")
-zo_muon_interval = at_least_one("interval", "ZO-Muon's example uses options.interval=100")
 
 
 class InSubspaces(ZOSGD):
@@ -93,8 +88,8 @@ class LOZO(InSubspaces):
     def defined(cls, spec: RunSpec) -> LOZO:
         """The method of ``spec``, in the definition that it asks for."""
         shipped = spec.definition == "as-shipped"
-        share = 1.0 if shipped else 1.0 / lozo_rank(spec)
-        return cls.of(spec, interval=lozo_interval(spec), share=share, mismatched=shipped)
+        share = 1.0 if shipped else 1.0 / rank(spec)
+        return cls.of(spec, interval=interval(spec), share=share, mismatched=shipped)
 
     def _coefficient(self, g: float) -> float:
         return g * self.share
@@ -151,36 +146,32 @@ class ZOMuon(InSubspaces, OneSided):
 
 def subzero(spec: RunSpec) -> InSubspaces:
     """SubZero of ``spec``."""
-    return InSubspaces.of(spec, interval=subzero_interval(spec))
+    return InSubspaces.of(spec, interval=interval(spec))
 
 
 def zo_muon(spec: RunSpec) -> ZOMuon:
     """ZO-Muon of ``spec``."""
-    return ZOMuon.of(spec, interval=zo_muon_interval(spec), mismatched=spec.definition == "as-shipped")
+    return ZOMuon.of(spec, interval=interval(spec), mismatched=spec.definition == "as-shipped")
 
 
 def lozo_directions(spec: RunSpec) -> LowRank:
     """LOZO's directions."""
     from zobench.engine.directions.factors import LowRank
 
-    return LowRank(lozo_rank(spec))
+    return LowRank(rank(spec))
 
 
 def lozo_m_directions(spec: RunSpec) -> LowRank:
-    """LOZO-M's directions. Raises ``ValueError`` if ``beta`` is not in [0, 1)."""
+    """LOZO-M's directions."""
     from zobench.engine.directions.factor_rules import FactorMomentum
 
-    beta = float(spec.option("beta"))
-    if not 0 <= beta < 1:
-        raise ValueError(
-            f"`0 <= options.beta < 1` must hold, but got options.beta={beta}; LOZO-M's script uses options.beta=0.9"
-        )
-    return replace(lozo_directions(spec), rule=FactorMomentum(beta, plain_first=spec.definition == "as-shipped"))
+    beta, is_shipped = float(spec.option("beta")), spec.definition == "as-shipped"
+    return replace(lozo_directions(spec), rule=FactorMomentum(beta, plain_first=is_shipped))
 
 
 def moved_along(spec: SpecFields, step: int, seed: int) -> int:
     """The seed of the update of step ``step``, from 0 on, whose loss was measured along ``seed``."""
-    redraws = spec.definition == "as-shipped" and step % lozo_interval(spec) == 0
+    redraws = spec.definition == "as-shipped" and step % interval(spec) == 0
     return seed + REDRAWN if redraws else seed
 
 
@@ -188,20 +179,18 @@ def subzero_directions(spec: RunSpec) -> LowRank:
     """SubZero's directions; its program's are as long as normal numbers."""
     from zobench.engine.directions.factors import Core
 
-    return Core(subzero_rank(spec), scaled=spec.definition == "as-shipped")
+    return Core(rank(spec), scaled=spec.definition == "as-shipped")
 
 
 def zo_muon_directions(spec: RunSpec) -> LowRank:
-    """ZO-Muon's directions, with the rule that orthogonalises. Raises ``ValueError`` if ``vectors`` is negative."""
+    """ZO-Muon's directions, with the rule that orthogonalises."""
     from zobench.engine.directions.factor_rules import Orthogonalised
     from zobench.engine.directions.factors import Projected
 
     share = float(spec.option("vectors"))
-    if share < 0:
-        raise ValueError(f"`options.vectors >= 0` must hold, but got options.vectors={share}; use options.vectors=1e-5")
     if spec.definition == "as-shipped":
         share = VECTORS_LR / spec.lr if spec.lr else 0.0
-    return Projected(zo_muon_rank(spec), Orthogonalised(share))
+    return Projected(rank(spec), Orthogonalised(share))
 
 
 def _orthogonalising(rows: int, columns: int, rank: int) -> list[tuple[int, int, int]]:
@@ -210,7 +199,8 @@ def _orthogonalising(rows: int, columns: int, rank: int) -> list[tuple[int, int,
     return [(inside, columns, inside), (inside, inside, inside), (inside, inside, columns)] * 5
 
 
-_LOZO_STRUCTURE = Structure(make="zobench.methods.low_rank:lozo_directions", rank=lozo_rank, lasts=lozo_interval)
+_LOZO_OPTIONS = {"rank": Option(2, lowest=1), "interval": Option(50, lowest=1)}
+_LOZO_STRUCTURE = Structure(make="zobench.methods.low_rank:lozo_directions", rank=rank, lasts=interval)
 _LOZO = Definition(
     formula="w -= lr * ghat / r, z = U V^T of rank r in every matrix, V drawn every `interval` steps",
     make="zobench.methods.low_rank:LOZO.defined",
@@ -226,7 +216,7 @@ LOZO_KIND = MethodKind(
     structure=_LOZO_STRUCTURE,
     moved_along=moved_along,
     needs=LOW_RANK,
-    options={"rank": 2, "interval": 50},
+    options=_LOZO_OPTIONS,
 )
 LOZO_M_KIND = MethodKind(
     name="lozo-m",
@@ -247,7 +237,7 @@ LOZO_M_KIND = MethodKind(
     ),
     moved_along=moved_along,
     needs=LOW_RANK,
-    options={"rank": 2, "interval": 50, "beta": 0.9},
+    options={**_LOZO_OPTIONS, "beta": Option(0.9, lowest=0, below=1)},
 )
 _SUBZERO = Definition(
     formula="w -= lr * ghat, z = U Z V^T in every matrix, Z r x r; orthonormal U and V drawn every `interval` steps",
@@ -263,15 +253,15 @@ SUBZERO_KIND = MethodKind(
     ),
     structure=Structure(
         make="zobench.methods.low_rank:subzero_directions",
-        rank=subzero_rank,
-        lasts=subzero_interval,
+        rank=rank,
+        lasts=interval,
         per_direction=lambda rows, columns, rank: min(rank, rows) * min(rank, columns),
         shared=lambda rows, columns, rank: rank * (rows + columns),
         has_core=True,
         orthonormal=2,
     ),
     needs=LOW_RANK,
-    options={"rank": 24, "interval": 1000},
+    options={"rank": Option(24, lowest=1), "interval": Option(1000, lowest=1)},
 )
 _ZO_MUON = Definition(
     formula="w -= lr * P msign(mean(g Psi)), z = P Psi in every matrix, g one-sided; orthonormal P drawn every "
@@ -288,8 +278,8 @@ ZO_MUON_KIND = MethodKind(
     ),
     structure=Structure(
         make="zobench.methods.low_rank:zo_muon_directions",
-        rank=zo_muon_rank,
-        lasts=zo_muon_interval,
+        rank=rank,
+        lasts=interval,
         per_direction=lambda rows, columns, rank: min(rank, rows) * columns,
         shared=lambda rows, columns, rank: min(rank, rows) * rows,
         update=_orthogonalising,
@@ -306,5 +296,9 @@ ZO_MUON_KIND = MethodKind(
         *LOW_RANK,
         Need("queries", at_least_two(4), "its estimate is of several directions: use queries=4, or 2 and more"),
     ),
-    options={"rank": 64, "interval": 100, "vectors": 1e-5},
+    options={
+        "rank": Option(64, lowest=1),
+        "interval": Option(100, lowest=1),
+        "vectors": Option(1e-5, lowest=0),
+    },
 )

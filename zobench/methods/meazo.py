@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zobench.methods.base import Direction, StepResult
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind
+from zobench.runspec.options import Option
 
 if TYPE_CHECKING:
     from zobench.engine.base import Entry
@@ -27,11 +28,6 @@ class MEAZO(ZOSGD):
 
     def __init__(self, *, beta: float = 0.99, zeta: float = 1e-8, **constants: Any) -> None:
         super().__init__(**constants)
-        if not (0 <= beta < 1 and zeta > 0):
-            raise ValueError(
-                f"`0 <= options.beta < 1` and `options.zeta > 0` must hold, but got beta={beta}, zeta={zeta}; use "
-                "beta=0.99, zeta=1e-8"
-            )
         self.beta, self.zeta = beta, zeta
         self._v, self._count = 0.0, 0
 
@@ -58,6 +54,6 @@ KIND = MethodKind(
         formula="v = beta v + (1 - beta) g^2, one number; w -= lr / (sqrt(v / (1 - beta^t)) + zeta) * ghat",
         make="zobench.methods.meazo:MEAZO.of",
     ),
-    options={"beta": 0.99, "zeta": 1e-8},
+    options={"beta": Option(0.99, lowest=0, below=1), "zeta": Option(1e-8, above=0)},
     grid="meazo",
 )

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from zobench.engine.base import Entry, Point
-from zobench.methods.base import INTEGERS, TRAVELLING_STATE, Direction, at_least_two
+from zobench.methods.base import FORM, INTEGERS, TRAVELLING_STATE, Direction, at_least_two
 from zobench.methods.shaping import mean_and_deviation
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
+from zobench.runspec.options import Option
 
 MOST = 3.0
 """Where a standardised difference is cut."""
@@ -87,6 +88,6 @@ KIND = MethodKind(
         ),
         Need("survival", False, "its updates are whole steps; use survival=false"),
     ),
-    options={"bits": 4, "group": 128, "decay": 0.9},
+    options={**FORM, "decay": Option(0.9, lowest=0, highest=1)},
     grid="qes",
 )

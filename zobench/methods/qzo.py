@@ -8,9 +8,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from zobench.methods.base import INTEGERS
+from zobench.methods.base import FORM, INTEGERS
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
+from zobench.runspec.options import Option
 
 
 class QZO(ZOSGD):
@@ -20,8 +21,6 @@ class QZO(ZOSGD):
 
     def __init__(self, *, clip: float = 100.0, **constants: Any) -> None:
         super().__init__(**constants)
-        if not clip > 0:
-            raise ValueError(f"`options.clip > 0` must hold, but got options.clip={clip}; QZO uses options.clip=100")
         self.clip = clip
 
     def _coefficient(self, g: float) -> float:
@@ -54,6 +53,6 @@ KIND = MethodKind(
     ),
     scheme=SchemeKind(name="scales", make="zobench.schemes.integers:scales", adapter=_scales, base=_codes),
     needs=(*INTEGERS, Need("survival", False, "its updates end at 0; use survival=false")),
-    options={"bits": 4, "group": 128, "clip": 100.0},
+    options={**FORM, "clip": Option(100.0, above=0)},
     grid="qzo",
 )

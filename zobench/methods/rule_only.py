@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from zobench.methods.base import TRAVELLING_STATE
 from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, UpdateSize
+from zobench.runspec.options import Option
 
 SIGN = MethodKind(
     name="zo-sgd-sign",
@@ -77,7 +78,11 @@ R_ADAZO = MethodKind(
     draws=3,
     states=2,
     needs=TRAVELLING_STATE,
-    options={"beta1": 0.9, "beta2": 0.99, "zeta": 1e-8},
+    options={
+        "beta1": Option(0.9, lowest=0, below=1),
+        "beta2": Option(0.99, lowest=0, below=1),
+        "zeta": Option(1e-8, above=0),
+    },
 )
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from zobench.machine import reader
 from zobench.result import Outcome, Result
-from zobench.runspec import DECLARED, METHODS, RunSpec, check_key, check_value, flat, suggestion
+from zobench.runspec import DECLARED, METHODS, RunSpec, check_key, check_value, flat, options_taken, suggestion
 
 UNITS = ("forwards", "seconds", "gigabytes")
 """What a budget can be given in: forwards of one batch (a backward pass is two), seconds of predicted steps, 1e9 bytes
@@ -149,24 +149,26 @@ def _neighbours(key: str, points: Sequence[RunSpec], best: RunSpec) -> tuple[flo
     """The values below and above that of ``best``: of those tried with the other axes at any value, else new ones."""
     values = sorted({point.value(key) for point in points})
     index = values.index(best.value(key))
-    below = values[index - 1] if index else _beyond(key, values[::-1])
-    return below, values[index + 1] if index + 1 < len(values) else _beyond(key, values)
+    declared = options_taken(best)[key.partition(".")[2]] if key.startswith("options.") else DECLARED[key]
+    below = values[index - 1] if index else _beyond(declared, values[::-1])
+    return below, values[index + 1] if index + 1 < len(values) else _beyond(declared, values)
 
 
-def _beyond(key: str, values: Sequence[float]) -> float | None:
+def _beyond(declared: Any, values: Sequence[float]) -> float | None:
     """The value after the last of ``values``, at the grid's spacing; None after a single one.
 
-    The factors of the grid come in turn, so that 0.3, 1, 3, 10 goes on with 30 and 100. A share below 1, as sparsity,
-    is spaced by what it leaves: 0.5, 0.75 goes on with 0.875. Whole numbers stay whole. Nobody declares the range of an
-    option: values below 1, as those of a beta, stay below 1, so that a best point at the last one is an end still.
+    The factors of the grid come in turn, so that 0.3, 1, 3, 10 goes on with 30 and 100. What is ``declared`` to be
+    below 1, as sparsity or a beta, is spaced by what it leaves: 0.5, 0.75 goes on with 0.875, so that a best point at
+    the last one is an end still. A range that ends with a value that may be reached ends there. Whole numbers stay
+    whole.
     """
     if len(values) < 2:
         return None
-    share = getattr(DECLARED.get(key), "below", None) == 1
-    new = _spaced(values, share=share)
-    if new is not None and key.startswith("options.") and max(values) < 1 <= new:
-        new = _spaced(values, share=True)
-    return None if new is None else max(round(new), 1) if isinstance(values[0], int) else new
+    new = _spaced(values, share=getattr(declared, "below", None) == 1)
+    if new is None:
+        return None
+    highest = getattr(declared, "highest", None)
+    return min(max(round(new), 1) if isinstance(values[0], int) else new, math.inf if highest is None else highest)
 
 
 def _spaced(values: Sequence[float], *, share: bool) -> float | None:

@@ -3,6 +3,7 @@
 from zobench.runspec.fields import SpecField as SpecField
 from zobench.runspec.numeric import parse_size as parse_size
 from zobench.runspec.numeric import size_text as size_text
+from zobench.runspec.options import Option as Option
 from zobench.runspec.options import flat as flat
 from zobench.runspec.registries import METHODS as METHODS
 from zobench.runspec.registries import SCHEMES as SCHEMES
@@ -12,6 +13,7 @@ from zobench.runspec.run import RunSpec as RunSpec
 from zobench.runspec.run import check_effect as check_effect
 from zobench.runspec.run import check_spec as check_spec
 from zobench.runspec.run import declared_options as declared_options
+from zobench.runspec.run import options_taken as options_taken
 from zobench.runspec.run import provenance as provenance
 from zobench.runspec.values import CHOICES as CHOICES
 from zobench.runspec.values import FIELDS as FIELDS

@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 from types import NoneType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from zobench.runspec.options import Options, check_scalar, read_options, read_scalar
+from zobench.runspec.options import Option, Options, check_scalar, read_options, read_scalar
 from zobench.runspec.registry import Registry, resolve
 from zobench.runspec.words import suggestion
 
@@ -135,8 +135,8 @@ class SpecField(Generic[T]):
         }
         return written[self.label]
 
-    def options(self, value: str) -> Mapping[str, Any]:
-        """The options that what is called ``value`` takes, with their defaults."""
+    def options(self, value: str) -> Mapping[str, Option]:
+        """What is declared of the options that what is called ``value`` takes."""
         return {}
 
     def origin(self, value: Any) -> str:
@@ -209,8 +209,9 @@ class RegistryField(WordField):
         near = super().hint(value)
         return near if near.startswith("did you mean") else "if a package gives it, install that package"
 
-    def options(self, value: str) -> Mapping[str, Any]:
-        return {} if value in self.before else getattr(self.registry.get(value), "options", {})
+    def options(self, value: str) -> Mapping[str, Option]:
+        taken = {} if value in self.before else getattr(self.registry.get(value), "options", {})
+        return {name: Option.of(declared) for name, declared in taken.items()}
 
     def origin(self, value: str) -> str:
         return "" if value in self.before else self.registry.origin(value)
@@ -247,7 +248,7 @@ class FileField(RegistryField):
         """See :meth:`SpecField.shown`: without the fingerprint."""
         return value.partition("@")[0]
 
-    def options(self, value: str) -> Mapping[str, Any]:
+    def options(self, value: str) -> Mapping[str, Option]:
         return super().options(value) if self.names(value) else {}
 
     def origin(self, value: str) -> str:
@@ -349,10 +350,9 @@ def field_of(fields: Mapping[str, SpecField[Any]], key: str) -> SpecField[Any]:
     return match
 
 
-def options_of(fields: Mapping[str, SpecField[Any]], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options of the plug-ins that ``values`` name, with their defaults; a field that is not given has its
-    default."""
-    options: dict[str, Any] = {}
+def options_of(fields: Mapping[str, SpecField[Any]], values: Mapping[str, Any]) -> Mapping[str, Option]:
+    """What the plug-ins that ``values`` name declare of their options; a field that is not given has its default."""
+    options: dict[str, Option] = {}
     for name, field in fields.items():
         taken = field.options(values.get(name, field.default))
         if twice := sorted(options.keys() & taken.keys()):

@@ -140,10 +140,11 @@ class MethodKind:
     Said: ``known_as``, what papers call it too, in small letters.
 
     Fields: ``needs`` in the order in which they are checked; ``takes``: those that are for it and its like alone;
-    ``options``: its own constants in ``RunSpec.options``, with their defaults. ``scheme``: what it tunes itself, where
-    that is neither all weights nor an adapter. ``grid``: the family in ``grids.toml``,
-    of whose fields it has no use for ``unused``; ``steps``: of a fine-tuning run. ``nothing``: what a spec comes to
-    whose constants leave nothing of the method, or None.
+    ``options``: its own constants in ``RunSpec.options``, with their defaults, or an
+    :class:`~zobench.runspec.options.Option` with a range. ``scheme``: what it tunes itself, where that is neither all
+    weights nor an adapter. ``grid``: the family in ``grids.toml``, of whose fields it has no use for ``unused``;
+    ``steps``: of a fine-tuning run. ``nothing``: what a spec comes to whose constants leave nothing of the method, or
+    None.
     """
 
     name: str

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, ClassVar, TypeVar
 
 from zobench.runspec.fields import SpecField
+from zobench.runspec.options import check_range
 
 T = TypeVar("T")
 
@@ -39,14 +40,8 @@ class NumberField(SpecField[T]):
         value, name = super().check(value), self.name
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"`{name}` must be finite, but got {value}; {self.remedy}")
-        for holds, rule in (
-            (self.above is None or value > self.above, f"> {self.above}"),
-            (self.lowest is None or value >= self.lowest, f">= {self.lowest}"),
-            (self.below is None or value < self.below, f"< {self.below}"),
-            (isinstance(value, float) or value <= self.highest, f"<= {self.highest}"),
-        ):
-            if not holds:
-                raise ValueError(f"`{name} {rule}` must hold, but got {name}={value}; {self.remedy}")
+        highest = None if isinstance(value, float) else self.highest
+        check_range(name, value, self.remedy, lowest=self.lowest, above=self.above, below=self.below, highest=highest)
         return value + 0.0 if isinstance(value, float) else value
 
     def parse(self, text: str) -> Any:

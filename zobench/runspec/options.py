@@ -5,10 +5,59 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from zobench.runspec.words import suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a plug-in declares of an option: its ``default`` and the values that it may have, ``choices``, or numbers in
+    a range as a field's (:func:`check_range`). A default that stands alone declares no range."""
+
+    default: Any
+    _: KW_ONLY
+    lowest: float | None = None
+    above: float | None = None
+    below: float | None = None
+    highest: float | None = None
+    choices: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, declared: Any) -> Option:
+        """``declared`` itself, or an option with this default."""
+        return declared if isinstance(declared, cls) else cls(declared)
+
+    def checked(self, key: str, value: Any) -> Any:
+        """``value`` with the type of the default. Raises ``ValueError`` for another type, or out of range."""
+        typed, usual = _like(self.default, value), f"{key}={self.default!r}"
+        if typed is None:
+            name = type(self.default).__name__
+            raise ValueError(f"`{key}` must be of type {name}, but got {value!r}; for example {usual}")
+        if self.choices and typed not in self.choices:
+            remedy = suggestion(typed, self.choices) if isinstance(typed, str) else f"use {usual}"
+            raise ValueError(f"`{key}` must be one of {', '.join(map(str, self.choices))}, but got {typed!r}; {remedy}")
+        check_range(
+            key, typed, f"use {usual}", lowest=self.lowest, above=self.above, below=self.below, highest=self.highest
+        )
+        return typed
+
+
+def check_range(
+    key: str, value: Any, remedy: str, *,
+    lowest: float | None, above: float | None, below: float | None, highest: float | None,
+) -> None:  # fmt: skip
+    """Raises ``ValueError`` for a number out of range: ``lowest`` and ``highest`` may be reached, ``above`` and
+    ``below`` may not."""
+    for holds, rule in (
+        (above is None or value > above, f"> {above}"),
+        (lowest is None or value >= lowest, f">= {lowest}"),
+        (below is None or value < below, f"< {below}"),
+        (highest is None or value <= highest, f"<= {highest}"),
+    ):
+        if not holds:
+            raise ValueError(f"`{key} {rule}` must hold, but got {key}={value}; {remedy}")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -88,23 +137,18 @@ def nested(values: Mapping[str, Any], key: str = "options") -> dict[str, Any]:
     return rest | ({key: {**rest.get(key, {}), **alone}} if alone else {})
 
 
-def settled(key: str, given: Mapping[str, Any], declared: Mapping[str, Any], takers: str) -> Options:
+def settled(key: str, given: Mapping[str, Any], declared: Mapping[str, Option], takers: str) -> Options:
     """``given`` with each value as its default in ``declared`` has it, without those that equal it.
 
-    Raises ``ValueError`` for an option of another type, or that none of ``takers`` has declared.
+    Raises ``ValueError`` for an option of another type, out of range, or that none of ``takers`` has declared.
     """
     kept = {}
     for name, value in given.items():
         if name not in declared:
             remedy = suggestion(name, declared) if declared else f"leave {key}.{name} out"
             raise ValueError(f"unknown option {name!r} of {takers}; {remedy}")
-        typed = _like(declared[name], value)
-        if typed is None:
-            raise ValueError(
-                f"`{key}.{name}` must be of type {type(declared[name]).__name__}, but got {value!r}; "
-                f"for example {key}.{name}={declared[name]!r}"
-            )
-        if typed != declared[name]:
+        typed = declared[name].checked(f"{key}.{name}", value)
+        if typed != declared[name].default:
             kept[name] = typed
     return Options.of(kept)
 

@@ -27,7 +27,7 @@ from zobench.runspec.fields import (
 )
 from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, LAWS, NOISES, TIERS, WIRES
 from zobench.runspec.numeric import IntervalField, NumberField, SizeField
-from zobench.runspec.options import Options, nested, settled
+from zobench.runspec.options import Option, Options, nested, settled
 from zobench.runspec.words import SEQ_LEN, SIGNED
 
 FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, USER_DATA, PACKING, DISTZO2 = Since
@@ -323,7 +323,7 @@ class RunSpec:
         if self.options:
             named = {name: getattr(self, name) for name, field in DECLARED.items() if field.names(getattr(self, name))}
             takers = ", ".join(f"{name}={value}" for name, value in named.items())
-            object.__setattr__(self, "options", settled("options", self.options, declared_options(self), takers))
+            object.__setattr__(self, "options", settled("options", self.options, options_taken(self), takers))
         if self.weights_path and self.weights != "pretrained":
             raise ValueError(
                 f"`weights_path` needs weights=pretrained, but got weights={self.weights}; add --set weights=pretrained"
@@ -479,9 +479,14 @@ DECLARED = declared(RunSpec)
 """What is declared of every field, by its name, in order."""
 
 
-def declared_options(spec: RunSpec) -> Mapping[str, Any]:
-    """The options that what the spec names takes, with their defaults: its method's, scheme's, task's, program's."""
+def options_taken(spec: RunSpec) -> Mapping[str, Option]:
+    """What is declared of the options that what the spec names takes: its method's, scheme's, task's, program's."""
     return options_of(DECLARED, {name: getattr(spec, name) for name in DECLARED})
+
+
+def declared_options(spec: RunSpec) -> Mapping[str, Any]:
+    """The options that what the spec names takes, with their defaults."""
+    return {name: option.default for name, option in options_taken(spec).items()}
 
 
 def provenance(spec: RunSpec) -> dict[str, Any]:

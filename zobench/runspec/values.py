@@ -57,7 +57,8 @@ def value_in(values: Mapping[str, Any], key: str) -> Any:
     """The value that a spec of ``values`` has under ``key``, checked; of an option that none declares, None."""
     name, _, part = key.partition(".")
     if key not in values and part:
-        return options_of(DECLARED, values).get(part)
+        option = options_of(DECLARED, values).get(part)
+        return None if option is None else option.default
     return check_value(key, values.get(key, DECLARED[name].default))
 
 

@@ -87,7 +87,7 @@ class Integers:
 
     def __init__(self, spec: RunSpec, model: PreTrainedModel, steps: bool) -> None:
         self.drive: Drive = plain
-        self._model, self._form = model, Form(_bits(spec), _group(spec), steps)
+        self._model, self._form = model, Form(spec.option("bits"), spec.option("group"), steps)
         self._shapes: dict[str, torch.Size] = {}
         for parameter in model.parameters():
             parameter.requires_grad_(False)
@@ -166,19 +166,3 @@ def scales(spec: RunSpec, model: PreTrainedModel) -> Integers:
 def codes(spec: RunSpec, model: PreTrainedModel) -> Integers:
     """The scheme whose codes are tuned."""
     return Integers(spec, model, steps=True)
-
-
-def _bits(spec: RunSpec) -> int:
-    return _among(spec, "bits", 4, 8)
-
-
-def _group(spec: RunSpec) -> int:
-    return _among(spec, "group", 128, 64, 32)
-
-
-def _among(spec: RunSpec, name: str, usual: int, *others: int) -> int:
-    value: int = spec.option(name)
-    if value not in (usual, *others):
-        choices = ", ".join(map(str, sorted((usual, *others))))
-        raise ValueError(f"`options.{name}` must be one of {choices}, but got {value!r}; use options.{name}={usual}")
-    return value
