@@ -3,9 +3,9 @@
 ``ZOBENCH_DATA_DIR=DATA python -m tests.benchmarks.real_steps SmolLM2-135M-Instruct`` (or the model's folder) prints a
 table: SST-2 with batches of 8, evaluation of its test sentences, and OPT-125M at 512 and 2048 tokens. "before" is
 what zobench computed before: ``packed=false attention=model``, the head's whole vocabulary, evaluation in the batches
-of a step; "signs" is ``law=rademacher``;
-every ratio is of pairs of one round. ``task``, ``512``, ``2048``, ``evaluation`` after the model's name choose parts,
-``rounds=3`` shortens them. Beside each part stand its kernels of attention, and the cores that others kept busy.
+of a step, casts of perturbed weights in each product; "signs" is ``law=rademacher``; every ratio is of pairs of one
+round. ``task``, ``512``, ``2048``, ``evaluation`` after the model's name choose parts, ``rounds=3`` shortens them.
+Beside each part stand its kernels of attention, and the cores that others kept busy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -27,6 +27,7 @@ from tests.support.reference import mezo
 from zobench import Batch, RunSpec, kernels, models
 from zobench.data.tasks.task_data import TaskData
 from zobench.data.tokens import stream
+from zobench.engine import build
 from zobench.engine.passes import attention, objective
 from zobench.measure.threads import Neighbours, settle
 from zobench.models import tokenizers
@@ -38,6 +39,7 @@ from zobench.training import assemble
 from zobench.training import evaluate as evaluation
 from zobench.training.run import usual_data_dir
 
+T = TypeVar("T")
 Calls = dict[str, Callable[[], object]]
 AFTER = {"attention": "fast", "packed": True}
 LOZO = {"method": "lozo", "noise": "counter", "lr": 1e-6}
@@ -80,13 +82,14 @@ def step_of(spec: RunSpec, batch: Batch, during: contextlib.ExitStack) -> Callab
     return lambda: built.method.step(built.engine, batch)
 
 
-def as_before(call: Callable[[], object]) -> Callable[[], object]:
+def as_before(call: Callable[[], T]) -> Callable[[], T]:
     """The call without what computes less than before whatever the fields of a spec are."""
 
-    def wrapped() -> object:
+    def wrapped() -> T:
         with (
             mock.patch.object(objective, "is_relative", return_value=False),
             mock.patch.object(evaluation, "room", return_value=0),
+            mock.patch.object(build, "cast_by_products", return_value=None),
         ):
             return call()
 
@@ -114,13 +117,18 @@ def task_calls(model: str, during: contextlib.ExitStack) -> tuple[Calls, list[Go
     """SST-2 with batches of 8: steps before and after, and two forwards over the rows and over the candidates."""
     calls: Calls = {}
     first = data_of(spec_of(model=model, task="sst2", batch_size=8)).train_batch(0)
-    for dtype, kinds in (("bf16", (("lozo", LOZO), ("counter", COUNTER))), ("fp32", (("counter", COUNTER),))):
+    autocast = COUNTER | {"dtype": "fp32", "autocast": "bf16"}
+    for dtype, kinds in (
+        ("bf16", (("lozo", LOZO), ("counter", COUNTER), ("counter autocast", autocast))),
+        ("fp32", (("counter", COUNTER),)),
+    ):
         for name, method in kinds:
             signs = () if name == "lozo" else (("signs", AFTER | {"law": "rademacher"}),)
             for when, how in (("before", {}), ("after", AFTER), *signs):
-                spec = spec_of(model=model, task="sst2", batch_size=8, dtype=dtype, **method, **how)
-                step = step_of(spec, first, during)
-                calls[f"{name} {dtype}, {when}"] = as_before(step) if when == "before" else step
+                spec = spec_of(**{"model": model, "task": "sst2", "batch_size": 8, "dtype": dtype, **method, **how})
+                build_step = functools.partial(step_of, spec, first, during)
+                step = as_before(as_before(build_step)()) if when == "before" else build_step()
+                calls[f"{name} {dtype}, {when}"] = step
     bare = bare_of(spec_of(model=model, dtype="bf16"))
     calls["2 forwards bf16, a row a sentence"] = lambda: forwards(bare, first, 2)
     calls["2 forwards bf16, a row a candidate"] = lambda: forwards(bare, each_candidate(first), 2)
@@ -128,6 +136,8 @@ def task_calls(model: str, during: contextlib.ExitStack) -> tuple[Calls, list[Go
         Goal("lozo bf16, after", "lozo bf16, before", 0.6),
         Goal("counter bf16, after", "counter bf16, before", 0.6),
         Goal("counter bf16, signs", "counter bf16, before", 0.6),
+        Goal("counter autocast bf16, after", "counter autocast bf16, before"),
+        Goal("counter autocast bf16, signs", "counter autocast bf16, before"),
         Goal("counter fp32, after", "counter fp32, before", 0.7),
         Goal("counter fp32, signs", "counter fp32, before", 0.7),
         Goal("lozo bf16, after", "2 forwards bf16, a row a sentence", 0.5),

@@ -235,6 +235,29 @@ def test_the_three_outputs_follow_the_formula():
     assert same(scratch, mirror)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kernel", [kernels, philox], ids=["numba", "torch"])
+def test_16_bit_copies_of_float32_weights_are_the_float32_ones_rounded(kernel, dtype):
+    master, span = torch.randn(5000, generator=torch.Generator().manual_seed(0)), Span(6, 3)
+    wide, halved = [torch.empty(5000) for _ in range(2)], [torch.empty(5000, dtype=dtype) for _ in range(2)]
+    weights = [master.clone(), master.clone()]
+    for weight, copies in zip(weights, (wide, halved), strict=True):
+        form = [weight, span, UPDATES, None, *copies, 3, 0.5]
+        kernel.advance(*form) if kernel is philox else kernels.advance(
+            *form[:3], scratch=form[4], mirror=form[5], seed=3, scale=0.5
+        )
+    assert same(weights[0], weights[1])
+    assert same(halved[0], wide[0].to(dtype))
+    assert same(halved[1], wide[1].to(dtype))
+
+
+def test_16_bit_copies_of_float32_weights_come_in_pairs_of_one_size():
+    master, half = torch.zeros(4), torch.zeros(4).half()
+    for scratch, mirror in ((half, None), (None, half), (half, master), (half, half[:2]), (half[:2], half[:2])):
+        with pytest.raises(ValueError, match="one size"):
+            kernels.advance(master, Span(0), [], scratch=scratch, mirror=mirror)
+
+
 def test_meta_tensors_are_left_alone():
     meta = torch.empty(5, 4, device="meta")
     kernels.normals(0, Span(0), meta)

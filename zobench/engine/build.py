@@ -33,11 +33,11 @@ from zobench.engine.weights import linear
 from zobench.engine.weights.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.weights.tiers import Hosts, Tier, allocate
 from zobench.engine.weights.weight_store import Stream, WeightStore
-from zobench.engine.weights.wire import DeviceWeights, FloatWire, IntegerWire, StoredWire, Wire
+from zobench.engine.weights.wire import FORMATS, DeviceWeights, FloatWire, IntegerWire, StoredWire, Wire
 from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights
-from zobench.runspec.kinds import GRANULARITIES, NOISES, TIERS, WIRES
+from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIRES
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -278,4 +278,11 @@ def _arithmetic(
     scratch = allocate(moved, device)
     weights = DeviceWeights(wire, allocate(elsewhere, device) if elsewhere else None)
     general = General(rule, thresholds) if rule or thresholds else None
-    return Pristine(journal, config.keep_steps, scratch, weights, general, config.reusable_memory)
+    cast = cast_by_products(config) if general is None else None
+    return Pristine(journal, config.keep_steps, scratch, weights, general, config.reusable_memory, cast)
+
+
+def cast_by_products(config: EngineConfig) -> torch.dtype | None:
+    """The 16-bit dtype to which autocast would cast the matrices of the blocks' products at each point, on a CPU."""
+    is_cast = AUTOCASTS[config.autocast].is_cast and config.device == "cpu" and not config.compile
+    return FORMATS[config.autocast] if is_cast else None

@@ -152,6 +152,18 @@ def check(span: Span, first: Tensor, *others: Tensor | None) -> None:
         _check_rows(span, span.rows, first)
 
 
+def check_copies(master: Tensor, scratch: Tensor | None, mirror: Tensor | None) -> None:
+    """Raises ValueError unless the copies fit the weights: as :func:`check` has it, or on a CPU both of 16 bits beside
+    float32."""
+    halved = scratch is not None and mirror is not None and scratch.dtype != torch.float32
+    if scratch is None or not (halved and master.dtype == torch.float32 and master.device.type == "cpu"):
+        check(Span(0), master, scratch, mirror)
+        return
+    check(Span(0), scratch, mirror)
+    if scratch.numel() != master.numel() or scratch.device != master.device:
+        raise ValueError(f"kernels need tensors of one size and device, but got {_what(master, scratch)}")
+
+
 def check_flat(flat: Flat, *buffers: Tensor | None) -> None:
     """Raises ValueError unless the buffers are uint8, contiguous, on one device and hold all of ``flat``."""
     present = [buffer for buffer in buffers if buffer is not None]

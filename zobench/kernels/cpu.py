@@ -233,9 +233,15 @@ def _store(w, master):
 
 
 @_compiled
-def _emit(w, z, scale, scratch, mirror):
-    """scratch = w + scale * z and mirror = 2 * w - scratch; those of size 0 are absent."""
-    if scratch.size and mirror.size:
+def _emit(w, z, scale, scratch, mirror, is_cast):
+    """scratch = w + scale * z and mirror = 2 * w - scratch; those of size 0 are absent. ``is_cast``: both are there,
+    in fewer bits than w, and mirror is of the scratch before its bits were cut."""
+    if is_cast:
+        for j in range(w.size):
+            moved = w[j] + z[j] * scale
+            scratch[j] = _narrow(moved, scratch)
+            mirror[j] = _narrow(w[j] + w[j] - moved, mirror)
+    elif scratch.size and mirror.size:
         for j in range(w.size):
             s = _narrow(w[j] + z[j] * scale, scratch)
             scratch[j] = s
@@ -251,9 +257,10 @@ def _emit(w, z, scale, scratch, mirror):
 
 @_compiled
 def _advance(
-    begin, end, seed, scale, tensor_id, start, width, rows, seeds, rates, master, base, scratch, mirror
+    begin, end, seed, scale, tensor_id, start, width, rows, seeds, rates, is_cast, master, base, scratch, mirror
 ):  # fmt: skip
-    """``rates``: (updates, 3) float32 of g, lr, weight decay. Arrays of size 0 are absent."""
+    """``rates``: (updates, 3) float32 of g, lr, weight decay. Arrays of size 0 are absent. ``is_cast``: see
+    ``_emit``."""
     words, normals, weights = np.empty((4, BLOCKS), np.int32), np.empty(TILE, np.float32), np.empty(TILE, np.float32)
     source = base if base.size else master
     i = begin
@@ -269,7 +276,7 @@ def _advance(
             _store(w, master[i : i + n])
         if scratch.size or mirror.size:
             _draw(seed, tensor_id, first, blocks, words, normals)
-            _emit(w, z, scale, scratch[i : i + n], mirror[i : i + n])
+            _emit(w, z, scale, scratch[i : i + n], mirror[i : i + n], is_cast)
         i += n
 
 
@@ -351,7 +358,8 @@ def advance(
     absent = master.new_empty(0)
     arrays = [_array(absent if t is None else t) for t in (master, base, scratch, mirror)]
     draw = np.uint64(seed & (1 << 64) - 1), np.float32(scale)
-    _spread(_advance, master.numel(), *draw, *_span_numbers(span, master), seeds, rates, *arrays)
+    is_cast = scratch is not None and mirror is not None and scratch.dtype != master.dtype
+    _spread(_advance, master.numel(), *draw, *_span_numbers(span, master), seeds, rates, is_cast, *arrays)
 
 
 advance_flat = functools.partial(by_segment, advance)

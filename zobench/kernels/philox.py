@@ -167,9 +167,9 @@ def advance(
         m = rounded.to(torch.float32)
         s = (m + z_of(seed, span.tensor_id, elements) * f32(scale)).to(master.dtype)
         if scratch is not None:
-            scratch.view(-1)[part] = s
+            scratch.view(-1)[part] = s.to(scratch.dtype)
         if mirror is not None:
-            mirror.view(-1)[part] = (m * 2.0 - s.to(torch.float32)).to(master.dtype)
+            mirror.view(-1)[part] = (m * 2.0 - s.to(torch.float32)).to(mirror.dtype)
 
 
 advance_flat = functools.partial(by_segment, advance)

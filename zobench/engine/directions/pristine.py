@@ -6,7 +6,7 @@ z is drawn once per pair of points. Any number of pending journal entries is app
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,13 +27,16 @@ from zobench.kernels import Flat, Segment, Span, Update
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Bound:
-    """A unit's tensors as the model takes them, at W, which is in ``flat``, and as ``made`` at a point in the scratch;
-    ``runs``: its tensors of one dtype each, whole in W and in the scratch."""
+    """A unit's tensors as the model takes them: at W, which is in ``flat``, at the point that was drawn in the scratch,
+    and at its ``opposite`` point. ``runs``: those that the scratch holds at one point at a time, of one dtype each,
+    whole in W and in the scratch; ``halved``: the scratch at both points of each of the others."""
 
     flat: Memory
     weights: list[Tensor]
-    made: list[Tensor]
+    drawn: list[Tensor]
+    opposite: list[Tensor]
     runs: list[tuple[Tensor, Tensor]]
+    halved: list[tuple[Tensor, Tensor]]
 
 
 class Pristine(Arithmetic):
@@ -44,6 +47,8 @@ class Pristine(Arithmetic):
     is made anew at each turn, in the slot, which its next upload overwrites, or in ``weights.master``, and the base is
     never written.
     ``keeps``: whether a streamed unit is in the same slot at each turn, so that its tensors there are made once.
+    ``cast``: the 16-bit dtype to which autocast casts the float32 matrices of products; the scratch then holds them so,
+    with the same bits, at both points of a pair, and no product casts them again.
     ``route``: see :class:`~zobench.engine.directions.in_place.InPlace`; here it decides only which point of a pair is
     drawn and which one is flipped.
     """
@@ -52,15 +57,17 @@ class Pristine(Arithmetic):
 
     def __init__(
         self, journal: Sequence[Entry], writeback_every: float, scratch: Tensor, weights: DeviceWeights,
-        general: General | None = None, keeps: bool = True,
+        general: General | None = None, keeps: bool = True, cast: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         self._journal, self._every, self._weights, self._general = journal, writeback_every, weights, general
-        self._scratch, self._keeps = scratch, keeps
+        self._scratch, self._keeps, self._cast = scratch, keeps, cast
         self._turn: Unit | None = None
         self._flat: Tensor | Pieces = scratch
-        self._current = _Bound(scratch, [], [], [])
+        self._current = _Bound(scratch, [], [], [], [], [])
         self._in_scratch: Point | None = None  # the point that the scratch holds
+        self._is_flipped = False  # whether that is the opposite of the point that was drawn
         self._layouts: dict[int, tuple[tuple[slice, Flat], ...]] = {}
+        self._halves: dict[int, list[tuple[Field, bool]]] = {}
         self._bound: dict[int, _Bound] = {}
         self._seen = 0
         self._updates: dict[tuple[int, int | None, bool], tuple[Update, ...]] = {}
@@ -76,7 +83,9 @@ class Pristine(Arithmetic):
         self._in_scratch = target
         if begins and self.is_due(unit):
             self._keep(unit)
-        return self._current.made if target.scale else self._current.weights  # W itself needs no copy
+        if not target.scale:
+            return self._current.weights  # W itself needs no copy
+        return self._current.opposite if self._is_flipped else self._current.drawn
 
     def finish(self, unit: Unit) -> None:
         self._turn = self._in_scratch = None
@@ -85,7 +94,7 @@ class Pristine(Arithmetic):
 
     def close(self) -> None:
         self._bound.clear()
-        self._flat, self._current = self._scratch, _Bound(self._scratch, [], [], [])
+        self._flat, self._current = self._scratch, _Bound(self._scratch, [], [], [], [], [])
 
     def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
         """As :class:`Arithmetic` has it: no point touches the weights, but what is due is applied at every turn."""
@@ -262,30 +271,48 @@ class Pristine(Arithmetic):
             with torch.inference_mode(False):  # they outlive the mode
                 frozen = self._weights.of(unit)
                 weights = [item.bound(self._flat if item.trainable else frozen) for item in unit.fields]
-                made, runs = weights, list[tuple[Tensor, Tensor]]()
+                bound = _Bound(self._flat, weights, weights, weights, [], [])
                 if unit.trained <= self._scratch.numel():  # a table is never perturbed whole
-                    pairs = zip(unit.fields, weights, strict=True)
-                    made = [item.bound(self._scratch) if item.trainable else tensor for item, tensor in pairs]
-                    runs = [
-                        (flat.whole(self._flat[part]), flat.whole(self._scratch[part]))
-                        for part, flat in self._layout(unit)
-                    ]
-            self._bound[id(unit)] = bound = _Bound(self._flat, weights, made, runs)
+                    bound = self._perturbed(unit, weights)
+            self._bound[id(unit)] = bound
         return bound
+
+    def _perturbed(self, unit: Unit, weights: list[Tensor]) -> _Bound:
+        """As :meth:`_bindings`, of a unit that is perturbed whole."""
+        halves = {item.key: item.halves(self._scratch, self._cast) for item, _ in self._halved(unit) if self._cast}
+        pairs = [
+            halves.get(item.key) or (item.bound(self._scratch) if item.trainable else tensor,) * 2
+            for item, tensor in zip(unit.fields, weights, strict=True)
+        ]
+        drawn, opposite = map(list, zip(*pairs, strict=True))
+        runs = [(flat.whole(self._flat[part]), flat.whole(self._scratch[part])) for part, flat in self._layout(unit)]
+        return _Bound(self._flat, weights, drawn, opposite, runs, list(halves.values()))
+
+    def _halved(self, unit: Unit) -> list[tuple[Field, bool]]:
+        """The tensors that the scratch holds at both points of a pair, in half the bits each, with whether each is
+        decayed."""
+        if id(unit) not in self._halves:
+            is_whole = self._cast is not None and unit.trained <= self._scratch.numel()
+            pairs = zip(unit.trainable, unit.decayed, strict=True)
+            self._halves[id(unit)] = [(item, decayed) for item, decayed in pairs if is_whole and item.is_factor]
+        return self._halves[id(unit)]
 
     def _layout(self, unit: Unit) -> tuple[tuple[slice, Flat], ...]:
         if id(unit) not in self._layouts:
             pieces = unit.cuts if isinstance(self._flat, Pieces) else [(0, unit.nbytes)]
-            self._layouts[id(unit)] = tuple(_layout(unit, pieces))
+            self._layouts[id(unit)] = tuple(_layout(unit, pieces, {item.key for item, _ in self._halved(unit)}))
         return self._layouts[id(unit)]
 
     def _move(self, unit: Unit, point: Point, begins: bool, base: Tensor | None) -> None:
         """Makes the unit's tensors at ``point``; when its turn ``begins``, first W, with what is pending."""
         scratch = self._scratch if point.scale else None
         if scratch is not None and self._flips(self._in_scratch, point):
+            self._is_flipped = not self._is_flipped
             for weights, moved in self._current.runs:
                 kernels.flip(weights, moved)
-        elif self._general is None:
+            return
+        self._is_flipped = False
+        if self._general is None:
             updates = self.pending(unit) if begins else ()
             for part, flat in self._layout(unit):
                 parts = [None if memory is None else memory[part] for memory in (base, scratch)]
@@ -293,6 +320,7 @@ class Pristine(Arithmetic):
                     self._flat[part], flat, updates, base=parts[0], scratch=parts[1], seed=point.seed or 0,
                     scale=point.scale,
                 )  # fmt: skip
+            self._halve(unit, point, begins, base)
         elif scratch is not None or base is not None or (begins and self.pending(unit)):
             for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
                 updates = self.pending(unit, decayed) if begins else ()
@@ -302,6 +330,16 @@ class Pristine(Arithmetic):
                     base=None if base is None else item.view(base),
                     scratch=item.view(self._scratch) if point.scale else None, seed=point.seed or 0, scale=point.scale,
                 )  # fmt: skip
+
+    def _halve(self, unit: Unit, point: Point, begins: bool, base: Tensor | None) -> None:
+        """As :meth:`_move`, of the tensors that the scratch holds at both points of a pair, from one draw."""
+        for (item, decayed), pair in zip(self._halved(unit), self._current.halved, strict=True):
+            drawn, opposite = pair if point.scale else (None, None)
+            kernels.advance(
+                item.view(self._flat), Span(item.tensor_id, item.start), self.pending(unit, decayed) if begins else (),
+                base=None if base is None else item.view(base), scratch=drawn, mirror=opposite, seed=point.seed or 0,
+                scale=point.scale,
+            )  # fmt: skip
 
     def _keep(self, unit: Unit) -> None:
         """The replayed entries stay: ``unit.buffer`` becomes what its tier must get."""
@@ -355,11 +393,14 @@ class Pristine(Arithmetic):
             )
 
 
-def _layout(unit: Unit, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[slice, Flat]]:
-    """Where the unit's trained tensors lie in each of its ``pieces`` of memory, one run for each change of dtype."""
+def _layout(unit: Unit, pieces: Sequence[tuple[int, int]], halved: Collection[str]) -> Iterator[tuple[slice, Flat]]:
+    """Where the unit's trained tensors but the ``halved`` lie in each of its ``pieces`` of memory: those that follow
+    one another in one dtype together."""
     for first, last in pieces:
         inside = [pair for pair in zip(unit.trainable, unit.decayed, strict=True) if first <= pair[0].offset < last]
-        for dtype, run in itertools.groupby(inside, key=lambda pair: pair[0].dtype):
+        for dtype, run in itertools.groupby(inside, lambda pair: None if pair[0].key in halved else pair[0].dtype):
+            if dtype is None:
+                continue
             segments = [
                 Segment(
                     item.tensor_id, item.start, (item.offset - first) // dtype.itemsize, item.shape.numel(), decayed

@@ -93,6 +93,18 @@ class Field:
         """Bytes of the tensor here."""
         return self.shape.numel() * self.dtype.itemsize
 
+    @property
+    def is_factor(self) -> bool:
+        """Whether the model uses it as the matrix of linear layers alone, so that autocast casts it at each use."""
+        is_used = all(type(module) is nn.Linear and attribute == "weight" for module, attribute in self.homes)
+        return self.is_parameter and self.dtype == torch.float32 and is_used
+
+    def halves(self, buffer: Memory, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Two tensors of its shape in a ``dtype`` of 16 bits, in the place of this one of 32, as the model takes
+        them."""
+        first, second = buffer[self.offset : self.offset + self.nbytes].view(dtype).view(2, *self.shape)
+        return self.typed(first), self.typed(second)
+
     def view(self, buffer: Memory) -> Tensor:
         """This tensor inside the memory of its unit."""
         return buffer[self.offset : self.offset + self.nbytes].view(self.dtype).view(self.shape)
