@@ -40,9 +40,20 @@ def test_a_plan_says_how_fast_with_its_range_what_bounds_it_and_the_settings(zob
     assert (code, err) == (0, "")
     assert re.search(r"fits: ~\d+ \(\d+ to \d+\) tokens/s", out)
     assert "bound by: link (upload)" in out
+    assert "RTX 4090 (25.2 GB, of which plans use 90%, PCIe 4 x16)" in " ".join(out.split())
     assert "settings: --set engine=offload --set noise=counter" in out
     assert "wire=fp8" in out
     assert "zobench's own engine has never run on such a GPU" in " ".join(out.split())
+
+
+def test_a_plan_has_the_tokens_that_a_folders_model_has_positions_for(zobench: Any, here: Any) -> None:
+    config = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 128, "num_hidden_layers": 2, "vocab_size": 512}
+    places = {"num_attention_heads": 4, "word_embed_proj_dim": 64, "max_position_embeddings": 96}
+    (here / "short").mkdir()
+    (here / "short" / "config.json").write_text(json.dumps({**config, **places, "architectures": ["OPTForCausalLM"]}))
+    code, out, err = zobench("plan", "--model", "./short", "--gpu", "rtx-4090")
+    assert (code, out.partition(" on ")[0]) == (0, "short fp16, batch 1, 96 tokens"), err
+    assert "`seq_len <= 96` must hold" in zobench("plan", "--model", "./short", "--seq-len", "128")[2]
 
 
 def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> None:
@@ -75,13 +86,16 @@ def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 @pytest.mark.parametrize("gpu", ["rtx-4090", "all"])
-def test_a_plan_has_no_word_cut_at_any_width(width: int, gpu: str, zobench: Any, monkeypatch: Any) -> None:
+def test_a_plan_has_no_word_and_no_quantity_cut_at_any_width(
+    width: int, gpu: str, zobench: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     _, out, _ = zobench("plan", "--model", "OPT-175B", "--gpu", gpu, "--host", "512GB")
     rows = [line for line in out.splitlines() if "~" in line and not line.startswith(("~", "fits:"))]
     words = [word for line in out.splitlines() for word in line.split() if "=" in word]
     assert len(rows) >= 8
     assert "…" not in out
+    assert not re.search(r"\d *\n(s|GB)\b", out)
     assert max(map(len, rows)) <= width
     assert all(re.fullmatch(r"\w+=[\w.]+:?", word) for word in words)
     if gpu == "rtx-4090":

@@ -75,7 +75,7 @@ def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
     assert table[3] == [
         "test,", "with", "the", "best", str(test["step"]), f"{test['accuracy']:.1%}", f"{test['loss']:.4f}", "50.0%"
     ]  # fmt: skip
-    assert re.fullmatch(r"4 steps in .* s, .* s a step, .* MB device memory, 0 updates skipped", out.splitlines()[-1])
+    assert re.fullmatch(r"4 steps in .* s, .* s a step, .* MiB device memory, 0 updates skipped", out.splitlines()[-1])
     assert (tmp_path / folder / "model" / "config.json").is_file()
 
 

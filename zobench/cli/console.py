@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zobench.machine.processes import leads
-from zobench.machine.texts import duration
+from zobench.machine.texts import UNBROKEN, duration, with_units
 from zobench.machine.waiting import reporting
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
@@ -51,31 +51,33 @@ _HANGING = 4
 
 class Screen(Console):
     """A console whose long lines (``soft_wrap``) fold between words on a terminal, with what goes on set in; elsewhere
-    they stay whole."""
+    they stay whole. No line ends between a number and its unit."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
         """As rich's. A line with a word wider than the terminal, as a path, stays whole to be copied."""
         words = " ".join(map(str, objects)).split() if soft_wrap and self.is_terminal else ()
         folded = max(map(cell_len, words), default=self.width + 1) <= self.width - _HANGING
-        if folded and len(objects) == 1:
-            objects = (self._hanging(objects[0], how.get("markup")),)
+        if len(objects) == 1 and isinstance(objects[0], (str, Text)) and (folded or not soft_wrap):
+            objects = (self._folded(objects[0], how.get("markup"), _HANGING if folded else 0),)
         super().print(*objects, soft_wrap=False if folded else soft_wrap, **how)
 
-    def _hanging(self, text_shown: Any, markup: bool | None) -> Text:
-        """``text_shown``, a string or a text, folded between words."""
-        text = (
-            text_shown if isinstance(text_shown, Text) else self.render_str(str(text_shown), markup=markup, emoji=False)
-        )
-        return Text("\n").join(piece for line in text.split("\n", allow_blank=True) for piece in self._pieces(line))
+    def _folded(self, shown: str | Text, markup: bool | None, hanging: int) -> Text:
+        """``shown`` folded between words."""
+        text = shown.copy() if isinstance(shown, Text) else self.render_str(shown, markup=markup, emoji=False)
+        text.plain = with_units(text.plain)
+        lines = text.split("\n", allow_blank=True)
+        folded = Text("\n").join(piece for line in lines for piece in self._pieces(line, hanging))
+        folded.plain = folded.plain.replace(UNBROKEN, " ")
+        return folded
 
-    def _pieces(self, line: Text) -> Iterable[Text]:
-        """The lines that ``line`` becomes, all but the first set in."""
+    def _pieces(self, line: Text, hanging: int) -> Iterable[Text]:
+        """The lines that ``line`` becomes, all but the first set in by ``hanging``."""
         first = line.wrap(self, self.width)[0]
         rest = line[len(first) :]
         yield first
         rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
         if rest:
-            yield from (Text(" " * _HANGING) + piece for piece in rest.wrap(self, self.width - _HANGING))
+            yield from (Text(" " * hanging) + piece for piece in rest.wrap(self, self.width - hanging))
 
 
 def quieten(wanted: bool) -> None:
@@ -144,7 +146,7 @@ def is_colored(console: Console) -> bool:
 
 
 def outcome_line(result: Result) -> Text:
-    """``ok  OPT-125M resident fp32 b1 s2048  212 tokens/s  812 MB``: one finished cell on one line."""
+    """``ok  OPT-125M resident fp32 b1 s2048  212 tokens/s  812 MiB``: one finished cell on one line."""
     line = Text(f"{result.outcome:<8}", style=STYLES[result.outcome])
     line.append(f" {printable(result.spec.label)}", style="bold" if result.outcome is Outcome.OK else "")
     text_shown = numbers(result) if result.outcome is Outcome.OK else printable(result.reason)
@@ -158,7 +160,7 @@ def numbers(result: Result) -> str:
     interval = median_interval(seconds)
     spread = "" if interval is None else f", 95 % {interval[0]:.3g} to {interval[1]:.3g} s"
     peak = result.memory.get("device_peak_bytes")
-    memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
+    memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MiB device memory"
     values = metrics(result)
     speed, right = values.get("throughput"), values.get("accuracy")
     f1, perplexity = values.get("f1"), values.get("perplexity")

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from zobench.cli import console
 from zobench.cost.choices import Choice, TargetMachine, cautions, footnote
+from zobench.cost.footprint import MARGIN
 from zobench.machine.texts import gigabytes
 from zobench.store import Store
 
@@ -82,7 +83,8 @@ def _bound(prediction: Prediction) -> str:
 def show_all(screen: Console, rows: Sequence[tuple[TargetMachine, Choice]]) -> None:
     target, best = rows[0]
     by_card = [(target.gpu.name, choice) for target, choice in rows]
-    _show_rows(screen, f"{_about(best.prediction)}, {target.host_text}", "GPU", by_card)
+    memory = f"{MARGIN:.0%} of each GPU's memory, {target.host_text}"
+    _show_rows(screen, f"{_about(best.prediction)}, {memory}", "GPU", by_card)
     _print_notes(screen, [target.gpu for target, _ in rows], *best.prediction.notes, footnote(None))
 
 

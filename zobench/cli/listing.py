@@ -14,6 +14,7 @@ from rich.style import Style
 from rich.text import Text
 
 from zobench.cli.console import MIB, STYLES
+from zobench.machine.texts import UNBROKEN, with_units
 from zobench.report.sheet import rounded
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
@@ -75,7 +76,9 @@ def show(console: Console, columns: Sequence[ListColumn]) -> None:
     heading = [column.padded(column.name, width) + gap for column, width in zip(fixed, widths, strict=True)]
     segments = [Segment(("".join(heading) + last.name * is_inline).rstrip(), styles["dim"]), Segment.line()]
     for number, text in enumerate(last.cells):
-        lines = textwrap.wrap(text, room) if len(text) > room else [text] * bool(text)
+        lines = [text] * bool(text)
+        if len(text) > room:
+            lines = [line.replace(UNBROKEN, " ") for line in textwrap.wrap(with_units(text), room)]
         first_line = lines.pop(0) if is_inline and lines else ""
         for column, width in zip(fixed, widths, strict=True):
             cell = column.padded(column.cells[number], width)
@@ -121,7 +124,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
             *(_about(name, cells) for name, cells in about.items() if name not in common),
             ListColumn("tokens/s", [_number(values.get("throughput")) for values in measured], right=True),
             ListColumn("step s", [_number(values.get("step_seconds")) for values in measured], right=True, kept=True),
-            ListColumn("MB", [_number(values.get("device_peak_bytes"), MIB) for values in measured], right=True),
+            ListColumn("MiB", [_number(values.get("device_peak_bytes"), MIB) for values in measured], right=True),
             *_accuracies(measured),
             ListColumn("run", shortened([spec.hash for spec in specs]), kept=True),
             ListColumn("other", [_other(*pair, console.width) for pair in zip(results, labels(specs), strict=True)]),
@@ -136,7 +139,7 @@ _COUNTS, _KEPT = ("batch", "tokens"), ("model", "outcome")
 _TUNED = named(lambda field: field.listed)
 """Fields with a column where a run has something else than usual."""
 _MEASURED = (
-    "Measured on the machine of each run. step s: the median step; MB (2^20 bytes): peak device memory, on a CPU the "
+    "Measured on the machine of each run. step s: the median step; MiB: peak device memory, on a CPU the "
     "process's above its baseline; test %: accuracy; run: for `zobench trace`"
 )
 

@@ -173,7 +173,7 @@ def _costs(result: Result) -> Iterable[str]:
     yield f"{len(seconds)} step{'s' * (len(seconds) != 1)} in {duration(sum(seconds))}"
     yield f"{statistics.median(seconds):.3g} s a step"
     peak = result.memory.get("device_peak_bytes")
-    yield "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
+    yield "memory not available" if peak is None else f"{peak / MIB:.0f} MiB device memory"
     yield f"{result.skipped_updates} updates skipped"
 
 

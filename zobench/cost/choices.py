@@ -15,6 +15,7 @@ from zobench.cost import footprint, gpu, interval
 from zobench.cost.gpu import Prediction
 from zobench.cost.hardware import Gpu
 from zobench.machine.texts import gigabytes
+from zobench.recipes import matrix
 from zobench.runspec import DECLARED, METHODS, RunSpec
 from zobench.runspec.kinds import ENGINES, NOISES, WIRES
 
@@ -93,9 +94,10 @@ class TargetMachine:
 
     @property
     def description(self) -> str:
-        """The GPU with its memory and link, and the host."""
+        """The GPU with its memory, what plans use of that, and its link, and the host."""
+        memory = f"{gigabytes(int(self.gpu.memory))}, of which plans use {footprint.MARGIN:.0%}"
         link = f"PCIe {self.gpu.pcie_generation:.0f} x{self.gpu.pcie_lanes:.0f}"
-        return f"{self.gpu.name} ({gigabytes(int(self.gpu.memory))}, {link}), {self.host_text}"
+        return f"{self.gpu.name} ({memory}, {link}), {self.host_text}"
 
     @property
     def host_text(self) -> str:
@@ -232,7 +234,7 @@ def _candidates(values: Mapping[str, Any], target: TargetMachine) -> Iterator[Ru
 
 
 def _checked(values: Mapping[str, Any]) -> RunSpec:
-    return models.checked(RunSpec.from_dict(values), "cuda:0")
+    return models.checked(matrix.with_length(values), "cuda:0")
 
 
 def filled(spec: RunSpec, target: TargetMachine) -> RunSpec:

@@ -4,6 +4,7 @@ what another library's error says, as text."""
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,8 +81,19 @@ def _too_deep() -> ValueError:
     return ValueError(f"lists and sections must be nested {DEEPEST} levels at most, but are more; mend the file")
 
 
+UNBROKEN = "\ue000"
+"""Stands for a blank at which no line ends; a no-break space does not do, for rich breaks lines at it."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:[KMGT]i?B|ms|s|min|h|tokens?)\b|%)")
+
+
+def with_units(text: str) -> str:
+    """``text``, as long as it was, with :data:`UNBROKEN` between each number and its unit."""
+    return _UNIT.sub(UNBROKEN, text)
+
+
 def gigabytes(nbytes: int) -> str:
-    """``31 MB``, ``5.3 GB`` or ``350 GB``, in units of 1e9 bytes."""
+    """``31 MB``, ``5.3 GB`` or ``350 GB``, in units of 1e6 and 1e9 bytes. What counts in powers of two says MiB and GiB
+    everywhere but in tables, which keep the papers' headers."""
     if nbytes < 0.1e9:
         return f"{nbytes / 1e6:.0f} MB"
     return f"{nbytes / 1e9:.1f} GB" if nbytes < 100e9 else f"{nbytes / 1e9:.0f} GB"

@@ -163,7 +163,7 @@ def _contest(
     for key in base:
         _check_field(key)
     return protocols.contest(
-        _protocol(body), base, changes, _product, lambda values: _spec(values).resolve(device), price, headers
+        _protocol(body), base, changes, _product, lambda values: with_length(values).resolve(device), price, headers
     )
 
 
@@ -199,7 +199,7 @@ def _cells(
         if values.get("dtype", "") is None:
             continue
         if not any(_meets(values, rule) for rule in rules):
-            yield _spec(values).resolve(device)
+            yield with_length(values).resolve(device)
 
 
 def _rows(body: Mapping[str, Any], changes: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -261,7 +261,7 @@ def _product(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def asked(values: Mapping[str, Any]) -> RunSpec:
     """One cell from field values, checked but for the device on which it will run; torch is not needed for it."""
-    spec = models.identified(_spec(values))
+    spec = models.identified(with_length(values))
     models.check(spec)
     check_recorded(spec)
     return spec
@@ -272,7 +272,7 @@ def single(values: Mapping[str, Any], device: str) -> RunSpec:
     return asked(values).resolve(device)
 
 
-def _spec(values: Mapping[str, Any]) -> RunSpec:
+def with_length(values: Mapping[str, Any]) -> RunSpec:
     """The spec of ``values``; a ``seq_len`` that is not given is the papers', or what the model has positions for."""
     spec = models.identified(RunSpec.from_dict(values))
     seq_len = spec.seq_len if "seq_len" in values else min(SEQ_LEN, models.of(spec).max_positions)
