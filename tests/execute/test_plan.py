@@ -207,7 +207,8 @@ def test_limits_are_what_this_machine_has_free(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "text"), [(0, "0 MB"), (31 * 10**6, "31 MB"), (5_300_000_000, "5.3 GB"), (350 * GB, "350 GB")]
+    ("nbytes", "text"),
+    [(0, "0 MB"), (282_624, "283 kB"), (31 * 10**6, "31 MB"), (5_300_000_000, "5.3 GB"), (350 * GB, "350 GB")],
 )
 def test_bytes_are_told_in_units_of_powers_of_ten(nbytes: int, text: str) -> None:
     assert texts.gigabytes(nbytes) == text

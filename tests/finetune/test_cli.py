@@ -270,7 +270,7 @@ def test_a_disk_without_room_for_snapshots_is_one_line(
     monkeypatch.setattr("zobench.cost.sizes.snapshot_bytes", lambda spec: 10_000_000)
     for words, room in ((["finetune", *given, "--steps", "2"], 30), (["search", *given, "--set", "steps=2,3"], 40)):
         code, _, err = zobench(*words, "--out", "mine/deep")
-        told = f"`--out` must have room for snapshots of {room} MB, but 0 MB are free for mine/deep"
+        told = f"`--out` must have room for snapshots of {room} MB, but 1 kB are free for mine/deep"
         assert code == 2
         assert err.splitlines()[-1].startswith(f"zobench: {told}")
         assert not (tmp_path / "mine").exists()

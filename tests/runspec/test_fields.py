@@ -111,7 +111,7 @@ def test_an_option_is_told_and_hashed_only_where_it_is_not_default() -> None:
         ("mezo", {"rank": 1.5}, "`options.rank` must be of type int, but got 1.5; for example options.rank=8"),
         ("mezo", {"rank": True}, "`options.rank` must be of type int, but got True; for example options.rank=8"),
         ("mezo", {"beta": "x"}, "`options.beta` must be of type float, but got 'x'; for example options.beta=0.5"),
-        ("mezo", {"exact": 1}, "`options.exact` must be of type bool, but got 1; for example options.exact=False"),
+        ("mezo", {"exact": 1}, "`options.exact` must be of type bool, but got 1; for example options.exact=false"),
         (
             "mezo",
             {"beta": [1]},

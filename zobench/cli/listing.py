@@ -24,7 +24,7 @@ from zobench.store.query import distinct_names, shortened
 
 _NARROW = 32
 """Columns that the last column needs to stand beside the others; else it goes below them."""
-_REASON = 90
+_REASON = 100
 _BUSY, _WARNING = "busy", "warned"
 _WARNINGS = {
     _BUSY: "other processes used the machine meanwhile", _WARNING: "with a warning, which its tables and its file tell"

@@ -67,8 +67,8 @@ def _gpus(screen: Console) -> None:
     columns = [ListColumn(name, [f"{rate(gpu):.0f}" for gpu in gpus], right=True) for name, rate in numbers.items()]
     show(screen, [ListColumn("GPU", hardware.names(), kept=True), *columns, ListColumn("known by", texts)])
     screen.print(Text(
-        "GB and GB/s: its memory; fp32 and fp16: TFLOP/s that large products reach; link: GB/s by PCIe's own figures. "
-        "Sources: zobench/cost/hardware/*.toml.", style="dim",
+        "GB (1e9 bytes) and GB/s: its memory; fp32 and fp16: TFLOP/s that large products reach; link: GB/s by PCIe's "
+        "own figures. Sources: zobench/cost/hardware/*.toml.", style="dim",
     ))  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def _methods() -> Table:
         except ValueError as error:  # one bad plug-in must not hide the others
             table.add_row(name, "", "", Text(str(error)))
             continue
-        taken = [f"options.{key}={Option.of(value).default}" for key, value in kind.options.items()]
+        taken = [f"options.{key}={Option.of(value).written}" for key, value in kind.options.items()]
         given = [f"from {provider}"] if (provider := METHODS.provider(name)) else []
         about = "; ".join([kind.as_written.formula, *taken, *given])
         table.add_row(name, f"{count:g}", str(kind.states), Text(about))

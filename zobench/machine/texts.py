@@ -83,7 +83,7 @@ def _too_deep() -> ValueError:
 
 UNBROKEN = "\ue000"
 """Stands for a blank at which no line ends; a no-break space does not do, for rich breaks lines at it."""
-_UNIT = re.compile(r"(?<=\d) (?=(?:[KMGT]i?B|ms|s|min|h|tokens?)\b|%)")
+_UNIT = re.compile(r"(?<=\d) (?=(?:[kKMGT]i?B|ms|s|min|h|tokens?)\b|%)")
 
 
 def with_units(text: str) -> str:
@@ -92,10 +92,10 @@ def with_units(text: str) -> str:
 
 
 def gigabytes(nbytes: int) -> str:
-    """``31 MB``, ``5.3 GB`` or ``350 GB``, in units of 1e6 and 1e9 bytes. What counts in powers of two says MiB and GiB
-    everywhere but in tables, which keep the papers' headers."""
+    """``283 kB``, ``31 MB``, ``5.3 GB`` or ``350 GB``, in units of 1e3, 1e6 and 1e9 bytes. What counts in powers of two
+    says MiB and GiB everywhere but in tables, which keep the papers' headers."""
     if nbytes < 0.1e9:
-        return f"{nbytes / 1e6:.0f} MB"
+        return f"{nbytes / 1e3:.0f} kB" if 0 < nbytes < 0.95e6 else f"{nbytes / 1e6:.0f} MB"
     return f"{nbytes / 1e9:.1f} GB" if nbytes < 100e9 else f"{nbytes / 1e9:.0f} GB"
 
 

@@ -71,7 +71,7 @@ def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
         Line("machine", "disk free", f"{_gb(free)}{advice}", "ok" if free >= LOW_DISK else "missing"),
         Line("machine", "peak memory can be reset", peak, "ok" if peak == "yes" else "missing"),
         Line("software", "python", str(versions["python"]), "ok"),
-        Line("software", "torch", f"{versions['torch']}, {facts.threads} threads", "ok"),
+        Line("software", "torch", f"{versions['torch']}, {facts.threads} thread{'s' * (facts.threads != 1)}", "ok"),
         Line(
             "software",
             "transformers",
@@ -84,7 +84,7 @@ def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
 
 def _nvml(nvml: Nvml) -> list[Line]:
     if not nvml.available:
-        value = f"{nvml.notes[0]}; power, clocks and device-wide memory are then None"
+        value = f"{nvml.notes[0].removeprefix('NVML: ')}; power, clocks and device-wide memory are then None"
         return [Line("software", "NVML", value, "missing")]
     driver = nvml.ask("driver version", "nvmlSystemGetDriverVersion")
     return [Line("software", "NVML", f"driver {driver}, {len(nvml.handles())} GPU", "ok")]

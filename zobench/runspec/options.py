@@ -29,9 +29,14 @@ class Option:
         """``declared`` itself, or an option with this default."""
         return declared if isinstance(declared, cls) else cls(declared)
 
+    @property
+    def written(self) -> str:
+        """The default as ``--set`` and TOML take it: ``true``, not ``True``."""
+        return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
+
     def checked(self, key: str, value: Any) -> Any:
         """``value`` with the type of the default. Raises ``ValueError`` for another type, or out of range."""
-        typed, usual = _like(self.default, value), f"{key}={self.default!r}"
+        typed, usual = _like(self.default, value), f"{key}={self.written}"
         if typed is None:
             name = type(self.default).__name__
             raise ValueError(f"`{key}` must be of type {name}, but got {value!r}; for example {usual}")
