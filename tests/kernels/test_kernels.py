@@ -241,11 +241,8 @@ def test_16_bit_copies_of_float32_weights_are_the_float32_ones_rounded(kernel, d
     master, span = torch.randn(5000, generator=torch.Generator().manual_seed(0)), Span(6, 3)
     wide, halved = [torch.empty(5000) for _ in range(2)], [torch.empty(5000, dtype=dtype) for _ in range(2)]
     weights = [master.clone(), master.clone()]
-    for weight, copies in zip(weights, (wide, halved), strict=True):
-        form = [weight, span, UPDATES, None, *copies, 3, 0.5]
-        kernel.advance(*form) if kernel is philox else kernels.advance(
-            *form[:3], scratch=form[4], mirror=form[5], seed=3, scale=0.5
-        )
+    for weight, (scratch, mirror) in zip(weights, (wide, halved), strict=True):
+        kernel.advance(weight, span, UPDATES, base=None, scratch=scratch, mirror=mirror, seed=3, scale=0.5)
     assert same(weights[0], weights[1])
     assert same(halved[0], wide[0].to(dtype))
     assert same(halved[1], wide[1].to(dtype))

@@ -12,7 +12,7 @@ import pytest
 
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
-from zobench.runspec import DECLARED, FIELDS, RunSpec, check_value, declared_options, parse_value
+from zobench.runspec import DECLARED, FIELDS, RunSpec, check_value, option_defaults, parse_value
 from zobench.runspec import fields as fields_module
 from zobench.runspec.fields import Since
 from zobench.runspec.numeric import NumberField
@@ -82,7 +82,7 @@ def test_an_option_is_told_and_hashed_only_where_it_is_not_default() -> None:
     assert plain.hash != other.hash
     assert other.hash == plain.replace(options={"beta": 1.0, "rank": 4}).hash
     assert (other.option("beta"), other.option("mode"), other.option("none")) == (1.0, "fast", None)
-    assert declared_options(other) == {"beta": 0.5, "rank": 8, "mode": "fast", "exact": False}
+    assert option_defaults(other) == {"beta": 0.5, "rank": 8, "mode": "fast", "exact": False}
     back = RunSpec.from_dict(json.loads(json.dumps(other.to_dict())))
     assert (back, back.hash) == (other, other.hash)
     assert back.replace(**{"options.rank": 2}).options == {"beta": 1.0, "rank": 2}

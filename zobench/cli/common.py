@@ -30,11 +30,6 @@ _cell, _where, _slurm, _long, _kept = (
 )
 
 
-def _quieten(wanted: bool) -> bool:
-    quieten(wanted)
-    return wanted
-
-
 def stored_folder(path: Path) -> Path:
     """``path``, or the published runs for ``results/published``: of an installed package a few, with a line on that."""
     folder = recipes.results(path)
@@ -73,13 +68,10 @@ EachStep = Annotated[bool, _kept("-v", "--verbose", help="A line for each step."
 Name = Annotated[str | None, _cell(help="What tables call such a folder or file [its own name].")]
 Device = Annotated[str, _where(help="auto, cpu, cuda or cuda:N.")]
 Results = Annotated[Path, _kept("--results", metavar="DIR", help="Where results are kept.")]
-Stored = Annotated[
-    Path,
-    _kept(
-        "--results", metavar="DIR", callback=stored_folder,
-        help="Where results are kept; results/published: those that come with zobench.",
-    ),
-]  # fmt: skip
+Stored = Annotated[Path, _kept(
+    "--results", metavar="DIR", callback=stored_folder,
+    help="Where results are kept; results/published: those that come with zobench.",
+)]  # fmt: skip
 DiskDir = Annotated[Path | None, _where(metavar="DIR", help="Folder of the disk tier [system's temporary].")]
 Budget = Annotated[str | None, _long(metavar="TIME", help="Skip cells that do not fit: 90s, 10m, 2h30m.")]
 Timeout = Annotated[str | None, _long(metavar="TIME", help="End a cell after this long: 90s, 10m, 2h30m.")]
@@ -120,7 +112,7 @@ FIELDS_ARE_LISTED = "`zobench list fields`"
 """Where a user finds what can be set."""
 
 Verbose = Annotated[bool, _kept("-v", "--verbose", help="A row of the plan for each cell.")]
-Quiet = Annotated[bool, _kept("-q", "--quiet", help="Only the answer, warnings and errors.", callback=_quieten)]
+Quiet = Annotated[bool, _kept("-q", "--quiet", help="Only the answer, warnings and errors.", callback=quieten)]
 DryRun = Annotated[bool, _kept("--dry-run", help="Print the plan and stop.")]
 
 

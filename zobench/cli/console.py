@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zobench.machine.processes import leads
-from zobench.machine.texts import UNBROKEN, duration, with_units
+from zobench.machine.texts import UNBROKEN, duration, percent, with_units
 from zobench.machine.waiting import reporting
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
@@ -80,10 +80,11 @@ class Screen(Console):
             yield from (Text(" " * hanging) + piece for piece in rest.wrap(self, self.width - hanging))
 
 
-def quieten(wanted: bool) -> None:
-    """Of the commands that follow in this process: whether they show the answer, warnings and errors alone."""
+def quieten(wanted: bool) -> bool:
+    """``wanted``: whether the commands that follow in this process show the answer, warnings and errors alone."""
     global _quiet
     _quiet = wanted
+    return wanted
 
 
 def error_console() -> Console:
@@ -169,14 +170,10 @@ def numbers(result: Result) -> str:
     rate += "" if f1 is None else f"F1 {f1:.1%} on test, "
     rate += "" if perplexity is None else f"perplexity {perplexity:.4g} on test, "
     shares = ((values.get("floor_share"), "of the floor"), (values.get("update_survival"), "of the updates kept"))
-    more = "".join(f", {_percent(share)} {what}" for share, what in shares if share is not None)
+    more = "".join(f", {percent(share)} {what}" for share, what in shares if share is not None)
     if result.environment.attention:
         more += f", {printable(result.environment.attention)}"
     return f"{rate}{step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
-
-
-def _percent(share: float) -> str:
-    return "under 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def bar_width(console: Console) -> int:

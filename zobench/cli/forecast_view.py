@@ -83,8 +83,8 @@ def _bound(prediction: Prediction) -> str:
 def show_all(screen: Console, rows: Sequence[tuple[TargetMachine, Choice]]) -> None:
     target, best = rows[0]
     by_card = [(target.gpu.name, choice) for target, choice in rows]
-    memory = f"{MARGIN:.0%} of each GPU's memory, {target.host_text}"
-    _show_rows(screen, f"{_about(best.prediction)}, {memory}", "GPU", by_card)
+    about = f"{_about(best.prediction)}, {MARGIN:.0%} of each GPU's memory, {target.host_text}"
+    _show_rows(screen, about, "GPU", by_card)
     _print_notes(screen, [target.gpu for target, _ in rows], *best.prediction.notes, footnote(None))
 
 

@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.text import Text
 
 from zobench.cli.console import MIB, STYLES
-from zobench.machine.texts import UNBROKEN, with_units
+from zobench.machine.texts import wrapped
 from zobench.report.sheet import rounded
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
@@ -76,9 +76,7 @@ def show(console: Console, columns: Sequence[ListColumn]) -> None:
     heading = [column.padded(column.name, width) + gap for column, width in zip(fixed, widths, strict=True)]
     segments = [Segment(("".join(heading) + last.name * is_inline).rstrip(), styles["dim"]), Segment.line()]
     for number, text in enumerate(last.cells):
-        lines = [text] * bool(text)
-        if len(text) > room:
-            lines = [line.replace(UNBROKEN, " ") for line in textwrap.wrap(with_units(text), room)]
+        lines = wrapped(text, room) if len(text) > room else [text] * bool(text)
         first_line = lines.pop(0) if is_inline and lines else ""
         for column, width in zip(fixed, widths, strict=True):
             cell = column.padded(column.cells[number], width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,6 +90,16 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:[kKMGT]i?B|ms|s|min|h|tokens?)\b|%)")
 def with_units(text: str) -> str:
     """``text``, as long as it was, with :data:`UNBROKEN` between each number and its unit."""
     return _UNIT.sub(UNBROKEN, text)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The lines of at most ``width`` characters that ``text`` folds into, none between a number and its unit."""
+    return [line.replace(UNBROKEN, " ") for line in textwrap.wrap(with_units(text), width)]
+
+
+def percent(share: float) -> str:
+    """``12%``, and ``under 1%`` where that would be rounded to 0."""
+    return "under 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def gigabytes(nbytes: int) -> str:

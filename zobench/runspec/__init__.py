@@ -12,7 +12,7 @@ from zobench.runspec.run import DECLARED as DECLARED
 from zobench.runspec.run import RunSpec as RunSpec
 from zobench.runspec.run import check_effect as check_effect
 from zobench.runspec.run import check_spec as check_spec
-from zobench.runspec.run import declared_options as declared_options
+from zobench.runspec.run import option_defaults as option_defaults
 from zobench.runspec.run import options_taken as options_taken
 from zobench.runspec.run import provenance as provenance
 from zobench.runspec.values import CHOICES as CHOICES

@@ -374,7 +374,7 @@ class RunSpec:
 
     def option(self, name: str) -> Any:
         """The value of an option: the given one, else its declared default; None where nothing declares it."""
-        return self.options[name] if name in self.options else declared_options(self).get(name)
+        return self.options[name] if name in self.options else option_defaults(self).get(name)
 
     def value(self, key: str) -> Any:
         """The value of a field, or of the option ``options.NAME``."""
@@ -484,7 +484,7 @@ def options_taken(spec: RunSpec) -> Mapping[str, Option]:
     return options_of(DECLARED, {name: getattr(spec, name) for name in DECLARED})
 
 
-def declared_options(spec: RunSpec) -> Mapping[str, Any]:
+def option_defaults(spec: RunSpec) -> Mapping[str, Any]:
     """The options that what the spec names takes, with their defaults."""
     return {name: option.default for name, option in options_taken(spec).items()}
 
@@ -495,7 +495,7 @@ def provenance(spec: RunSpec) -> dict[str, Any]:
     origins = {name: field.origin(getattr(spec, name)) for name, field in DECLARED.items()}
     origins["model"] = "" if spec.config_hash else registries.MODELS.origin(spec.model)
     plug_ins = {name: origin for name, origin in origins.items() if origin}
-    return {"plug_ins": plug_ins, "options": {**declared_options(spec), **spec.options}} if plug_ins else {}
+    return {"plug_ins": plug_ins, "options": {**option_defaults(spec), **spec.options}} if plug_ins else {}
 
 
 def check_spec(spec: object) -> None:
