@@ -42,18 +42,14 @@ NINE = ("seed", "batch_size", "steps", "warmup", "queries", "slots", "zo_layers"
     ],
     ids=["axes", "two axes", "variants", "include"],
 )
-def test_the_cells_of_a_matrix_are_counted_before_one_is_made(
-    tmp_path: Path, text: str, count: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cells_of_a_matrix_are_counted_before_one_is_made(tmp_path, text, count, monkeypatch) -> None:
     monkeypatch.setattr(matrix, "_product", lambda values: pytest.fail("cells were made"))
     (path := tmp_path / "mine.toml").write_text(text)
     with pytest.raises(ValueError, match=f"^mine.toml: a matrix must have at most 5,000 cells, but this has {count} "):
         matrix.load(path, "cpu")
 
 
-def test_a_plan_that_takes_long_is_told_meanwhile(
-    tmp_path: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_takes_long_is_told_meanwhile(tmp_path, zobench, monkeypatch) -> None:
     """5,000 cells took 25 s on a busy machine, without a word."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(waiting, "REPORT_EVERY", 1e-3)
@@ -104,9 +100,7 @@ def test_a_pipe_among_a_models_files_is_not_read(tmp_path: Path, name: str) -> N
     ],
     ids=["sweep", "report", "merge", "list"],
 )
-def test_a_link_that_leads_nowhere_is_no_folder(
-    tmp_path: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
+def test_a_link_that_leads_nowhere_is_no_folder(tmp_path, zobench, monkeypatch, arguments) -> None:
     monkeypatch.chdir(tmp_path)
     Path("loop").symlink_to("loop")
     Path("there").mkdir()
@@ -116,9 +110,7 @@ def test_a_link_that_leads_nowhere_is_no_folder(
 
 
 @pytest.mark.parametrize("answer", [errno.ENOLCK, errno.ENOSYS])
-def test_a_store_without_working_locks_is_not_said_to_keep_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
-) -> None:
+def test_a_store_without_working_locks_is_not_said_to_keep_nothing(tmp_path, monkeypatch, answer) -> None:
     from zobench.session.machine import keeping
 
     def refuse(*_: Any) -> None:

@@ -35,9 +35,7 @@ def stored(folder: Path, machine: str) -> list[tuple[int, int]]:
     return sorted((run.spec.seed, number_of(run)) for run in Store(folder / "results").runs(machine))
 
 
-def test_the_plan_says_what_each_part_takes_and_runs_nothing(
-    mine: Path, zobench: Command, cells: list[RunSpec]
-) -> None:
+def test_the_plan_says_what_each_part_takes_and_runs_nothing(mine, zobench, cells) -> None:
     code, out, _ = zobench("campaign", "c", "--plan")
     assert (code, cells) == (0, [])
     rows = [line.split() for line in out.splitlines()]
@@ -49,9 +47,7 @@ def test_the_plan_says_what_each_part_takes_and_runs_nothing(
     assert "times are predicted for this machine" in out
 
 
-def test_it_runs_all_rounds_of_all_parts_and_then_there_is_nothing_to_do(
-    mine: Path, machine: str, zobench: Command, cells: list[RunSpec]
-) -> None:
+def test_it_runs_all_rounds_of_all_parts_and_then_there_is_nothing_to_do(mine, machine, zobench, cells) -> None:
     code, _, err = zobench("campaign", "c")
     assert (code, len(cells)) == (0, 13)
     first = [(seed, number) for seed in (0, 3, 5) for number in range(3)]
@@ -70,9 +66,7 @@ def test_it_runs_all_rounds_of_all_parts_and_then_there_is_nothing_to_do(
     assert row.split() == ["c", "2", "of", "2", "13", "of", "13", "Mine"]
 
 
-def test_parts_beyond_what_it_is_for_wait_until_they_are_asked_for(
-    mine: Path, machine: str, zobench: Command, cells: list[RunSpec]
-) -> None:
+def test_parts_beyond_what_it_is_for_wait_until_they_are_asked_for(mine, machine, zobench, cells) -> None:
     (mine / "campaigns" / "c.toml").write_text(TEXT + "more = true\n")
     out = zobench("campaign", "c", "--plan")[1]
     assert "second" not in out
@@ -90,9 +84,7 @@ def test_parts_beyond_what_it_is_for_wait_until_they_are_asked_for(
     assert "all parts are done" in zobench("campaign", "c", "--more")[1]
 
 
-def test_a_budget_stops_before_a_part_that_would_not_fit(
-    mine: Path, machine: str, zobench: Command, cells: list[RunSpec]
-) -> None:
+def test_a_budget_stops_before_a_part_that_would_not_fit(mine, machine, zobench, cells) -> None:
     (mine / "campaigns" / "c.toml").write_text(TEXT.replace("repeats = 2", "repeats = 9"))
     code, _, err = zobench("campaign", "c", "--budget", "80s")  # nine processes of some six seconds, then eighteen
     assert (code, len(cells)) == (0, 9)
@@ -102,9 +94,7 @@ def test_a_budget_stops_before_a_part_that_would_not_fit(
     assert (code, len(cells)) == (0, 9)
 
 
-def test_an_interrupted_round_is_run_anew(
-    mine: Path, machine: str, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_round_is_run_anew(mine, machine, zobench, cells, monkeypatch) -> None:
     whole = process.run_in_process
 
     def stopped(spec: RunSpec, **given: Any) -> Result:
@@ -127,9 +117,7 @@ def test_an_interrupted_round_is_run_anew(
     assert {len(pairs(one, other)), len(pairs(one, last))} == {3}
 
 
-def test_a_failed_cell_is_tried_again_only_if_that_is_asked_for(
-    mine: Path, zobench: Command, cells: list[RunSpec]
-) -> None:
+def test_a_failed_cell_is_tried_again_only_if_that_is_asked_for(mine, zobench, cells) -> None:
     (mine / "runners" / "mine.toml").write_text(MATRIX)  # a seed of 1 fails
     code, _, err = zobench("campaign", "c", "--part", "first")
     assert (code, len(cells)) == (1, 3 + 2 + 2)
@@ -140,9 +128,7 @@ def test_a_failed_cell_is_tried_again_only_if_that_is_asked_for(
     assert len(cells) == 7 + 3  # its round is run whole; the others have no place for it
 
 
-def test_a_busy_machine_is_refused_in_one_line_unless_it_is_allowed(
-    mine: Path, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_machine_is_refused_in_one_line_unless_it_is_allowed(mine, zobench, cells, monkeypatch) -> None:
     monkeypatch.setattr(campaigns, "disturbance", lambda device, seconds: "other processes keep 1.5 cores busy")
     code, _, err = zobench("campaign", "c")
     assert (code, cells) == (2, [])
@@ -154,9 +140,7 @@ def test_a_busy_machine_is_refused_in_one_line_unless_it_is_allowed(
     assert len(cells) == 13
 
 
-def test_what_does_not_fit_this_machine_is_said_and_is_not_waited_for(
-    mine: Path, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_this_machine_is_said_and_is_not_waited_for(mine, zobench, cells, monkeypatch) -> None:
     text = MATRIX.replace("[0, 1]", "[0]").replace("seed = 5", 'model = "OPT-30B"\nseq_len = 8')
     (mine / "runners" / "mine.toml").write_text(text)
     code, out, err = zobench("campaign", "c", "--part", "first")
@@ -219,17 +203,13 @@ def test_the_parts_for_a_gpu_that_is_not_here_are_predicted(mine: Path, zobench:
     assert "none is meant to take longer than 9m" in out
 
 
-def test_a_cell_of_a_part_is_limited_by_this_machine_s_room_now(
-    mine: Path, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_of_a_part_is_limited_by_this_machine_s_room_now(mine, zobench, cells, monkeypatch) -> None:
     monkeypatch.setattr(plan, "available_host_bytes", lambda: 1)
     code, out, _ = zobench("campaign", "c", "--plan")
     assert (code, out.count("not here")) == (0, 4)
 
 
-def test_a_plan_measures_no_rates_and_says_that_the_first_run_does(
-    mine: Path, machine: str, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_measures_no_rates_and_says_that_the_first_run_does(mine, machine, zobench, cells, monkeypatch) -> None:
     (mine / "results" / ".calibration" / f"{machine}-cpu.json").unlink()
     monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(mine / "cache"))
 
@@ -243,9 +223,7 @@ def test_a_plan_measures_no_rates_and_says_that_the_first_run_does(
     assert "nan" not in out
 
 
-def test_torchrun_and_folders_with_spaces(
-    mine: Path, machine: str, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchrun_and_folders_with_spaces(mine, machine, zobench, cells, monkeypatch) -> None:
     (mine / "results").rename(mine / "my results")
     code, _, err = zobench("campaign", "c", "--results", "my results")
     assert code == 0
@@ -259,9 +237,7 @@ def test_torchrun_and_folders_with_spaces(
     assert "a sweep starts the ranks of its cells, but torchrun has started it; leave torchrun out" in err
 
 
-def test_a_part_whose_cells_cannot_take_turns_is_refused_before_anything_runs(
-    mine: Path, zobench: Command, cells: list[RunSpec]
-) -> None:
+def test_a_part_whose_cells_cannot_take_turns_is_refused_before_anything_runs(mine, zobench, cells) -> None:
     (mine / "campaigns" / "c.toml").write_text(TEXT + 'turns = true\nbase = { engine = "offload", parts = true }\n')
     code, _, err = zobench("campaign", "c")
     assert (code, cells) == (2, [])

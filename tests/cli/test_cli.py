@@ -105,9 +105,7 @@ def test_lists_name_models_matrices_and_tables_even_beside_a_broken_file(here: P
         assert text in out
 
 
-def test_the_fields_are_listed_each_with_type_default_words_and_a_line(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fields_are_listed_each_with_type_default_words_and_a_line(here, zobench, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = zobench("list", "fields")
     lines = [line.rstrip() for line in out.splitlines()]
@@ -127,9 +125,7 @@ def test_the_fields_are_listed_each_with_type_default_words_and_a_line(
 # ---- run
 
 
-def test_run_tells_on_standard_error_and_leaves_standard_output_alone(
-    here: Path, zobench: Any, cells: list[RunSpec]
-) -> None:
+def test_run_tells_on_standard_error_and_leaves_standard_output_alone(here, zobench, cells) -> None:
     code, out, err = zobench("run", "--model", "OPT-TINY", "--device", "cpu", "--json", "out.json")
     assert (code, out) == (0, "")
     assert err.splitlines()[:2] == ["device: cpu, as asked", "seq_len: 64, because opt-tiny has 64 positions"]
@@ -141,9 +137,7 @@ def test_run_tells_on_standard_error_and_leaves_standard_output_alone(
 @pytest.mark.parametrize(
     ("arguments", "seq_len"), [("--model OPT-125M", 2048), ("--model opt-tiny --set seq_len=9", 9)]
 )
-def test_a_seq_len_that_is_usual_or_given_is_not_explained(
-    here: Path, zobench: Any, cells: list[RunSpec], arguments: str, seq_len: int
-) -> None:
+def test_a_seq_len_that_is_usual_or_given_is_not_explained(here, zobench, cells, arguments, seq_len) -> None:
     code, _, err = zobench("run", *arguments.split(), "--device", "cpu")
     assert (code, cells[0].seq_len) == (0, seq_len)
     assert "seq_len:" not in err
@@ -167,9 +161,7 @@ def test_run_ends_with_1_where_the_cell_did_not_work(here: Path, zobench: Any, c
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_run_starts_no_process_for_what_cannot_fit(
-    device: str, here: Path, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_starts_no_process_for_what_cannot_fit(device, here, cells, monkeypatch) -> None:
     """On a GPU, which is not here, as on a CPU; with the numbers and with what helps."""
     room = plan.Limits(device_bytes=None if device == "cpu" else 10**9, host_bytes=2 * 10**9, disk_bytes=10**9)
     monkeypatch.setattr(plan, "limits", lambda *_: room)
@@ -214,9 +206,7 @@ def test_json_on_standard_output_is_exactly_the_result_of_the_real_thing(tmp_pat
     assert Result.from_dict(answer).to_dict() == answer
 
 
-def test_the_time_that_a_run_may_take_reaches_its_process(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_that_a_run_may_take_reaches_its_process(here, zobench, monkeypatch) -> None:
     def late(spec: RunSpec, *, timeout: float, **_: Any) -> Result:
         return Result(spec=spec, outcome=Outcome.TIMEOUT, reason=f"it took longer than {timeout:g} s")
 

@@ -128,9 +128,7 @@ def unmeasured(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here
 
 
-def test_a_command_that_runs_nothing_measures_no_rates(
-    unmeasured: Path, zobench: Any, cells: list[RunSpec], machine: str
-) -> None:
+def test_a_command_that_runs_nothing_measures_no_rates(unmeasured, zobench, cells, machine) -> None:
     path = write(unmeasured, TWO)
     code, out, _ = zobench("sweep", path, "--device", "cpu", "--dry-run", "--results", "new")
     assert (code, cells) == (0, [])
@@ -179,9 +177,7 @@ def test_quiet_leaves_the_answer_and_what_went_wrong(here: Path, zobench: Any, c
      ("zobench finetune --method zo-ad", "zo-adam"), ("zobench plan --gpu h1", "h100-pcie"),
      ("zobench list mod", "models")],
 )  # fmt: skip
-def test_a_shell_completes_commands_and_names(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch, words: str, first: str
-) -> None:
+def test_a_shell_completes_commands_and_names(here, zobench, monkeypatch, words, first) -> None:
     monkeypatch.setenv("_ZOBENCH_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
@@ -226,9 +222,7 @@ def test_help_is_in_groups_and_fits(zobench: Any, monkeypatch: pytest.MonkeyPatc
      *((words, 60) for words in ("list gpus", "list fields", "table zo2/table5", "compare results results",
                                  "plan --model OPT-13B --gpu h100-sxm", "predict ablation --gpu h100-sxm"))],
 )  # fmt: skip
-def test_no_line_is_wider_than_the_terminal(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch, arguments: str, width: int
-) -> None:
+def test_no_line_is_wider_than_the_terminal(here, zobench, monkeypatch, arguments, width) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     for one in ({"engine": "resident"}, {"engine": "offload", "noise": "counter"}, {"batch_size": 4}):
         Store(here / "results").save(result("OPT-125M", machine="box", seq_len=2048, **one))  # type: ignore[arg-type]
@@ -237,9 +231,7 @@ def test_no_line_is_wider_than_the_terminal(
     assert [line for line in out.splitlines() if len(line.rstrip()) > width] == []
 
 
-def test_no_color_is_honoured_wherever_there_is_colour(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_color_is_honoured_wherever_there_is_colour(here, zobench, monkeypatch) -> None:
     Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
     commands = (
         "results",
@@ -259,9 +251,7 @@ def test_no_color_is_honoured_wherever_there_is_colour(
     assert not console.is_colored(Console(force_terminal=True))
 
 
-def test_a_report_asks_for_its_packages_before_it_writes(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_asks_for_its_packages_before_it_writes(here, zobench, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert zobench("report", "--out", "all") == (
         1, "", "zobench: a report needs jinja2, but it is not installed; pip install 'zobench[report]'\n"
@@ -286,9 +276,7 @@ def test_the_doctor_knows_every_package_of_every_extra() -> None:
 
 
 @pytest.mark.parametrize("what", ["models", "metrics"])
-def test_at_60_columns_a_list_has_every_name_whole(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_at_60_columns_a_list_has_every_name_whole(here, zobench, monkeypatch, what) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     known = registries.MODELS.names() if what == "models" else registries.METRICS.names()
     _, out, _ = zobench("list", what)
@@ -296,9 +284,7 @@ def test_at_60_columns_a_list_has_every_name_whole(
     assert {line.split()[0] for line in out.splitlines() if line.strip()} >= set(known)
 
 
-def test_runs_are_listed_in_order_and_what_alone_differs_is_told(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_listed_in_order_and_what_alone_differs_is_told(here, zobench, monkeypatch) -> None:
     store = Store(here / "results")
     for tokens in (512, 64, 128):
         for steps in (9, 2):

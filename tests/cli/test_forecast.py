@@ -86,9 +86,7 @@ def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 @pytest.mark.parametrize("gpu", ["rtx-4090", "all"])
-def test_a_plan_has_no_word_and_no_quantity_cut_at_any_width(
-    width: int, gpu: str, zobench: Any, monkeypatch: Any
-) -> None:
+def test_a_plan_has_no_word_and_no_quantity_cut_at_any_width(width, gpu, zobench, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     _, out, _ = zobench("plan", "--model", "OPT-175B", "--gpu", gpu, "--host", "512GB")
     rows = [line for line in out.splitlines() if "~" in line and not line.startswith(("~", "fits:"))]
@@ -102,9 +100,7 @@ def test_a_plan_has_no_word_and_no_quantity_cut_at_any_width(
         assert {"granularity=block", "slots=2", "writeback_every=1"} <= set(words)
 
 
-def test_a_gpu_that_zobench_may_not_run_on_says_so_in_plans_predictions_and_lists(
-    zobench: Any, monkeypatch: Any
-) -> None:
+def test_a_gpu_that_zobench_may_not_run_on_says_so_in_plans_predictions_and_lists(zobench, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     volta, rocm = "no kernels for its sm_70", "with which zobench has never run"
     for arguments, told in [

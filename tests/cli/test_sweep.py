@@ -32,9 +32,7 @@ GB = 10**9
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 
 
-def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(
-    here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(here, zobench, cells, monkeypatch) -> None:
     monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: 40 * GB)
     before = sorted(here.rglob("*"))
     code, out, err = zobench("sweep", "main_table", "--dry-run", "--device", "cpu")
@@ -117,9 +115,7 @@ better = "higher"
 """
 
 
-def test_a_budget_leaves_cells_out_and_says_how_long_they_need(
-    here: Path, zobench: Any, cells: list[RunSpec], machine: str
-) -> None:
+def test_a_budget_leaves_cells_out_and_says_how_long_they_need(here, zobench, cells, machine) -> None:
     text = 'tables = ["own"]\n[base]\nsteps = 2\n[axes]\nmodel = ["OPT-1.3B", "opt-tiny"]\n'
     (here / "tables").mkdir()
     (here / "tables" / "own.toml").write_text(BY_MODEL)
@@ -157,9 +153,7 @@ def test_what_could_not_be_read_is_told(here: Path, zobench: Any, cells: list[Ru
     assert f"not read: results/{machine}/torn.json: " in err
 
 
-def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but_results(
-    here: Path, zobench: Any, cells: list[RunSpec]
-) -> None:
+def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but_results(here, zobench, cells) -> None:
     zobench("sweep", write(here, '[axes]\nmodel = ["OPT-125M"]\nengine = ["resident", "offload"]'), "--device", "cpu")
     code, out, err = zobench("table", "zo2/table1", "--format", "markdown")
     assert (code, err) == (0, "")
@@ -168,9 +162,7 @@ def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but
     assert (here / "table.md").read_text() == out
 
 
-def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(
-    here: Path, zobench: Any, cells: list[RunSpec], machine: str
-) -> None:
+def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(here, zobench, cells, machine) -> None:
     text = 'tables = ["zo2/table1"]\n[axes]\nmodel = ["OPT-125M"]\n'
     _, out, err = zobench("sweep", write(here, text), "--device", "cpu")
     (path,) = (here / "results" / machine).glob("*.json")
@@ -211,9 +203,7 @@ def test_repeats_are_in_rounds_so_that_ratios_have_an_interval_and_too_few_are_w
     assert [spec.engine for spec in cells] in (["resident"] * 2 + ["offload"] * 2, ["offload"] * 2 + ["resident"] * 2)
 
 
-def test_a_sweep_gives_a_device_memory_to_the_cells_that_have_something_to_plan(
-    here: Path, zobench: Any, cells: list[RunSpec]
-) -> None:
+def test_a_sweep_gives_a_device_memory_to_the_cells_that_have_something_to_plan(here, zobench, cells) -> None:
     base = '[base]\nmodel = "OPT-125M"\nengine = "offload"\nnoise = "counter"\n'
     text = base + '[axes]\ngranularity = ["linear", "block"]\n'
     _, _, err = zobench("sweep", write(here, text), "--device", "cpu", "--device-memory", "600MB")

@@ -126,9 +126,7 @@ def begun(here: Path) -> Path:
     return Path(shutil.copytree(KILLED, here / "mine"))
 
 
-def test_a_run_that_0_1_0_began_goes_on_from_its_own_steps_and_says_who_took_which(
-    zobench: Command, begun: Path
-) -> None:
+def test_a_run_that_0_1_0_began_goes_on_from_its_own_steps_and_says_who_took_which(zobench, begun) -> None:
     _, items = journal.read(begun / "journal.bin")
     old = [item for item in items if isinstance(item, Taken)]
     assert 20 < len(old) < 40

@@ -151,9 +151,7 @@ FORMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form.values())))
-def test_operations_bytes_and_launches_of_blocks_are_those_that_the_engine_issues(
-    form: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operations_bytes_and_launches_of_blocks_are_those_that_the_engine_issues(form, monkeypatch) -> None:
     spec = RunSpec(**{"dtype": "fp16", "seq_len": TOKENS, **form}).resolve("cuda:0")
     layers = models.get(spec.model).layers
     few, many = (issued(spec, count, monkeypatch) for count in (layers, layers + MORE))
@@ -209,9 +207,7 @@ def test_an_optimizer_moves_the_bytes_and_runs_the_kernels_of_torchs(method: str
 
 @pytest.mark.parametrize("form", [{}, {"wire": "fp8"}, {"writeback_every": 4}, {"granularity": "linear", "queries": 3}],
                          ids=str)  # fmt: skip
-def test_the_bytes_over_the_link_are_those_that_the_engine_moves(
-    form: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bytes_over_the_link_are_those_that_the_engine_moves(form, monkeypatch) -> None:
     fields = {"model": "OPT-125M", "dtype": "fp16", "engine": "offload", "noise": "counter", "seq_len": TOKENS, **form}
     spec = RunSpec(**fields).resolve("cuda:0")
     layers, every = models.get(spec.model).layers, int(spec.writeback_every)

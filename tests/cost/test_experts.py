@@ -167,9 +167,7 @@ def test_both_branches_of_experts_are_not_taken_for_their_last_matrix(tmp_path: 
     assert room(spec) == LEAST // ((4 * 64 + 1792) * 2) == 1024
 
 
-def test_experts_whose_number_is_not_known_widen_the_range_to_shorter_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_experts_whose_number_is_not_known_widen_the_range_to_shorter_steps(tmp_path, monkeypatch) -> None:
     """All eight are counted; a single expert takes an eighth of their products, and the rest stays."""
     monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kinds, "CHOSEN", ())

@@ -95,9 +95,7 @@ def test_a_checkpoint_gets_a_copy_on_the_disk_once_its_journal_is_written_into_i
      ({"steps": 3, "parts": True}, True), ({"steps": 6, "survival": True}, False),
      ({"steps": 7, "survival": True}, True)],
 )  # fmt: skip
-def test_the_copy_is_made_when_the_prediction_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], copied: bool
-) -> None:
+def test_the_copy_is_made_when_the_prediction_says_so(tmp_path, monkeypatch, more, copied) -> None:
     """With a journal of 8 steps instead of 256, on a real checkpoint."""
     monkeypatch.setattr(footprint, "CONSOLIDATE_AFTER", 8)
     plain = assemble.engine_config

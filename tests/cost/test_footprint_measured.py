@@ -29,9 +29,7 @@ def peak_of() -> Iterator[Callable[[RunSpec], int]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak resident memory is read from /proc")
-def test_measured_memory_has_the_order_of_the_table_and_is_within_15_percent_of_the_formula(
-    peak_of: Callable[[RunSpec], int],
-) -> None:
+def test_measured_memory_has_the_order_of_the_table_and_is_within_15_percent_of_the_formula(peak_of) -> None:
     """OPT-125M, each method in a process of its own (measured: 0.98 to 1.07 of the formula)."""
     peaks = {}
     for method in MEASURED:
@@ -58,9 +56,7 @@ def test_measured_memory_has_the_order_of_the_table_and_is_within_15_percent_of_
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak resident memory is read from /proc")
-def test_measured_memory_of_a_state_and_three_points_is_within_15_percent_of_the_formula(
-    peak_of: Callable[[RunSpec], int],
-) -> None:
+def test_measured_memory_of_a_state_and_three_points_is_within_15_percent_of_the_formula(peak_of) -> None:
     """HiZOO; the other methods of 2024 and later were within it too."""
     method = "hizoo"
     plain = RunSpec(model="OPT-125M", batch_size=2, seq_len=64, steps=1)

@@ -26,9 +26,7 @@ def test_a_block_in_slices_takes_what_equation_3_says(size: float, n: int, pcie:
 
 
 @given(sizes, counts, rates, st.floats(1, 1e3))
-def test_slices_are_never_slower_where_peers_are_no_slower_than_the_host(
-    size: float, n: int, pcie: float, times: float
-) -> None:
+def test_slices_are_never_slower_where_peers_are_no_slower_than_the_host(size, n, pcie, times) -> None:
     """Appendix C: with B_NVLink near B_PCIe it degrades to whole transfers, "no worse than" them."""
     whole = whole_seconds(size, n, Links(link=pcie))
     assert sliced_seconds(size, n, Links(link=pcie, peers=times * pcie)) <= whole * (1 + 1e-9)

@@ -149,9 +149,7 @@ def test_every_query_takes_its_own_products_and_noise_and_shares_the_upload(nois
         ({"resident_blocks": 12}, 2, 2),
     ],
 )
-def test_a_link_bound_step_and_its_floor_are_the_bytes_that_travel(
-    changes: dict[str, Any], up: float, down: float
-) -> None:
+def test_a_link_bound_step_and_its_floor_are_the_bytes_that_travel(changes, up, down) -> None:
     slow, spec = Rates.of(SLOW_DISK), counter(**changes)
     assert step_seconds(spec, slow) == pytest.approx(STREAMED * (up / 2e6 + down / 1e6))
     both = (up + down) / 1.5e6 if down else 0
@@ -175,9 +173,7 @@ def test_the_floor_of_a_link_is_its_slower_way_and_pageable_memory_has_the_links
         ({"engine": "offload", "tier": "pageable"}, 1e11),
     ],
 )
-def test_the_floor_of_a_step_without_transfers_to_wait_for_is_its_forwards(
-    changes: dict[str, Any], flops: float
-) -> None:
+def test_the_floor_of_a_step_without_transfers_to_wait_for_is_its_forwards(changes, flops) -> None:
     spec = RunSpec(model="OPT-1.3B", queries=2, **changes).resolve("cpu")
     assert floor_seconds(spec, RATES) == pytest.approx(4 * FORWARD / flops)
 
@@ -379,9 +375,7 @@ def test_every_method_draws_its_own_noise(changes: dict[str, Any], draws: int) -
         ({"method": "qes", "queries": 4}, 4 * 3),  # opposite points of codes are no mirror images
     ],
 )
-def test_opposite_points_share_a_draw_of_counter_noise_if_they_are_mirror_images(
-    changes: dict[str, Any], draws: int
-) -> None:
+def test_opposite_points_share_a_draw_of_counter_noise_if_they_are_mirror_images(changes, draws) -> None:
     spec = RunSpec(model="OPT-1.3B", noise="counter", **changes).resolve("cpu")
     without = dataclasses.replace(RATES, noise=dict.fromkeys(RATES.noise, 1e99))
     seconds = step_seconds(spec, RATES) - step_seconds(spec, without)
@@ -402,9 +396,7 @@ def test_the_candidates_of_cons_are_uploaded_once_more() -> None:
         ({"fp32": 323e9, "fp16": 12e9, "bf16": 200e9}, None, "not measured, fp32 is faster"),
     ],
 )
-def test_the_16_bit_type_is_the_one_that_the_machine_multiplies_fastest(
-    flops: dict[str, float], chosen: str | None, told: str
-) -> None:
+def test_the_16_bit_type_is_the_one_that_the_machine_multiplies_fastest(flops, chosen, told) -> None:
     found, line = cost.fastest_narrow(dataclasses.replace(RATES, flops=flops))
     assert found == chosen
     assert line.startswith(f"16 bits: {told}; products of this machine in GFLOP/s: fp32 ")

@@ -47,9 +47,7 @@ STRATEGIES = [("pertp", 2, 1, 2), ("ddp", 2, 2, 1), ("ddp", 4, 4, 1), ("2d", 4, 
 
 @pytest.mark.parametrize(("parallel", "gpus", "shards", "signs"), STRATEGIES)
 @pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_gpus_share_out_products_but_each_draws_all_noise(
-    parallel: str, gpus: int, shards: int, signs: int, noise: str
-) -> None:
+def test_gpus_share_out_products_but_each_draws_all_noise(parallel, gpus, shards, signs, noise) -> None:
     alone, shared = ranks(noise=noise), ranks(parallel, gpus, noise=noise)
     drawn = compute_seconds(alone, NO_FORWARDS)
     products = compute_seconds(alone, RATES) - drawn
@@ -119,9 +117,7 @@ def test_each_rank_has_a_file_of_its_own_on_the_one_disk() -> None:
     st.sampled_from(["pinned", "disk"]), st.sampled_from(["torch", "counter"]), st.sampled_from([None, 5e9]),
     st.sampled_from(["auto", "whole"]),
 )  # fmt: skip
-def test_no_prediction_of_several_gpus_is_below_the_floor(
-    how: tuple[str, int], tier: str, noise: str, host: float | None, transfers: str
-) -> None:
+def test_no_prediction_of_several_gpus_is_below_the_floor(how, tier, noise, host, transfers) -> None:
     spec, rates = ranks(*how, tier=tier, noise=noise, transfers=transfers), dataclasses.replace(RATES, host=host)
     assert step_seconds(spec, rates) >= floor_seconds(spec, rates) > 0
     for ways in ({"between": 1e12}, {"host": None}):

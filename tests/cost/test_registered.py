@@ -66,9 +66,7 @@ def test_what_was_changed_or_is_registered_already_is_refused(tmp_path: Path) ->
         registered.read_all(tmp_path)
 
 
-def test_a_prediction_is_registered_by_a_command_and_scored_by_a_merge(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prediction_is_registered_by_a_command_and_scored_by_a_merge(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(registered, "FOLDER", tmp_path)
     monkeypatch.setattr(registered.scores, "__defaults__", (tmp_path,))
     code, _, err = command(capsys, "predict", "gpu_main", "--gpu", "t4", "--register", str(tmp_path))

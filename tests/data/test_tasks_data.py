@@ -29,9 +29,7 @@ WITH_LABELS = [task.name for task in TASKS.builtin() if task.names]
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", WITH_LABELS)
-def test_scores_of_a_batch_equal_those_of_each_candidate_alone(
-    real_data: Path, name: str, tokenizer: Any, model: Any
-) -> None:
+def test_scores_of_a_batch_equal_those_of_each_candidate_alone(real_data, name, tokenizer, model) -> None:
     run = spec(name, batch_size=4, train_size=7, dev_size=2, test_size=4)
     data = load(run, tokenizer, real_data)
     source = read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), real_data)[1]
@@ -168,9 +166,7 @@ def test_evaluation_covers_a_split_once_in_order_and_bounded(tmp_path: Path, tok
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_an_evaluation_batch_holds_no_more_than_a_micro_batch_of_training(
-    packed: bool, tmp_path: Path, tokenizer: Any
-) -> None:
+def test_an_evaluation_batch_holds_no_more_than_a_micro_batch_of_training(packed, tmp_path, tokenizer) -> None:
     run = spec("sst2", batch_size=16, accumulate=4, train_size=40, dev_size=60, packed=packed)
     data = load(run, tokenizer, sst2(tmp_path, 120, 21))
     longest = max(len(item.rows[0]) for item in data.splits["train"])
@@ -190,9 +186,7 @@ def test_an_evaluation_batch_holds_no_more_than_a_micro_batch_of_training(
     lengths=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=3), min_size=1, max_size=40),
     size=st.integers(1, 12), train=st.integers(1, 60), room=st.sampled_from([0, 50, 2048]),
 )  # fmt: skip
-def test_an_evaluation_batch_is_as_large_as_a_step_or_fills_its_tokens_or_the_room(
-    lengths: list[list[int]], size: int, train: int, room: int
-) -> None:
+def test_an_evaluation_batch_is_as_large_as_a_step_or_fills_its_tokens_or_the_room(lengths, size, train, room) -> None:
     items = [
         Encoded(tuple((i,) * n for n in own), (((0, 0, 7),),), 0, max(own), False) for i, own in enumerate(lengths)
     ]
@@ -215,9 +209,7 @@ def test_an_evaluation_batch_is_as_large_as_a_step_or_fills_its_tokens_or_the_ro
 
 @pytest.mark.parametrize("name", ["copa", "winogrande"])
 @torch.inference_mode()
-def test_the_loss_of_a_candidates_tokens_trains_on_the_right_candidates_rows(
-    real_data: Path, name: str, tokenizer: Any, model: Any
-) -> None:
+def test_the_loss_of_a_candidates_tokens_trains_on_the_right_candidates_rows(real_data, name, tokenizer, model) -> None:
     data = load(spec(name, batch_size=5, train_size=7, dev_size=2, test_size=4), tokenizer, real_data)
     source = read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), real_data)[0]
     numbers = np.random.RandomState(0).permutation(len(source.examples))[:7]

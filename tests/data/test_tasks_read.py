@@ -221,9 +221,7 @@ def hub_files(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", TASKS.names())
-def test_the_hub_is_asked_by_name_at_a_full_commit_and_local_files_are_as_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_the_hub_is_asked_by_name_at_a_full_commit_and_local_files_are_as_good(tmp_path, monkeypatch, name) -> None:
     """A fake hands out local files for the hub's call; then the same files are given by --data-dir."""
     datasets = pytest.importorskip("datasets")
     repository, config = HUB[name]
@@ -251,9 +249,7 @@ def test_the_hub_is_asked_by_name_at_a_full_commit_and_local_files_are_as_good(
 
 
 @pytest.mark.parametrize("commit", [REVISIONS["nyu-mll/glue"], "0" * 40])
-def test_offline_the_cache_of_datasets_serves_the_pinned_commit_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str
-) -> None:
+def test_offline_the_cache_of_datasets_serves_the_pinned_commit_only(tmp_path, monkeypatch, commit) -> None:
     """``datasets`` itself, offline, takes the latest commit in its cache, whichever is asked for."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)

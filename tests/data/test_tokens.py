@@ -48,9 +48,7 @@ def test_random_ids_cover_the_ordinary_vocabulary() -> None:
 
 
 @given(step=st.integers(0, 10**6), seed=st.integers(0, 10**9), batch_size=st.integers(1, 5), seq_len=st.integers(2, 40))
-def test_ragged_rows_are_padded_on_the_left_and_keep_two_tokens(
-    step: int, seed: int, batch_size: int, seq_len: int
-) -> None:
+def test_ragged_rows_are_padded_on_the_left_and_keep_two_tokens(step, seed, batch_size, seq_len) -> None:
     batch = ragged_batch(step, seed=seed, batch_size=batch_size, seq_len=seq_len, vocab=128, pad_id=1)
     mask = batch.attention_mask
     assert mask is not None

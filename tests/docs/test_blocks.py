@@ -40,9 +40,7 @@ def test_what_looks_like_a_command_is_in_a_block_that_is_run_or_says_why_not(pag
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", HERE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_blocks_of_a_page_run_and_print_what_it_shows(
-    page: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_blocks_of_a_page_run_and_print_what_it_shows(page, folder, capsys) -> None:
     for block in blocks(page):
         write(folder, page, block.line, block.text)
         if block.language not in RUNNABLE or block.excused:

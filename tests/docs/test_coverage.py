@@ -111,9 +111,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[campaign.Pa
         yield campaign.load(recipes.find("campaigns", "real-accuracy")).on("cpu", price)
 
 
-def test_each_reported_accuracy_has_a_counterpart_on_a_real_model_or_a_sentence_why_not(
-    parts: list[campaign.PartOn],
-) -> None:
+def test_each_reported_accuracy_has_a_counterpart_on_a_real_model_or_a_sentence_why_not(parts) -> None:
     reported = sum(row["metric"] == "accuracy" for row in REFERENCE.rows)
     none = elements.counterparts(REFERENCE, [])
     assert sum(counts["no model"] for counts in none.values()) == reported == 184
@@ -138,9 +136,7 @@ def test_each_reported_accuracy_has_a_counterpart_on_a_real_model_or_a_sentence_
     assert not any(row.lacks and row.lacks in elements.text(ran, [], REFERENCE) for row in ROWS)
 
 
-def test_runs_of_a_papers_table_take_as_many_steps_and_with_several_directions_as_many_forwards(
-    parts: list[campaign.PartOn],
-) -> None:
+def test_runs_of_a_papers_table_take_as_many_steps_and_with_several_directions_as_many_forwards(parts) -> None:
     papers = {on.part.name: on.cells for on in parts if on.part.name.startswith("papers-")}
     several = defaultdict[tuple[str, str], set[float]](set)
     for name, cells in papers.items():

@@ -139,9 +139,7 @@ def test_other_weights_than_the_run_began_with_are_refused(
 
 
 @pytest.mark.parametrize("form", ["none", "sync", "async", "journal"])
-def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(
-    spec: Any, go: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(spec, go, tmp_path, monkeypatch, form) -> None:
     more = {} if form == "none" else {"checkpoint": form, "checkpoint_every": 4}
     wanted = spec(engine="offload", tier="pageable", **more)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -205,9 +203,7 @@ def test_a_torn_journal_costs_the_steps_that_it_lost(spec: Any, go: Run, tmp_pat
     assert_same(spec(), whole, parts, expected, found)
 
 
-def test_a_snapshot_ahead_of_the_journal_is_made_anew_when_the_run_comes_there(
-    spec: Any, go: Run, tmp_path: Path
-) -> None:
+def test_a_snapshot_ahead_of_the_journal_is_made_anew_when_the_run_comes_there(spec, go, tmp_path) -> None:
     with pytest.raises(ConnectionAbortedError):
         go(spec(), tmp_path, after_9=crash)
     path = tmp_path / "journal.bin"

@@ -100,9 +100,7 @@ def test_zeros_at_the_end_are_torn_too(tmp_path: Path, records: int) -> None:
 
 
 @given(data=st.data())
-def test_one_changed_bit_before_the_last_record_is_found(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_one_changed_bit_before_the_last_record_is_found(tmp_path_factory, data) -> None:
     path = written(tmp_path_factory.mktemp("j") / "journal.bin", ITEMS)
     content = bytearray(path.read_bytes())
     place = data.draw(st.integers(0, len(content) - SIZE - 1))
@@ -184,9 +182,7 @@ def test_two_runs_cannot_write_one_journal(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_run_or_base_is_refused_and_the_journal_stays(
-    tmp_path: Path, changes: dict[str, str], told: str
-) -> None:
+def test_another_run_or_base_is_refused_and_the_journal_stays(tmp_path, changes, told) -> None:
     path = written(tmp_path / "journal.bin", ITEMS)
     with pytest.raises(ValueError, match=told):
         JournalFile(path, {**HEADER, **changes})
@@ -210,9 +206,7 @@ def test_a_journal_of_an_earlier_version_is_told_as_one(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_step_that_the_disk_has_no_room_for_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_the_disk_has_no_room_for_leaves_what_was_there(tmp_path, monkeypatch) -> None:
     path, own, room = tmp_path / "journal.bin", os.pwrite, SIZE + 9
 
     def full(file: int, data: bytes, place: int) -> int:

@@ -195,9 +195,7 @@ def check(
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_as_one_that_was_not(
-    runner: Runner, spec: Any, tmp_path: Path, expected: dict[str, Any]
-) -> None:
+def test_a_killed_run_ends_as_one_that_was_not(runner, spec, tmp_path, expected) -> None:
     check(runner, ONE, -(-KILLS * 3 // 4), spec, tmp_path, expected)
 
 
@@ -210,7 +208,5 @@ def test_a_killed_run_of_a_method_with_directions_or_weights_of_its_own_ends_as_
     check(runner, ways, 1, spec, tmp_path, {})
 
 
-def test_a_run_of_two_ranks_of_which_one_is_killed_ends_as_one_that_was_not(
-    runner: Runner, spec: Any, tmp_path: Path, expected: dict[str, Any]
-) -> None:
+def test_a_run_of_two_ranks_of_which_one_is_killed_ends_as_one_that_was_not(runner, spec, tmp_path, expected) -> None:
     check(runner, TWO, -(-KILLS // 4), spec, tmp_path, expected)

@@ -54,9 +54,7 @@ def test_units_are_read_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_all_is_on_the_disk_before_it_has_its_name_and_then_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_is_on_the_disk_before_it_has_its_name_and_then_its_name(tmp_path, monkeypatch) -> None:
     done: list[str] = []
     fsync, rename = os.fsync, os.rename
 
@@ -88,9 +86,7 @@ def test_a_unit_that_is_as_it_was_is_not_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", ["bytes", "names"])
-def test_shards_are_cut_by_size_and_by_the_room_of_their_heads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_shards_are_cut_by_size_and_by_the_room_of_their_heads(tmp_path, monkeypatch, limit) -> None:
     monkeypatch.setattr(snapshot, "SHARD_BYTES" if limit == "bytes" else "_HEAD", 8192 if limit == "bytes" else 1024)
     writer = Writer(tmp_path, 1)
     for number in range(20):

@@ -37,9 +37,7 @@ def formula(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> T
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_is_the_formula(
-    name: str, dtype: torch.dtype, bound: float, masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_is_the_formula(name, dtype, bound, masked, monkeypatch) -> None:
     monkeypatch.setattr(attention, "SCORES", 300)  # several blocks of rows and of queries
     monkeypatch.setattr(attention, "QUERIES", 4)
     generator = torch.Generator().manual_seed(0)
@@ -86,9 +84,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_losses_are_those_of_the_models_own_attention_and_the_chosen_kernel_runs(
-    name: str, packed: bool, calls: list[tuple[str, int]]
-) -> None:
+def test_losses_are_those_of_the_models_own_attention_and_the_chosen_kernel_runs(name, packed, calls) -> None:
     """Once in each layer of a pass, where a choice is for rows as long as these or longer, and never without a choice
     but for the rows of a packed batch, which are zobench's own."""
     layers, losses = model_of(name).config.num_hidden_layers, []

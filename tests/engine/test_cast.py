@@ -45,9 +45,7 @@ def trained(model: torch.nn.Module, config: EngineConfig, passes: list[list[Poin
         {"placement": "offload", "reusable_memory": False},
     ],
 )
-def test_losses_and_weights_are_those_of_casts(
-    settings: dict[str, Any], autocast: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_and_weights_are_those_of_casts(settings, autocast, monkeypatch) -> None:
     seen: set[torch.dtype] = set()
     product = torch.nn.functional.linear
 

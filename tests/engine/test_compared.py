@@ -68,9 +68,7 @@ def losses_and_weights(name: str, how: dict[str, Any], more: dict[str, Any], ste
     ids=str,
 )
 @pytest.mark.parametrize("name", ["llama", "opt", "phi"])
-def test_losses_are_those_over_the_whole_vocabulary_and_updates_the_same(
-    name: str, how: dict[str, Any], more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_are_those_over_the_whole_vocabulary_and_updates_the_same(name, how, more, monkeypatch) -> None:
     how = {"noise": "counter", **how}
     with monkeypatch.context() as whole:
         whole.setattr(objective, "is_relative", lambda choices: False)

@@ -39,9 +39,7 @@ def rows(count: int, padded: bool = False) -> list[Batch]:
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_cache_of_keys_is_what_sets_codegen_gptj_and_gpt_neo_apart(
-    name: str, dtype: torch.dtype, padded: bool
-) -> None:
+def test_a_cache_of_keys_is_what_sets_codegen_gptj_and_gpt_neo_apart(name, dtype, padded) -> None:
     """A plain loop without the cache equals the engine; with it, keys are copied, and CodeGen's rounded to bf16."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **CONFIGS[name]), dtype=dtype).eval()

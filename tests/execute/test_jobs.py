@@ -205,9 +205,7 @@ def test_here_is_not_submitted() -> None:
          "submit one with `zobench sweep NAME --executor slurm`"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line(
-    line: str, code: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line(line, code, told, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     ended, _, err = command(capsys, *line.split())
@@ -318,9 +316,7 @@ def test_status_and_other_sweeps_need_no_submitit(tmp_path: Path) -> None:
     assert made.id in done.stdout
 
 
-def test_arrays_that_slurm_had_taken_are_cancelled_when_it_refuses_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_that_slurm_had_taken_are_cancelled_when_it_refuses_the_next(tmp_path, monkeypatch) -> None:
     """A Slurm of shell scripts: the second sbatch is refused."""
     cells = (cell(), cell(gpus=2, parallel="ddp", batch_size=2))
     made = submitted(tmp_path, cells=cells, groups=((0,), (1,)))
@@ -342,9 +338,7 @@ def test_arrays_that_slurm_had_taken_are_cancelled_when_it_refuses_the_next(
 
 
 @pytest.mark.parametrize("executor", ["slurm", "local"])
-def test_nothing_is_submitted_into_a_store_that_a_sweep_writes(
-    executor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_submitted_into_a_store_that_a_sweep_writes(executor, tmp_path, capsys) -> None:
     words = ("sweep", "smoke", "--executor", executor, "--device", "cpu", "--results", str(tmp_path))
     with Store(tmp_path).lock():
         code, _, err = command(capsys, *words)

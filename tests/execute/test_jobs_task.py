@@ -73,9 +73,7 @@ def test_a_cell_that_is_ended_is_as_if_it_had_never_begun(tmp_path: Path, monkey
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_result_that_cannot_be_stored_is_lost_and_its_worker_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_that_cannot_be_stored_is_lost_and_its_worker_goes_on(tmp_path, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise StoreError(28, "a result must be writable, but the disk is full")
 
@@ -92,9 +90,7 @@ def test_a_result_that_cannot_be_stored_is_lost_and_its_worker_goes_on(
     assert seeds == [0]
 
 
-def test_ports_of_the_rendezvous_are_none_that_linux_gives_to_outgoing_connections(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ports_of_the_rendezvous_are_none_that_linux_gives_to_outgoing_connections(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1")
     ports = []
     for job in (0, 11999, 12000, 31999, 4_000_000):
@@ -116,9 +112,7 @@ def test_a_cancelled_sweep_begins_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert (seeds, jobs.progress(made, 0)) == ([], None)
 
 
-def test_a_node_that_lacks_what_the_cell_needs_is_the_cells_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_lacks_what_the_cell_needs_is_the_cells_failure(tmp_path, monkeypatch) -> None:
     def lacks(*_: object) -> None:
         raise OSError("measuring this machine failed: no CUDA device")
 
@@ -132,9 +126,7 @@ def test_a_node_that_lacks_what_the_cell_needs_is_the_cells_failure(
 
 
 @pytest.mark.parametrize(("action", "ran"), [("run", [0]), ("keep", []), ("skip", []), ("", [])])
-def test_the_other_nodes_do_what_the_first_does_and_store_nothing(
-    action: str, ran: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_other_nodes_do_what_the_first_does_and_store_nothing(action, ran, tmp_path, monkeypatch) -> None:
     """Also if it failed before it came to its plan."""
     made, seeds = submitted(tmp_path), runs(monkeypatch, Outcome.OK)
     jobs.write_report(
@@ -148,9 +140,7 @@ def test_the_other_nodes_do_what_the_first_does_and_store_nothing(
     assert Store(tmp_path).load() == []
 
 
-def test_what_the_first_node_said_in_an_earlier_attempt_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_first_node_said_in_an_earlier_attempt_does_not_count(tmp_path, monkeypatch) -> None:
     made, seeds = submitted(tmp_path), runs(monkeypatch, Outcome.OK)
     monkeypatch.setattr(task, "LEADER_SECONDS", 0.1)
     jobs.write_report(made, 0, JobReport(job="7_0", host="n1", began=1.0, attempt=0, action="run"))

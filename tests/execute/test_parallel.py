@@ -182,9 +182,7 @@ def test_a_kill_of_the_launcher_or_an_interrupt_ends_all_ranks(started: Callable
 
 
 @pytest.mark.slow
-def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(monkeypatch, tmp_path) -> None:
     """Rank 0 waits in a transfer for a block that rank 1 has no memory to fill."""
     monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "600")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -216,9 +214,7 @@ def free_port() -> int:
 
 
 @pytest.mark.slow
-def test_two_nodes_meet_at_the_given_address_and_give_one_result_of_the_global_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_nodes_meet_at_the_given_address_and_give_one_result_of_the_global_batch(monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("ZOBENCH_NODE_COUNT", "2")
     spec = cell("2d-outer", 4, nodes=2)
@@ -248,9 +244,7 @@ def test_two_nodes_meet_at_the_given_address_and_give_one_result_of_the_global_b
         (1, ("rank 1 is gone without a word", "the cell's process was ended by SIGKILL")),
     ],
 )
-def test_a_node_that_is_gone_ends_the_others(
-    killed: int, reasons: tuple[str, str], started: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_is_gone_ends_the_others(killed, reasons, started, monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{free_port()}")
     spec = cell("ddp", 2, nodes=2, **LONG)
     both = [Running(spec), Running(spec)]
@@ -338,9 +332,7 @@ PAIRS = ("--set=gpus=4", "--set=nodes=2", "--set=parallel=2d", "--set=batch_size
          "10.0.0.1:29500"),
     ],
 )  # fmt: skip
-def test_what_cannot_start_is_told_before_it_does(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_start_is_told_before_it_does(words, said, capsys, monkeypatch) -> None:
     before = _meeting()
     model = ("--model=opt-tiny", "--engine=offload") if words[0] == "run" else ()
     code, _, err = command(capsys, *words, *model, "--device=cpu")
@@ -353,9 +345,7 @@ def _meeting() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(("ZOBENCH_", "MASTER_"))}
 
 
-def test_the_rendezvous_option_says_where_the_ranks_meet(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rendezvous_option_says_where_the_ranks_meet(monkeypatch, capsys) -> None:
     endpoint = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", "127.0.0.1:1")  # the option comes first
     asked: list[str] = []
@@ -390,9 +380,7 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         ({0: "another rank of the run is gone"}, -9, False, Outcome.FAILED, "rank 1 was ended by SIGKILL"),
     ],
 )
-def test_how_a_rank_ended_is_told_unless_it_did_so_itself(
-    told: dict[int, str], code: int, oom: bool, outcome: Outcome, reason: str
-) -> None:
+def test_how_a_rank_ended_is_told_unless_it_did_so_itself(told, code, oom, outcome, reason) -> None:
     meeting = Meeting(run="a")
     meeting.round = 0
     for number, text in told.items():

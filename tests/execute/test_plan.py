@@ -56,9 +56,7 @@ def test_an_ok_cell_is_always_kept(tmp_path: Path, retry: frozenset[str]) -> Non
     assert step.earlier.spec == cell()
 
 
-def test_what_was_measured_stays_where_the_cell_can_no_longer_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_stays_where_the_cell_can_no_longer_run(tmp_path, monkeypatch) -> None:
     def refused(spec: RunSpec) -> None:
         raise ValueError("the program is gone")
 

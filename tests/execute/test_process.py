@@ -137,9 +137,7 @@ def test_what_a_failed_process_wrote_is_kept(child: Any) -> None:
     assert child("printf 'Traceback\\n  line\\nError: x\\n' >&2; exit 1").traceback == "Traceback\n  line\nError: x\n"
 
 
-def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory(
-    child: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory(child, monkeypatch) -> None:
     counts = iter([4, 5])
     monkeypatch.setattr(process, "oom_kills", lambda: next(counts))
     result = child("kill -KILL $$")
@@ -149,9 +147,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory(
 
 
 @pytest.mark.parametrize("option", [{}, {"timeout": 60.0}])
-def test_a_wait_is_interrupted_by_its_caller_and_nothing_keeps_running(
-    child: Any, tmp_path: Path, option: dict[str, float]
-) -> None:
+def test_a_wait_is_interrupted_by_its_caller_and_nothing_keeps_running(child, tmp_path, option) -> None:
     def stop() -> None:
         if (tmp_path / "pids").exists():
             raise KeyboardInterrupt
@@ -174,9 +170,7 @@ def test_a_cell_that_takes_too_long_is_ended_with_all_it_started(child: Any, tmp
     ("code", "outcome"), [(errno.ENOSPC, Outcome.FAILED), (errno.EAGAIN, Outcome.FAILED), (errno.ENOMEM, Outcome.OOM)]
 )
 @pytest.mark.parametrize("place", [(process, "scratch"), (subprocess, "Popen")], ids=["folder", "process"])
-def test_a_process_that_cannot_start_is_a_result_too(
-    monkeypatch: pytest.MonkeyPatch, code: int, outcome: Outcome, place: tuple[Any, str]
-) -> None:
+def test_a_process_that_cannot_start_is_a_result_too(monkeypatch, code, outcome, place) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(code, os.strerror(code))
 

@@ -53,9 +53,7 @@ BEFORE_COUNTER_NOISE = json.dumps(CALIBRATION | {"noise_elements_per_second": 3e
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "3", "{}", '{"copy_bytes_per_second": null}', pytest.param(BEFORE_COUNTER_NOISE, id="old")]
 )
-def test_rates_that_cannot_be_used_are_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_rates_that_cannot_be_used_are_measured_again(tmp_path, monkeypatch, text) -> None:
     path = tmp_path / ".calibration" / f"{MACHINE}-cpu.json"
     path.parent.mkdir()
     path.write_text(text)
@@ -73,9 +71,7 @@ def test_rates_that_cannot_be_kept_are_used_all_the_same(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("others", "kept"), [(0.1, True), (None, True), (2.5, False)])
-def test_rates_of_a_busy_machine_serve_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: float | None, kept: bool
-) -> None:
+def test_rates_of_a_busy_machine_serve_once(tmp_path, monkeypatch, others, kept) -> None:
     monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION | {"other_cpu_cores": others}))
     found = rates.calibration(tmp_path, MACHINE, "cpu", None)
     assert cost.Rates.of(found) == RATES
@@ -90,9 +86,7 @@ def test_a_measurement_that_fails_is_one_line() -> None:
         ask("raise SystemExit(3)")
 
 
-def test_a_user_measures_a_machine_once_for_all_results_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_measures_a_machine_once_for_all_results_folders(tmp_path, monkeypatch) -> None:
     left = measured(monkeypatch, CALIBRATION, CALIBRATION)
     for folder in ("one", "two"):
         assert rates.calibration(tmp_path / folder, MACHINE, "cpu", tmp_path) == CALIBRATION
@@ -107,9 +101,7 @@ SLOW = CALIBRATION | {"matmul_flops_per_second": {"fp32": 2e10, "fp16": 1e10, "b
 OTHER_SOFTWARE = "cpu-2c-000000"
 
 
-def test_a_busy_machine_is_planned_with_the_rates_of_an_idle_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_machine_is_planned_with_the_rates_of_an_idle_time(tmp_path, monkeypatch) -> None:
     measured(monkeypatch, CALIBRATION, SLOW | {"other_cpu_cores": 1.7}, SLOW | {"other_cpu_cores": 1.7})
     rates.calibration(tmp_path / "before", OTHER_SOFTWARE, "cpu", tmp_path)
     found = rates.calibration(tmp_path / "now", MACHINE, "cpu", tmp_path)
@@ -120,9 +112,7 @@ def test_a_busy_machine_is_planned_with_the_rates_of_an_idle_time(
     assert not (tmp_path / "now" / ".calibration" / f"{MACHINE}-cpu.json").exists()
 
 
-def test_a_rate_far_below_the_last_one_is_measured_again_and_then_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rate_far_below_the_last_one_is_measured_again_and_then_said(tmp_path, monkeypatch) -> None:
     left = measured(monkeypatch, CALIBRATION, SLOW, CALIBRATION, SLOW, SLOW)
     rates.calibration(tmp_path / "before", OTHER_SOFTWARE, "cpu", tmp_path)
     assert rates.calibration(tmp_path / "chance", MACHINE, "cpu", tmp_path) == CALIBRATION
@@ -132,9 +122,7 @@ def test_a_rate_far_below_the_last_one_is_measured_again_and_then_said(
     assert not left
 
 
-def test_rates_of_a_busy_machine_serve_the_next_commands_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
-) -> None:
+def test_rates_of_a_busy_machine_serve_the_next_commands_for_a_while(tmp_path, monkeypatch, own_cache) -> None:
     left = measured(monkeypatch, SLOW | {"other_cpu_cores": 1.7}, CALIBRATION)
     first = rates.calibration(tmp_path / "one", MACHINE, "cpu", tmp_path)
     assert rates.calibration(tmp_path / "two", MACHINE, "cpu", tmp_path) == first

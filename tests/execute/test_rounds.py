@@ -72,9 +72,7 @@ def steady(spec: RunSpec, turn: int) -> Result:
     return timed(spec, 1.0 + spec.seed)
 
 
-def test_every_round_holds_every_cell_in_an_order_that_the_stored_seed_makes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_round_holds_every_cell_in_an_order_that_the_stored_seed_makes(tmp_path, monkeypatch) -> None:
     machine = Machine(tmp_path, monkeypatch, steady)
     summary = machine.go(rounds.Repeats(count=4, seed=7))
     assert [sorted(order) for order in machine.orders] == [[0, 1, 2]] * 4
@@ -103,9 +101,7 @@ def test_cell_by_cell_each_has_its_repeats_before_the_next(tmp_path: Path, monke
     assert pairs(first, second) == []  # they ran after each other: nothing to pair
 
 
-def test_a_sweep_that_was_stopped_goes_on_and_pairs_only_what_ran_in_one_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_that_was_stopped_goes_on_and_pairs_only_what_ran_in_one_round(tmp_path, monkeypatch) -> None:
     def stopped(spec: RunSpec, turn: int) -> Result:
         if turn == 4:
             raise KeyboardInterrupt
@@ -137,9 +133,7 @@ def test_a_plain_run_of_before_is_the_first_repeat(tmp_path: Path, monkeypatch: 
     assert {path.name: path.read_bytes() for path in machine.store.paths() if path.name in before} == before
 
 
-def test_only_cells_that_ended_well_are_repeated_and_a_bad_repeat_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_cells_that_ended_well_are_repeated_and_a_bad_repeat_is_left_out(tmp_path, monkeypatch) -> None:
     def mixed(spec: RunSpec, turn: int) -> Result:
         if spec.seed == 1:
             return result(spec, Outcome.OOM, "no memory")
@@ -156,9 +150,7 @@ def test_only_cells_that_ended_well_are_repeated_and_a_bad_repeat_is_left_out(
     assert sum(len(one.runs) for one in (by_seed[0], by_seed[2])) == 6 - len(lost)
 
 
-def test_rounds_end_when_the_medians_are_known_and_never_before_six(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_end_when_the_medians_are_known_and_never_before_six(tmp_path, monkeypatch) -> None:
     def noisy(spec: RunSpec, turn: int) -> Result:
         return timed(spec, 1.0 + 0.03 * math.sin(2.4 * (turn // 3)) * (spec.seed == 1))
 
@@ -273,9 +265,7 @@ def test_a_cell_tells_what_disturbed_any_of_its_runs_and_its_file_what_disturbed
     assert folded([one]) == [one]
 
 
-def test_cell_by_cell_nothing_is_tried_once_the_budget_is_used_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cell_by_cell_nothing_is_tried_once_the_budget_is_used_up(tmp_path, monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
 

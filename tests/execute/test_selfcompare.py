@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,9 +154,7 @@ def test_a_run_that_was_slowed_on_purpose_says_so() -> None:
 # ---- the command
 
 
-def test_the_command_tells_and_keeps_every_comparison(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_tells_and_keeps_every_comparison(tmp_path, capsys, monkeypatch) -> None:
     inner = machine(5)
     monkeypatch.setattr(selfcompare, "in_turns", lambda *asked: inner(*asked))
     monkeypatch.setattr("secrets.randbits", lambda bits: 5)  # the order of processes, on which an alarm may depend

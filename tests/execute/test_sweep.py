@@ -175,9 +175,7 @@ def test_the_budget_counts_what_cells_took_not_what_was_predicted(run: Any, monk
     assert runner.timeouts == [60 + module.GRACE, 5 + module.GRACE]
 
 
-def test_what_is_left_of_the_budget_goes_to_cells_that_can_end_early(
-    run: Any, results: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_of_the_budget_goes_to_cells_that_can_end_early(run, results, monkeypatch) -> None:
     """They come after those that fit, told how long they may take, and keep what they took."""
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     partial: Behaviour = lambda spec: took(spec, 2)  # noqa: E731
@@ -265,9 +263,7 @@ def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, ho
         (errno.EACCES, "choose a results folder that you may write to"),
     ],
 )
-def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(
-    run: Any, results: Store, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
-) -> None:
+def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(run, results, monkeypatch, code, remedy) -> None:
     whole = files.replace
 
     def refuse(path: Path, data: bytes) -> None:

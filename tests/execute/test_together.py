@@ -103,9 +103,7 @@ def test_one_that_dies_in_its_turn_keeps_nobody_waiting_and_one_with_fewer_steps
     assert sorted(lines[-2:]) == ["a is done", "c is done"]
 
 
-def test_one_that_hangs_in_its_turn_is_ended_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_hangs_in_its_turn_is_ended_and_the_others_go_on(tmp_path, monkeypatch) -> None:
     lines, results = played(tmp_path, monkeypatch, "a", "hangs", "c", timeout=10.0)
     assert (lines.count("a ends"), lines.count("c ends"), lines.count("hangs ends")) == (5, 5, 2)
     assert sorted(result.outcome for result in results) == [Outcome.OK, Outcome.OK, Outcome.TIMEOUT]
@@ -126,9 +124,7 @@ def test_what_a_process_has_started_is_none_of_its_neighbours() -> None:
     assert (every - strangers) * (time.monotonic() - begin) > 0.9
 
 
-def test_the_others_of_a_cell_in_turns_are_those_of_the_whole_game(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_others_of_a_cell_in_turns_are_those_of_the_whole_game(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Neighbours, "cores", lambda self: 1.5 if self._children else 9.0)
     monkeypatch.setattr(together.threads, "chosen", lambda: None)
     _, results = played(tmp_path, monkeypatch, "a", "b", power={"own_cpu_cores": 0.5, "other_cpu_cores": 0.9})
@@ -240,9 +236,7 @@ def test_steps_are_of_one_turn_however_many_each_counts_as_warm_up() -> None:
     assert first / second == pytest.approx(1.1)
 
 
-def test_the_order_of_turns_follows_from_the_round_and_the_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_order_of_turns_follows_from_the_round_and_the_group(tmp_path, monkeypatch) -> None:
     """So what a result stores of its round gives the order again, also of a round after a sweep that was stopped."""
     drawn: list[float] = []
 

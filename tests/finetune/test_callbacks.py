@@ -74,9 +74,7 @@ def test_a_callback_is_told_all_and_the_curve_is_written(spec: Any, data_dir: Pa
     assert [{name: float(value) for name, value in row.items() if value} for row in table] == lines
 
 
-def test_a_run_that_goes_on_has_the_curve_of_one_that_was_not_stopped(
-    spec: Any, data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_goes_on_has_the_curve_of_one_that_was_not_stopped(spec, data_dir, tmp_path) -> None:
     run(spec(), folder=tmp_path / "whole", data_dir=data_dir)
     with pytest.raises(ConnectionError):
         run(spec(), folder=tmp_path / "parts", data_dir=data_dir, progress=Hooks(step=crash))
@@ -90,9 +88,7 @@ def test_a_run_that_goes_on_has_the_curve_of_one_that_was_not_stopped(
 
 
 @pytest.mark.parametrize("method", ["on_start", "on_step", "on_evaluation", "on_end", "close"])
-def test_a_callback_that_fails_is_said_once_and_loses_nothing(
-    method: str, spec: Any, data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_callback_that_fails_is_said_once_and_loses_nothing(method, spec, data_dir, tmp_path) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no space\nleft")
 
@@ -146,9 +142,7 @@ def module(name: str, monkeypatch: pytest.MonkeyPatch, **members: Any) -> list[A
     return calls
 
 
-def test_weights_and_biases_gets_the_curve(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_biases_gets_the_curve(spec, data_dir, tmp_path, monkeypatch) -> None:
     logged, summary, ended = [], {}, []
     started = SimpleNamespace(
         log=lambda row, step: logged.append((step, row)), summary=summary, finish=lambda: ended.append(True)

@@ -140,9 +140,7 @@ def test_no_update_is_lost_at_a_small_learning_rate() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "wanted"), [(0, 0.544), (1, 0.555)])
-def test_a_run_with_products_in_bf16_ends_where_float32_does(
-    seed: int, wanted: float, spec: Any, data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_run_with_products_in_bf16_ends_where_float32_does(seed, wanted, spec, data_dir, tmp_path) -> None:
     """Every sentence is positive, so dev's loss falls evenly from 0.735, by 0.16 to 0.19 for seeds 0 to 5, and
     no last digit sends a run another way: the two forms end within 0.001 of each other. lr * g is so small that updates
     rounded to bf16 leave the loss 0.02 higher."""

@@ -228,9 +228,7 @@ def test_resume_needs_a_run_to_go_on_with(zobench: Command, given: list[str]) ->
     assert zobench("finetune", *wanted, "--resume")[0] == 0
 
 
-def test_resume_takes_all_from_the_folder_and_what_is_given_must_agree(
-    zobench: Command, given: list[str], tmp_path: Path, data_dir: Path
-) -> None:
+def test_resume_takes_all_from_the_folder_and_what_is_given_must_agree(zobench, given, tmp_path, data_dir) -> None:
     assert zobench("finetune", *given, "--method", "zo-sgd", "--steps", "2", "--out", "mine")[0] == 0
     [first] = Store(tmp_path / "results").load()
     resumed = ["finetune", "--resume", "--out", "mine", "--data-dir", str(data_dir)]
@@ -263,9 +261,7 @@ def test_wrong_values_are_refused_before_torch_is_imported(tmp_path: Path, given
         assert (tried.returncode, text in tried.stderr) == (2, True), tried.stderr
 
 
-def test_a_disk_without_room_for_snapshots_is_one_line(
-    zobench: Command, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_for_snapshots_is_one_line(zobench, given, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("zobench.machine.memory.free_disk_bytes", lambda folder: 1000)
     monkeypatch.setattr("zobench.cost.sizes.snapshot_bytes", lambda spec: 10_000_000)
     for words, room in ((["finetune", *given, "--steps", "2"], 30), (["search", *given, "--set", "steps=2,3"], 40)):
@@ -276,9 +272,7 @@ def test_a_disk_without_room_for_snapshots_is_one_line(
         assert not (tmp_path / "mine").exists()
 
 
-def test_what_fits_no_more_is_shown_when_it_is_finished(
-    zobench: Command, given: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fits_no_more_is_shown_when_it_is_finished(zobench, given, monkeypatch) -> None:
     words = ["finetune", *given, "--steps", "2", "--out", "mine"]
     first = zobench(*words)
     monkeypatch.setattr("zobench.execute.plan.shortage", lambda need, room: Shortage("needs too much", ""))
@@ -300,9 +294,7 @@ def test_memory_that_runs_out_is_one_line(zobench: Command, given: list[str], mo
     assert err.splitlines()[-1] == "oom: host memory ran out: no 9 GB"
 
 
-def test_ranks_are_started_with_the_same_command(
-    zobench: Command, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_are_started_with_the_same_command(zobench, given, tmp_path, monkeypatch) -> None:
     started: list[tuple[list[str], int, int]] = []
 
     def again(arguments: list[str], spec: Any, restarts: int) -> int:
@@ -326,9 +318,7 @@ def test_ranks_are_started_with_the_same_command(
 
 
 @pytest.mark.parametrize("option", ["--out", "--results"])
-def test_a_folder_that_cannot_be_written_is_refused_before_the_run_begins(
-    zobench: Command, given: list[str], option: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run_begins(zobench, given, option, monkeypatch) -> None:
     monkeypatch.setattr("zobench.cli.finetune._trained", lambda *_: pytest.fail("the run has begun"))
     code, _, err = zobench("finetune", *given, option, "/proc/mine")
     assert code == 2
@@ -345,9 +335,7 @@ def test_a_message_names_what_was_given_and_not_weights_path(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("more", [[], ["--scheme", "lora", "--method", "zo-sgd", "--set", "lr=1e-1"]])
-def test_a_model_and_a_runs_best_weights_are_evaluated_without_training(
-    zobench: Command, given: list[str], tmp_path: Path, more: list[str]
-) -> None:
+def test_a_model_and_a_runs_best_weights_are_evaluated_without_training(zobench, given, tmp_path, more) -> None:
     words = [word for word in given if "lr=" not in word] if more else given
     assert zobench("finetune", *words, "--steps", "8", "--set", "eval_every=4", "--out", "mine", *more)[0] == 0
     (result,) = Store(tmp_path / "results").load()
@@ -418,9 +406,7 @@ def test_the_length_the_type_and_the_batch_are_options_of_every_command_that_mak
         assert (code, "bf16" in out, "fp32" in out) == (0, True, False), out
 
 
-def test_several_seeds_are_runs_of_their_own_and_have_a_mean_with_an_interval(
-    zobench: Command, given: list[str], tmp_path: Path
-) -> None:
+def test_several_seeds_are_runs_of_their_own_and_have_a_mean_with_an_interval(zobench, given, tmp_path) -> None:
     words = [*given, "--steps", "2", "--set", "seed=3", "--seeds", "3", "--out", "mine"]
     code, out, _ = zobench("finetune", *words)
     runs = Store(tmp_path / "results").load()

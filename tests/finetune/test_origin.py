@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,9 +22,7 @@ def threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("header", "count"), [({"threads": 3}, 3), ({}, 2)])  # {}: of a run from before
-def test_a_run_goes_on_with_as_many_threads_as_it_began_with(
-    tmp_path: Path, header: dict[str, Any], count: int
-) -> None:
+def test_a_run_goes_on_with_as_many_threads_as_it_began_with(tmp_path, header, count) -> None:
     torch.set_num_threads(2)
     said: list[str] = []
     same_sums(RunSpec(model="opt-tiny"), tmp_path / JOURNAL, said.append)
@@ -38,9 +34,7 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(
     assert said == ["threads: 3, as the run began"] * (count == 3)
 
 
-def test_a_run_goes_on_with_the_kernels_of_attention_that_it_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_with_the_kernels_of_attention_that_it_began_with(tmp_path, monkeypatch) -> None:
     """And no other run of the process does."""
     monkeypatch.setattr(attention, "choice_of", lambda shape: pytest.fail("kernels that are known were timed"))
     spec = RunSpec(model="opt-tiny", attention="fast")

@@ -63,9 +63,7 @@ def loaded(spec: RunSpec) -> TaskData:
 
 
 @pytest.mark.parametrize("name", ASKS)
-def test_a_run_trains_evaluates_and_is_stored_and_goes_on_as_one_that_was_not_stopped(
-    name: str, own: Any, tmp_path: Path
-) -> None:
+def test_a_run_trains_evaluates_and_is_stored_and_goes_on_as_one_that_was_not_stopped(name, own, tmp_path) -> None:
     wanted = own(name, steps=4, eval_every=2)
     result = run(wanted, folder=tmp_path / "run")
     facts = result.evaluation["task"]

@@ -67,9 +67,7 @@ def test_the_command_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str
     assert "@" not in shown
 
 
-def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(folder, capsys) -> None:
     (told,) = re.findall(r"^\$ zobench task new reviews.jsonl\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     for name in ("reviews.toml", "poems.toml"):
         (folder / name).unlink()
@@ -103,9 +101,7 @@ def test_the_program_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str
     assert 0 <= float(accuracy) <= 1
 
 
-def test_a_matrix_takes_the_file_and_a_fresh_process_measures_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_matrix_takes_the_file_and_a_fresh_process_measures_it(folder, capsys) -> None:
     (folder / "mine.toml").write_text(
         '[base]\nmodel = "opt-tiny"\nweights = "pretrained"\nweights_path = "my-model"\nsteps = 2\nbatch_size = 2\n'
         'seq_len = 32\n[axes]\ntask = ["reviews.toml", "choices.toml"]\n'

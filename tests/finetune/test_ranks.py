@@ -120,9 +120,7 @@ def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that
 
 
 @pytest.mark.slow
-def test_a_cell_on_ranks_that_torchrun_has_started_keeps_its_journal(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_on_ranks_that_torchrun_has_started_keeps_its_journal(spec, data_dir, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
     script, question = tmp_path / "script.py", spec(gpus=2, parallel="pertp", steps=3, eval_every=3).to_dict()
     script.write_text(

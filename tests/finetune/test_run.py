@@ -140,9 +140,7 @@ def assert_same(one: Path, other: Path, left: Result, right: Result) -> None:
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way not in KILLED])
-def test_a_run_that_crashed_or_was_stopped_ends_as_one_that_was_not(
-    way: str, spec: Any, data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_crashed_or_was_stopped_ends_as_one_that_was_not(way, spec, data_dir, tmp_path) -> None:
     wanted = spec(**WAYS[way])
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = run(wanted, folder=whole, data_dir=data_dir, examine=False)
@@ -194,9 +192,7 @@ def test_resident_and_disk_runs_are_the_same(spec: Any, data_dir: Path, tmp_path
     assert one.evaluation["test"] == other.evaluation["test"]
 
 
-def test_a_run_stopped_while_it_evaluates_goes_on_there(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stopped_while_it_evaluates_goes_on_there(spec, data_dir, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("zobench.training.evaluate.room", lambda spec: 0)  # two batches of dev, each as large as a step
     wanted, calls = spec(), 0
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -230,9 +226,7 @@ def test_early_results_that_a_crash_tore_or_lost_are_told_again(spec: Any, data_
     assert (parts / "progress.jsonl").read_text() == (whole / "progress.jsonl").read_text()
 
 
-def test_the_curve_its_best_and_the_test_set(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_curve_its_best_and_the_test_set(spec, data_dir, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules[run.__module__], "_TRAININGS", itertools.count())
     seen: list[Evaluation] = []
     moments: list[StepReport] = []
@@ -330,9 +324,7 @@ def test_what_was_judged_on_dev_is_what_was_kept(way: str, spec: Any, data_dir: 
     assert (seen.loss, seen.accuracy) == (found["loss"], found["accuracy"])
 
 
-def test_an_adapter_is_saved_for_peft_and_its_base_stays(
-    spec: Any, data_dir: Path, weights_path: Path, tmp_path: Path
-) -> None:
+def test_an_adapter_is_saved_for_peft_and_its_base_stays(spec, data_dir, weights_path, tmp_path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -367,9 +359,7 @@ def test_base_weights_and_journal_are_the_trained_weights(spec: Any, data_dir: P
     assert equal(weights(wanted, tmp_path, 10), replayed)
 
 
-def test_a_step_whose_g_is_not_finite_is_skipped_counted_and_told(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_whose_g_is_not_finite_is_skipped_counted_and_told(spec, data_dir, tmp_path, monkeypatch) -> None:
     probe, calls = Engine.probe, 0
 
     def sometimes(self: Engine, batch: Any, points: Any) -> list[float]:
@@ -389,9 +379,7 @@ def test_a_step_whose_g_is_not_finite_is_skipped_counted_and_told(
     assert result.to_dict()["samples"]["loss"][2] is None
 
 
-def test_the_first_step_has_the_whole_learning_rate_and_none_has_zero(
-    spec: Any, data_dir: Path, tmp_path: Path
-) -> None:
+def test_the_first_step_has_the_whole_learning_rate_and_none_has_zero(spec, data_dir, tmp_path) -> None:
     wanted = spec(lr_schedule="linear", lr=0.5, steps=4)
     run(wanted, folder=tmp_path, data_dir=data_dir, examine=False)
     assert [entry.lr for entry in journal.entries(journal.read(tmp_path / "journal.bin")[1])] == [
@@ -402,9 +390,7 @@ def test_the_first_step_has_the_whole_learning_rate_and_none_has_zero(
     ]
 
 
-def test_each_step_takes_its_own_batch_also_after_a_stop(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_step_takes_its_own_batch_also_after_a_stop(spec, data_dir, tmp_path, monkeypatch) -> None:
     asked, own = [], TaskData.train_batch
     monkeypatch.setattr(TaskData, "train_batch", lambda data, step: asked.append(step) or own(data, step))
     with pytest.raises(Interrupted):
@@ -441,9 +427,7 @@ def test_a_run_without_evaluations_between_is_judged_at_its_end(spec: Any, data_
     assert [row[0] for row in result.evaluation["curve"]] == [0, 3]
 
 
-def test_a_cell_finds_its_data_in_the_environment_and_leaves_nothing(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_finds_its_data_in_the_environment_and_leaves_nothing(spec, data_dir, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
     monkeypatch.setenv("ZOBENCH_DISK_DIR", str(tmp_path))
     result = cell(spec(steps=3))
@@ -452,9 +436,7 @@ def test_a_cell_finds_its_data_in_the_environment_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sweep_runs_a_cell_with_a_task_here_and_keeps_its_failure(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_runs_a_cell_with_a_task_here_and_keeps_its_failure(spec, data_dir, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
     wanted = spec(steps=2)
     result = measured(wanted)
@@ -484,9 +466,7 @@ def test_learning_lifts_the_accuracy(spec: Any, data_dir: Path, tmp_path: Path) 
         ([[4, math.inf, 0.1], [8, math.nan, 0.1]], 4),
     ],
 )
-def test_the_best_has_the_lowest_loss_then_the_highest_accuracy_then_came_first(
-    curve: list[list[float]], expected: int | None
-) -> None:
+def test_the_best_has_the_lowest_loss_then_the_highest_accuracy_then_came_first(curve, expected) -> None:
     found = best(curve)
     assert (None if found is None else found[0]) == expected
 
@@ -523,9 +503,7 @@ def test_a_folder_as_the_model_trains_as_the_registered_name_with_the_folders_we
     assert first.evaluation["test"] == second.evaluation["test"]
 
 
-def test_without_a_test_set_nobody_looks_and_the_model_is_kept(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_test_set_nobody_looks_and_the_model_is_kept(spec, data_dir, tmp_path, monkeypatch) -> None:
     looked: list[str] = []
     own = examine.evaluate
     monkeypatch.setattr(examine, "evaluate", lambda *given: [looked.append(given[2]), own(*given)][1])
@@ -544,9 +522,7 @@ def test_without_a_test_set_nobody_looks_and_the_model_is_kept(
     assert (tmp_path / "without" / "model").stat().st_mtime_ns == before  # it has ended, and is not ended again
 
 
-def test_an_evaluation_takes_large_batches_whatever_a_step_takes(
-    spec: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_takes_large_batches_whatever_a_step_takes(spec, data_dir, monkeypatch) -> None:
     """The dev set at once, and not 62 batches of the two rows of a step's points; not where memory is planned."""
     wanted = spec(batch_size=1, noise="counter")
     words, _ = tokenizers.load(wanted)

@@ -33,9 +33,7 @@ def searched(
     return folder, *search(short(partial(spec_of, weights_path)), AXES, folder=folder, data_dir=data_dir)
 
 
-def test_the_winner_has_the_lowest_dev_loss_and_alone_is_tested(
-    searched: tuple[Path, list[Trial], Trial], data_dir: Path, tmp_path: Path
-) -> None:
+def test_the_winner_has_the_lowest_dev_loss_and_alone_is_tested(searched, data_dir, tmp_path) -> None:
     folder, found, winner = searched
     assert [cell.changes for cell in found] == [{"lr": lr, "eps": 1e-3} for lr in AXES["lr"]]
     lowest = min(found, key=lambda cell: cell.result.evaluation["best"]["loss"])
@@ -90,9 +88,7 @@ def test_a_search_goes_on_where_it_stopped(
     assert len(found) == 3
 
 
-def test_only_the_leader_keeps_a_snapshot_and_a_loser_cannot_be_tested(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_leader_keeps_a_snapshot_and_a_loser_cannot_be_tested(spec, data_dir, tmp_path, monkeypatch) -> None:
     own, kept = module.finetune, []
 
     def counts(one: Any, **rest: Any) -> Result:
@@ -111,18 +107,14 @@ def test_only_the_leader_keeps_a_snapshot_and_a_loser_cannot_be_tested(
     assert not (tmp_path / loser.hash / "model").exists()
 
 
-def test_a_cell_that_looks_at_the_test_set_is_caught(
-    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_looks_at_the_test_set_is_caught(spec, data_dir, tmp_path, monkeypatch) -> None:
     own = module.finetune
     monkeypatch.setattr(module, "finetune", lambda one, **rest: own(one, **{**rest, "examine": True}))
     with pytest.raises(RuntimeError, match=r"^the test set must be looked at once, but .* would look after .*; cho"):
         search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
 
 
-def test_a_test_that_the_folder_remembers_is_the_only_one(
-    searched: tuple[Path, list[Trial], Trial], spec: Any, data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_test_that_the_folder_remembers_is_the_only_one(searched, spec, data_dir, tmp_path) -> None:
     _, _, winner = searched
     loser = next(own for own, point in cells(short(spec), AXES).items() if point != winner.changes)
     run(loser, folder=tmp_path / loser.hash, data_dir=data_dir)

@@ -51,9 +51,7 @@ def refused(folder: Path, data_dir: Path, **more: Any) -> str:
     return str(error.value)
 
 
-def test_the_stored_accuracies_come_from_journal_and_base_weights_alone(
-    ended: tuple[Path, Result], copied: Path, data_dir: Path
-) -> None:
+def test_the_stored_accuracies_come_from_journal_and_base_weights_alone(ended, copied, data_dir) -> None:
     _, result = ended
     assert sorted(path.name for path in copied.iterdir() if "snapshot" in path.name) == []
     for name in ("curve.csv", "curve.jsonl", "progress.jsonl"):
@@ -65,9 +63,7 @@ def test_the_stored_accuracies_come_from_journal_and_base_weights_alone(
 
 
 @pytest.mark.parametrize("sealed", [True, False], ids=["its SHA-256 in the result", "a result from before that"])
-def test_a_journal_with_one_bit_changed_or_an_end_cut_off_is_refused(
-    copied: Path, data_dir: Path, sealed: bool
-) -> None:
+def test_a_journal_with_one_bit_changed_or_an_end_cut_off_is_refused(copied, data_dir, sealed) -> None:
     if not sealed:
         edited(copied, lambda told: told["environment"].pop("journal_sha256"))
     path = copied / "journal.bin"
@@ -115,9 +111,7 @@ def test_a_step_whose_update_the_published_program_draws_anew_is_verified_and_no
         ("zo-muon", {"interval": 2, "rank": 4}), ("eggroll", {}), ("zo-sgd", {}), ("zo-adam", {}), ("conmezo", {}),
     ],
 )  # fmt: skip
-def test_weights_are_the_journals_where_forwards_are_in_16_bits(
-    method: str, options: dict[str, Any], tmp_path: Path, data_dir: Path, spec: Callable[..., RunSpec]
-) -> None:
+def test_weights_are_the_journals_where_forwards_are_in_16_bits(method, options, tmp_path, data_dir, spec) -> None:
     queries = {"zo-muon": 4, "eggroll": 4}.get(method, 1)
     changes = {"method": method, "options": options, "queries": queries, "lr": 1e-2, "steps": 6, "eval_every": 6}
     cast = spec(noise="counter", autocast="bf16", **changes)
@@ -164,16 +158,12 @@ def test_what_is_not_the_run_is_refused(copied: Path, data_dir: Path, tmp_path: 
     assert refused(copied, data_dir).startswith("`RUN` must be the folder of a run that has ended, or a stored ")
 
 
-def test_a_run_that_backpropagates_has_no_such_journal(
-    tmp_path: Path, data_dir: Path, spec: Callable[..., RunSpec]
-) -> None:
+def test_a_run_that_backpropagates_has_no_such_journal(tmp_path, data_dir, spec) -> None:
     run(spec(method="fo-sgd", steps=2), folder=tmp_path / "first", data_dir=data_dir)
     assert "has method=fo-sgd, task=sst2: no journal tells its weights; name" in refused(tmp_path / "first", data_dir)
 
 
-def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(
-    ended: tuple[Path, Result], data_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(ended, data_dir, capsys) -> None:
     folder, result = ended
     accuracy = result.evaluation["test"]["accuracy"]
     wanted = {"": 0, "5%": 0 if exceeds(round(accuracy * 16), 16, 0.05) < 0.01 else 1, "99%": 1}

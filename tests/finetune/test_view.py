@@ -6,7 +6,6 @@ import io
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from tests.support.tables import tuned
@@ -15,9 +14,7 @@ from zobench.cli.tuning_view import TuningBar, show_result
 from zobench.training.progress import Evaluation, StepReport
 
 
-def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
-    spec: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, monkeypatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(tuning_view.time, "monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), force_terminal=True, width=200, highlight=False)
@@ -69,9 +66,7 @@ def test_a_run_that_only_lost_says_so_and_its_best_is_one_after_the_start() -> N
         assert ("dev at its best" in written) is not told
 
 
-def test_without_a_terminal_a_step_is_told_now_and_then_and_verbosely_each(
-    spec: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_terminal_a_step_is_told_now_and_then_and_verbosely_each(spec, monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(tuning_view.time, "monotonic", lambda: clock[0])
     for verbose, told in ((False, [60, 120, 240]), (True, list(range(1, 301)))):

@@ -13,9 +13,7 @@ from zobench.machine.files import error_text, replace, writing
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, call) -> None:
     path = tmp_path / "state.json"
     replace(path, b"old")
 
@@ -54,9 +52,7 @@ def test_what_rust_says_of_a_disk_is_an_error_of_the_system(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_the_bytes_are_on_the_disk_before_the_name_and_then_the_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bytes_are_on_the_disk_before_the_name_and_then_the_name(tmp_path, monkeypatch) -> None:
     done: list[str] = []
     fsync, rename = os.fsync, os.replace
 

@@ -228,9 +228,7 @@ LONG = RunSpec(model="opt-tiny", seq_len=80, steps=2, warmup=0)
         (RunSpec(model="Mistral-7B", seq_len=4096), 32768),
     ],
 )
-def test_only_a_table_of_random_positions_is_extended_and_only_as_far_as_the_sequences_need(
-    spec: RunSpec, positions: int
-) -> None:
+def test_only_a_table_of_random_positions_is_extended_and_only_as_far_as_the_sequences_need(spec, positions) -> None:
     assert models.position_count(spec) == positions
     assert models.variant(spec) == (models.get(spec.model), None, positions)
     assert bool(models.differences(spec)) == (positions != models.get(spec.model).max_positions)

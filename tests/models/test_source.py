@@ -136,9 +136,7 @@ def test_every_sampled_byte_of_the_weights_counts(tmp_path: Path) -> None:
          "(owner/name) or a file.gguf"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_model_is_one_line(
-    model: str, more: dict[str, Any], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_a_model_is_one_line(model, more, text, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").mkdir()
@@ -211,9 +209,7 @@ def test_a_registered_name_and_the_folder_of_another_model_are_refused_with_what
         models.check(spec.replace(weights_path=str(tmp_path / "opt")))
 
 
-def test_a_hub_id_is_read_from_the_hubs_cache_and_is_one_line_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_id_is_read_from_the_hubs_cache_and_is_one_line_without_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     kept, commit = tmp_path / "hub" / "models--someone--small-llama", "0" * 40

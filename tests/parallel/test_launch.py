@@ -58,9 +58,7 @@ def test_a_name_for_this_machine_in_either_family_leads_to_its_interface() -> No
          "on its node; use torchrun --nnodes 2 --nproc-per-node 2"),
     ],
 )  # fmt: skip
-def test_ranks_that_do_not_make_the_mesh_are_refused(
-    numbers: tuple[int, ...], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_do_not_make_the_mesh_are_refused(numbers, said, monkeypatch) -> None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     for name, number in zip(names, numbers, strict=False):
         monkeypatch.setenv(name, str(number))

@@ -84,9 +84,7 @@ better = "higher"
 
 
 @pytest.mark.slow
-def test_a_task_of_a_package_is_planned_swept_and_shown_in_a_table(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_of_a_package_is_planned_swept_and_shown_in_a_table(folder, monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(folder / "data"))
     (folder / "sweep.toml").write_text(MATRIX)
     (folder / "table.toml").write_text(TABLE)

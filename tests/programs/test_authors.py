@@ -179,9 +179,7 @@ def test_what_a_program_does_is_the_cells_outcome(told: Any, script: str, outcom
     )
 
 
-def test_a_program_that_the_system_killed_for_memory_is_out_of_memory(
-    told: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_the_system_killed_for_memory_is_out_of_memory(told, monkeypatch) -> None:
     counts = iter([4, 5])
     monkeypatch.setattr(asking, "oom_kills", lambda: next(counts))
     told("kill -KILL $$")
@@ -211,9 +209,7 @@ def test_a_program_that_ends_after_a_step_keeps_it_and_one_that_stops_in_time_is
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs process groups and /proc")
-def test_a_program_that_hangs_is_ended_with_its_cell(
-    told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_hangs_is_ended_with_its_cell(told, tmp_path, monkeypatch) -> None:
     """The clock leaps once it hangs."""
     pid = tmp_path / "pid"
     told(f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 1000")

@@ -261,9 +261,7 @@ def test_a_cell_runs_and_predictions_and_bytes_at_rest_are_equal(spec: RunSpec) 
         ({}, "must hold the training set of sst2, but has no train.tsv"),
     ],
 )
-def test_what_is_missing_is_the_cells_reason_in_one_line(
-    spec: RunSpec, changes: dict[str, Any], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_is_the_cells_reason_in_one_line(spec, changes, text, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(tmp_path))
     result = run(spec.replace(data="sst2", **changes))
     assert result.outcome is Outcome.FAILED

@@ -95,9 +95,7 @@ def test_a_mistake_is_one_line_that_names_the_file(here: Path, text: str, told: 
         ),
     ],
 )
-def test_a_part_that_no_matrix_can_be_says_why_and_the_others_have_their_cells(
-    here: Path, more: str, told: str
-) -> None:
+def test_a_part_that_no_matrix_can_be_says_why_and_the_others_have_their_cells(here, more, told) -> None:
     found = load(here, HEAD + PART.format("a") + more + "\n" + PART.format("b"))
     first, second = found.on("cpu")
     assert (first.obstacle, first.cells) == (told, ())

@@ -57,9 +57,7 @@ rules = st.lists(
 
 @settings(deadline=None)
 @given(axes, rules)
-def test_a_matrix_is_the_product_of_its_axes_less_what_is_excluded(
-    chosen: dict[str, list[Any]], excluded: list[dict[str, Any]]
-) -> None:
+def test_a_matrix_is_the_product_of_its_axes_less_what_is_excluded(chosen, excluded) -> None:
     excluded = [rule for rule in excluded if rule.keys() <= chosen.keys()]
     with tempfile.TemporaryDirectory() as folder:
         full = load(Path(folder), toml(chosen, []))
@@ -252,9 +250,7 @@ def test_a_title_and_tables_are_optional(tmp_path: Path) -> None:
         ("a = \udcff".encode("utf-8", "surrogateescape"), "'utf-8' codec can't decode byte 0xff"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_that_names_the_file_and_what_is_wrong(
-    tmp_path: Path, text: str | bytes, message: str
-) -> None:
+def test_a_mistake_is_one_line_that_names_the_file_and_what_is_wrong(tmp_path, text, message) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=r".") as caught:

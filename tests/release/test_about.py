@@ -94,9 +94,7 @@ def test_the_notes_of_this_release_are_its_part_of_the_changelog() -> None:
         ("CHANGELOG.md", "\n## ", "\n# ", "CHANGELOG.md must begin with a release, but has none"),
     ],
 )
-def test_a_version_or_day_that_differs_anywhere_is_one_line(
-    tmp_path: Path, file: str, old: str, new: str, said: str
-) -> None:
+def test_a_version_or_day_that_differs_anywhere_is_one_line(tmp_path, file, old, new, said) -> None:
     (tmp_path / "zobench").mkdir()
     for name in ("CHANGELOG.md", "CITATION.cff", "zobench/version.py"):
         shutil.copy(ROOT / name, tmp_path / name)

@@ -109,9 +109,7 @@ def test_the_metadata_says_what_pyproject_does_and_names_the_version_once(wheel:
     assert "version" in PROJECT["dynamic"]
 
 
-def test_results_published_is_found_beside_the_tree_and_in_a_wheel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_published_is_found_beside_the_tree_and_in_a_wheel(tmp_path, monkeypatch) -> None:
     named = Path("results/published")
     monkeypatch.chdir(tmp_path)
     assert recipes.results(named) == ROOT / named  # of the tree, where there is none here

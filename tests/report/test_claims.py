@@ -125,9 +125,7 @@ def test_a_ratio_from_rounds_is_of_their_pairs_as_its_interval_is(table: Table) 
         ((0.80, 0.95), claims.FAILS),
     ],
 )
-def test_a_ratio_of_accuracies_counts_only_with_the_interval_of_so_many_examples(
-    accuracies: tuple[float, float], verdict: str
-) -> None:
+def test_a_ratio_of_accuracies_counts_only_with_the_interval_of_so_many_examples(accuracies, verdict) -> None:
     table = MEASURED["zo-bench/table3"]
     adam, sgd = accuracies
     common: dict[str, Any] = {"model": "Vicuna-7B", "task": "copa", "scheme": "lora"}
@@ -199,9 +197,7 @@ def test_of_another_model_what_it_takes_is_held_against_a_claim_and_what_it_lear
     low=st.none() | st.floats(0.01, 100),
     high=st.none() | st.floats(0.01, 100),
 )
-def test_bounds_are_inclusive_and_nothing_is_inside_and_outside(
-    value: float, spread: float, low: float | None, high: float | None
-) -> None:
+def test_bounds_are_inclusive_and_nothing_is_inside_and_outside(value, spread, low, high) -> None:
     claim = Claim(text="t", metric="gpu_memory", ratio=("a", "b"), at_least=low, at_most=high)
     ratio = claims.Ratio(header="r", value=value, low=value / spread, high=value * spread)
     within = [x for x in (ratio.low, ratio.high) if (low is None or x >= low) and (high is None or x <= high)]

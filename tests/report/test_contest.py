@@ -135,9 +135,7 @@ def test_results_without_their_examples_are_paired_by_seed_alone(table: ContestT
     assert (shown["Less ZO-SGD (points)"], shown["p (McNemar)"]) == ("+15.0 (+15.0 to +15.0)", "·")
 
 
-def test_costs_to_the_target_are_those_of_the_first_evaluation_that_reaches_it(
-    table: ContestTable, folder: Path
-) -> None:
+def test_costs_to_the_target_are_those_of_the_first_evaluation_that_reaches_it(table, folder) -> None:
     results = stored(folder, seconds=0.5, watts=20.0)
     late = next(one for one in results if one.spec.method == "fo-sgd" and one.spec.seed == 1)
     results[results.index(late)] = support.result(late.spec, dev=[0.9, 0.6, 0.6, 0.6, 0.6], test=0.8, seconds=0.5)

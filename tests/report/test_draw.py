@@ -247,9 +247,7 @@ def test_a_case_that_was_not_recorded_says_so_and_failed_runs_are_not_drawn(tmp_
     assert "zobench reproduce p/f5" in empty.panels[0].message
 
 
-def test_a_drawn_checkpoint_has_its_lanes_and_a_run_that_recorded_none_is_not_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drawn_checkpoint_has_its_lanes_and_a_run_that_recorded_none_is_not_drawn(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_DISK_DIR", str(tmp_path))
     path = recipes.find("plots", "zo-offloading-iclr25/figure4")
     plot = plot_from(tmp_path, path.read_text().replace("seq_len = [512, 2048]", "seq_len = [16, 2048]"))

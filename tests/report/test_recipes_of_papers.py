@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,9 +207,7 @@ def test_every_value_of_distzo2_is_beside_runs_of_its_own_strategy_and_number_of
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", sorted(set(recipes.names("runners")) - {"smoke"}))
-def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(
-    name: str, device: str, tmp_path: Path
-) -> None:
+def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(name, device, tmp_path) -> None:
     """Nothing is measured that nobody sees; `smoke` only tries the engine."""
     path = recipes.find("runners", name)
     cells_of = matrix.load(path, device, changes_for(path, tmp_path), price=price)

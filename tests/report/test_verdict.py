@@ -47,9 +47,7 @@ LARGER = ratio(0.4, 0.5, header="OPT-2.7B")
         ([IN, IN], [], OUT, Standing.CONTRADICTED),  # by the paper's own values
     ],
 )
-def test_a_claims_word_follows_from_where_it_was_measured(
-    same: list[Ratio], other: list[Ratio], paper: Ratio, standing: Standing, tmp_path: Path
-) -> None:
+def test_a_claims_word_follows_from_where_it_was_measured(same, other, paper, standing, tmp_path) -> None:
     claim = Claim(text="half", metric="gpu_memory", ratio=("B", "A"), at_least=None, at_most=1)
     table = table_from(tmp_path, TINY + CLAIMS)
     reported = CheckedClaim(claim=claim, table=table, ratios=(paper,), expected=2)
@@ -63,9 +61,7 @@ def all_papers() -> dict[str, list[JudgedArtifact]]:
     return {paper: verdict.verdicts(paper, published(), REFERENCE) for paper in PAPERS}
 
 
-def test_every_claim_of_the_papers_is_listed_once_and_says_what_would_show_it(
-    all_papers: dict[str, list[JudgedArtifact]],
-) -> None:
+def test_every_claim_of_the_papers_is_listed_once_and_says_what_would_show_it(all_papers) -> None:
     stated = Counter(
         (item.name, claim.text)
         for item in artifacts.load_all()[0]

@@ -38,9 +38,7 @@ def test_writing_is_always_in_the_current_version() -> None:
 
 
 @pytest.mark.parametrize(("number", "added"), [(1, {"trace": {}, "evaluation": {}}), (2, {"evaluation": {}})])
-def test_an_old_version_is_read_as_a_run_without_what_came_later(
-    tmp_path: Path, number: int, added: dict[str, Any]
-) -> None:
+def test_an_old_version_is_read_as_a_run_without_what_came_later(tmp_path, number, added) -> None:
     store = Store(tmp_path)
     path = store.path(NOW.spec, machine_of(NOW))
     path.parent.mkdir()

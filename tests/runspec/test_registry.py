@@ -45,9 +45,7 @@ def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry
         sys.modules.pop(name, None)
 
 
-def test_own_ones_come_first_and_a_plug_in_is_imported_only_when_it_is_named(
-    things: Registry[registry.Named], tmp_path: Path
-) -> None:
+def test_own_ones_come_first_and_a_plug_in_is_imported_only_when_it_is_named(things, tmp_path) -> None:
     install(tmp_path, "guest", "added = guest:ADDED", "from own_things import One\nADDED = One('added')\n")
     assert things.names() == ("first", "second", "added")
     assert things.get("second").name == "second"
@@ -74,9 +72,7 @@ def test_an_unknown_name_is_told_the_nearest(things: Registry[registry.Named]) -
         ("from own_things import One\nADDED = One('other')", "must have that name, but guest:ADDED is called 'other'"),
     ],
 )
-def test_a_plug_in_that_fails_is_one_line_that_names_it(
-    source: str, told: str, things: Registry[registry.Named], tmp_path: Path
-) -> None:
+def test_a_plug_in_that_fails_is_one_line_that_names_it(source, told, things, tmp_path) -> None:
     install(tmp_path, "guest", "added = guest:ADDED", source)
     with pytest.raises(ValueError, match="the thing 'added' of the package guest") as error:
         things.get("added")
@@ -84,12 +80,7 @@ def test_a_plug_in_that_fails_is_one_line_that_names_it(
     assert "\n" not in str(error.value)
 
 
-def test_a_plug_in_that_hangs_is_told(
-    things: Registry[registry.Named],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_plug_in_that_hangs_is_told(things, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(registry, "PATIENCE", 0.01)
     source = "import time\nfrom own_things import One\nADDED = One('added')\ntime.sleep(0.3)\n"
     install(tmp_path, "guest", "added = guest:ADDED", source)
@@ -109,9 +100,7 @@ def test_a_dotted_name_leads_to_what_it_names() -> None:
     assert resolve("pathlib:Path.home") == Path.home
 
 
-def test_an_origin_tells_the_package_its_version_and_any_edit_without_an_import(
-    things: Registry[registry.Named], tmp_path: Path
-) -> None:
+def test_an_origin_tells_the_package_its_version_and_any_edit_without_an_import(things, tmp_path) -> None:
     install(tmp_path, "guest", "added = guest:ADDED", "raise RuntimeError\n")
     first = things.origin("added")
     assert first.startswith("guest 1.0 ")

@@ -373,9 +373,7 @@ def test_the_exit_code_says_whether_there_is_a_regression(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("width", ["80", "140"])
-def test_the_table_names_every_cell_and_why_one_is_ambiguous(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
-) -> None:
+def test_the_table_names_every_cell_and_why_one_is_ambiguous(tmp_path, capsys, monkeypatch, width) -> None:
     monkeypatch.setenv("COLUMNS", width)
     a, b = stored(tmp_path / "a", 1, 1, count=3), stored(tmp_path / "b", 1, 7, count=3)
     Store(Path(b)).save(cell(SPECS[2]))
@@ -427,9 +425,7 @@ def test_the_csv_has_every_number_in_full(tmp_path: Path, capsys: pytest.Capture
         ([], "A and B must be results folders, or machines or commits (7 digits or more) in results, but got 'a'; "),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
-) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, arguments, text) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     code, out, err = command(capsys, "compare", "a", "b", *arguments)
@@ -528,9 +524,7 @@ WORK = RunSpec(model="opt-tiny", seq_len=32, method="zo-sgd").resolve("cpu")
         ({"method": "fo-sgd", "batch_size": 2}, "token", 2),
     ],
 )
-def test_where_the_work_of_a_step_differs_the_time_of_its_work_is_judged(
-    changes: dict[str, Any], unit: str, work: float
-) -> None:
+def test_where_the_work_of_a_step_differs_the_time_of_its_work_is_judged(changes, unit, work) -> None:
     a = WORK.replace(noise="counter")
     b = a.replace(noise="torch" if changes.get("method") == "fo-sgd" else "counter", **changes)
     differ = frozenset({"noise", "method", "queries", "batch_size", "seq_len"})

@@ -115,9 +115,7 @@ better = "lower"
 """
 
 
-def test_a_table_is_told_the_price_of_an_hour(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_is_told_the_price_of_an_hour(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tables").mkdir()
     Path("tables/mine.toml").write_text(TABLE)

@@ -95,9 +95,7 @@ def test_texts_stay_at_home_but_for_what_says_how_much_times_count(tmp_path: Pat
     assert (back.spec, back.samples, back.environment.machine) == (told.spec, told.samples, MACHINE)
 
 
-def test_texts_are_packed_and_merged_where_they_are_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_are_packed_and_merged_where_they_are_asked_for(tmp_path, capsys) -> None:
     store_of(tmp_path / "a", told := dataclasses.replace(GOOD, **TEXTS))
     file = str(tmp_path / "x.tar.gz")
     assert command(capsys, "results", str(tmp_path / "a"), "--pack", file, "--keep-text")[0] == 0
@@ -243,9 +241,7 @@ def facts(**changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_is_in_doubt_is_neither_packed_nor_merged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], why: str
-) -> None:
+def test_what_is_in_doubt_is_neither_packed_nor_merged(tmp_path, capsys, changes, why) -> None:
     assert implausible(GOOD) == ""
     bad = dataclasses.replace(GOOD, **changes)
     path = store_of(tmp_path / "a", bad, OTHER).path(bad.spec, MACHINE)
@@ -501,9 +497,7 @@ def test_an_archive_that_is_too_large_or_none_is_one_line(tmp_path: Path, monkey
         ),
     ],
 )
-def test_a_mistake_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
-) -> None:
+def test_a_mistake_is_one_line(tmp_path, capsys, monkeypatch, arguments, text) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = command(capsys, "results", *arguments)
     assert (code, out, len(err.splitlines())) == (2, "", 1)

@@ -128,9 +128,7 @@ def test_the_same_runs_export_to_the_same_bytes(root: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("width", ["80", "140"])
-def test_every_run_has_a_line_with_its_numbers(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
-) -> None:
+def test_every_run_has_a_line_with_its_numbers(root, capsys, monkeypatch, width) -> None:
     monkeypatch.setenv("COLUMNS", width)
     code, out, err = command(capsys, "results")
     lines = out.splitlines()
@@ -174,9 +172,7 @@ def test_what_all_runs_share_is_said_once(root: Path, capsys: pytest.CaptureFixt
     assert "outcome" not in out
 
 
-def test_a_name_cannot_command_the_terminal_or_be_read_as_markup(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_cannot_command_the_terminal_or_be_read_as_markup(root, capsys) -> None:
     Store(root).save(run(SPECS[6].replace(model="[red]x\x1b[2J"), outcome=Outcome.FAILED, reason="\x1b]0;t\x07 [bold]"))
     _, out, _ = command(capsys, "results")
     assert "\x1b" not in out
@@ -193,9 +189,7 @@ def test_bad_files_and_two_machines_do_not_hide_the_rest(root: Path, capsys: pyt
     assert all(line.startswith(f"not read: results/{MACHINE}/") for line in err.splitlines())
 
 
-def test_an_empty_store_says_how_to_get_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_store_says_how_to_get_results(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     hint = "no results in {0}: `zobench sweep smoke --results {0}` makes some\n"
     assert command(capsys, "results") == (0, "", hint.format("results"))
@@ -228,9 +222,7 @@ def test_conditions_that_nothing_fulfils_say_so(root: Path, capsys: pytest.Captu
         (["--merge-into", "file"], "`--merge-into` must be a folder, but got 'file'; it is a file; name a folder"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(
-    root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
-) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(root, capsys, arguments, text) -> None:
     Path("file").write_text("")
     code, out, err = command(capsys, "results", *arguments)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
@@ -281,9 +273,7 @@ def of_round(began: float) -> Result:
         (of_round(200.0), of_round(100.0), "there"),
     ],
 )
-def test_of_two_runs_of_a_cell_the_better_one_stays_and_the_choice_is_told(
-    tmp_path: Path, there: Result, new: Result, wins: str
-) -> None:
+def test_of_two_runs_of_a_cell_the_better_one_stays_and_the_choice_is_told(tmp_path, there, new, wins) -> None:
     into, source = tmp_path / "all", tmp_path / "source"
     Store(into).save(there)
     Store(source).save(new)
@@ -354,9 +344,7 @@ def test_no_name_in_a_result_makes_a_merge_write_elsewhere(tmp_path: Path, machi
     assert [str(entry.relative_to(tmp_path)) for entry in tmp_path.rglob("*")] == ["deep", "deep/all", "deep/all/.lock"]
 
 
-def test_where_the_terminal_is_narrow_the_models_name_stays_and_less_goes_below(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_terminal_is_narrow_the_models_name_stays_and_less_goes_below(tmp_path, capsys, monkeypatch) -> None:
     for result in RUNS:
         Store(tmp_path).save(result)
     monkeypatch.setenv("COLUMNS", "80")

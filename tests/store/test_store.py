@@ -353,9 +353,7 @@ def test_the_papers_folder_and_files_of_other_kinds_hold_no_results(tmp_path: Pa
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk_is_one_line_and_leaves_the_old_file_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_full_disk_is_one_line_and_leaves_the_old_file_whole(tmp_path, monkeypatch, call) -> None:
     store = Store(tmp_path)
     path = store.save(result())
 
@@ -532,9 +530,7 @@ def test_a_result_prints_as_one_line_with_its_speed() -> None:
         ),
     ],
 )
-def test_what_could_not_be_divided_by_or_drawn_is_no_result(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_what_could_not_be_divided_by_or_drawn_is_no_result(tmp_path, changes, message) -> None:
     good = stores.run(next(stores.specs()))
     store = Store(tmp_path)
     path = store.save(good)
