@@ -78,7 +78,7 @@ LEGEND = (
 
 def _artifact(artifact: Any, figures: Path) -> str:
     """One table or figure: what it shows, what measures it, its pictures, its numbers."""
-    from zobench.report.figures import svg
+    from zobench.report.figures import save
     from zobench.report.formats import markdown
     from zobench.report.publish import clean
 
@@ -88,10 +88,9 @@ def _artifact(artifact: Any, figures: Path) -> str:
         if not chart.drawn:
             parts += map(markdown.escape, chart.lacking)
             continue
-        path = figures / f"{clean(chart.name).replace('/', '-')}.svg"
-        path.write_text(svg(chart), encoding="utf-8")
+        (path,) = save(chart, figures / clean(chart.name).replace("/", "-"), ["svg"])
         told = " ".join(f"{artifact.title}, {chart.source}".split()).replace('"', "'")
-        parts.append(f"```{{image}} figures/{path.name}\n:alt: {told}\n:class: figure\n```")
+        parts.append(f"```{{image}} figures/{path.name}\n:alt: {told}\n:class: figure\n:width: 100%\n```")
     parts += (
         [_layers(markdown.write(artifact.sheets).strip(), markdown.escape(artifact.title))] if artifact.sheets else []
     )

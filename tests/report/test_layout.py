@@ -26,6 +26,7 @@ from tests.support.charts import (
     measured,
     series,
     step,
+    svg,
     texts,
 )
 from zobench.report import figures
@@ -147,30 +148,21 @@ def test_text_is_shown_as_it_is(tmp_path: Path) -> None:
     assert any({"]]> -->", "url(#x)"} <= set(text.split("\n")) for text in shown)
     assert "$y$ <script>alert(1)</script> &amp;" in shown
     (path,) = figures.save(EVIL, tmp_path / "evil", ["svg"])
-    for source in (path.read_text(), figures.svg(EVIL)):
-        assert "<script" not in source
-        assert "<img" not in source
-        read = ["".join(element.itertext()) for element in ElementTree.fromstring(source).iter()]
-        assert "</text><script>alert(1)</script>" in read
-        assert '$\\alpha$ id="q"' in read
-        assert "url(#x)" in read
+    source = path.read_text()
+    assert "<script" not in source
+    assert "<img" not in source
+    read = ["".join(element.itertext()) for element in ElementTree.fromstring(source).iter()]
+    assert "</text><script>alert(1)</script>" in read
+    assert '$\\alpha$ id="q"' in read
+    assert "url(#x)" in read
 
 
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
         (
-            chart("pie"),
-            "a chart's kind must be one of bars, lines, heatmap, timeline, pareto, but zo2/figure3 has 'pie'",
-        ),
-        (
             chart("bars", Panel(positions=("a",), series=(series("x", Mark(value=math.nan)),))),
             "every number of a chart must be finite, but zo2/figure3 has one that is not",
-        ),
-        (
-            chart("bars", Panel(positions=("a", "b"), series=(series("x", Mark(value=1.0)),))),
-            "every series must have a mark and a paper's value or None for each of the 2 positions, "
-            "but one of zo2/figure3 does not",
         ),
         (
             chart("bars", Panel(positions=("a",), series=tuple(series(str(i), measured(1)) for i in range(9)))),
@@ -181,12 +173,6 @@ def test_text_is_shown_as_it_is(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_says_why(wrong: Chart, text: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         figures.draw(wrong)
-
-
-def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^a figure's format must be one of png, svg, pdf, but got 'jpg'"):
-        figures.save(BARS, tmp_path / "a", ["png", "jpg"])
-    assert not list(tmp_path.iterdir())
 
 
 def test_without_matplotlib_the_remedy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,10 +226,10 @@ def charts(draw: st.DrawFn) -> Chart:
     phases=(Phase.explicit, Phase.generate),  # to shrink a chart takes minutes
     suppress_health_check=list(HealthCheck),
 )
-@given(charts())
-def test_any_chart_can_be_drawn(one: Chart) -> None:
+@given(one=charts())
+def test_any_chart_can_be_drawn(one: Chart, tmp_path_factory: pytest.TempPathFactory) -> None:
     assume(one.drawn)
-    ElementTree.fromstring(figures.svg(one))
+    ElementTree.fromstring(svg(one, tmp_path_factory.mktemp("drawn")))
 
 
 def test_what_fits_where_is_drawn_from_the_file_that_the_docs_have() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.charts import svg
 from tests.support.pages import SVG, book
 from tests.support.tables import MIB, result
 from zobench.recipes.reference import Reference
 from zobench.report import opening
 from zobench.report.contents import Opening
-from zobench.report.figures import svg
 from zobench.report.html import write
 from zobench.result import Result, Round
 from zobench.result.record import DISTURBED
@@ -52,7 +53,7 @@ def opened(results: list[Result], paper: Reference) -> Opening:
     return opening.opening([], results, paper)
 
 
-def test_the_chart_has_what_was_measured_relative_to_mezo_and_no_empty_place(paper: Reference) -> None:
+def test_the_chart_has_what_was_measured_relative_to_mezo_and_no_empty_place(paper: Reference, tmp_path: Path) -> None:
     chart = opened(RESULTS, paper).chart
     memory, speed = chart.panels
     assert chart.source.startswith("Measured on box (1x BOX); paper: zo-offloading-iclr25 table1, on ")
@@ -64,7 +65,7 @@ def test_the_chart_has_what_was_measured_relative_to_mezo_and_no_empty_place(pap
     rows = [paper.find({**wanted, "method": method, "metric": "throughput"}) for method in ("mezo", "zo2")]
     told = [float(row["value"]) for row in rows if row and row["value"]]
     assert speed.series[0].paper[0] == (pytest.approx(told[1] / told[0]) if len(told) == 2 else None)
-    assert "<svg" in svg(chart)
+    assert "<svg" in svg(chart, tmp_path)
 
 
 def test_three_sentences_say_what_was_measured_on_what_evidence_and_what_the_paper_has(paper: Reference) -> None:
@@ -105,14 +106,16 @@ def test_a_share_from_rounds_has_their_interval(paper: Reference) -> None:
     assert (mark.low, mark.value, mark.high) == pytest.approx((0.8, 0.8, 0.8))
 
 
-def test_where_nothing_was_measured_the_papers_values_are_shown_and_the_first_command_is_told(paper: Reference) -> None:
+def test_where_nothing_was_measured_the_papers_values_are_shown_and_the_first_command_is_told(
+    paper: Reference, tmp_path: Path
+) -> None:
     for results in ([], [result("opt-tiny", seq_len=64, machine="box")]):
         found = opened(results, paper)
         assert found.sentences[0] == (
             "Nothing that a paper compares was measured here yet: `zobench sweep main_table` begins with it."
         )
         assert found.chart.source.startswith("Paper: zo2 table1, on ")
-        assert "<svg" in svg(found.chart)
+        assert "<svg" in svg(found.chart, tmp_path)
         assert "yet: <code>zobench sweep main_table</code> begins" in write(book(opening=found), {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -99,6 +100,12 @@ ALL = {"bars": BARS, "lines": LINES, "heatmap": RATIOS, "timeline": TIMELINE}
 def drawn(one: Chart) -> Figure:
     """The figure of ``one``, drawn once for all tests, which only look at it."""
     return figures.draw(one)
+
+
+def svg(one: Chart, folder: Path) -> str:
+    """``one`` as it is saved below ``folder``."""
+    (path,) = figures.save(one, folder / "drawn", ["svg"])
+    return path.read_text(encoding="utf-8")
 
 
 def bars(axes: Axes) -> list[Rectangle]:

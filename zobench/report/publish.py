@@ -44,13 +44,16 @@ def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progr
     for i, artifact in enumerate(contents.artifacts):
         progress(artifact.name, i, len(contents.artifacts))
         try:
-            written += write_artifact(artifact, out)
-            images[artifact.name] = [figures.svg(chart) for chart in artifact.charts if chart.drawn]
+            files = write_artifact(artifact, out)
         except ValueError as error:  # one picture that cannot be drawn must not take the page with it
             undrawn.append(f"not drawn: {artifact.name}: {error}")
+        else:
+            images[artifact.name] = _images(files)
+            written += files
     if contents.opening is not None and contents.opening.chart.drawn:
-        written += figures.save(contents.opening.chart, _folder(out / "figures") / opening.NAME)
-        images[opening.NAME] = [figures.svg(contents.opening.chart)]
+        files = figures.save(contents.opening.chart, out / "figures" / opening.NAME)
+        images[opening.NAME] = _images(files)
+        written += files
     _remove_earlier(out, [*((item.kind, item.name) for item in contents.artifacts), ("figure", opening.NAME)], written)
     contents = replace(contents, problems=(*contents.problems, *undrawn))
     progress(PAGE, len(contents.artifacts), len(contents.artifacts))
@@ -69,9 +72,13 @@ def write_artifact(artifact: Artifact, out: Path) -> list[Path]:
         written.append(_write(out, f"{stem}.md", markdown.write(artifact.sheets)))
         written.append(_write(out, f"{stem}.tex", latex.write(artifact.sheets)))
     for chart in (chart for chart in artifact.charts if chart.drawn):
-        target = out / f"{artifact.kind}s" / clean(chart.name)
-        written += figures.save(chart, _folder(target.parent) / target.name)
+        written += figures.save(chart, out / f"{artifact.kind}s" / clean(chart.name))
     return written
+
+
+def _images(files: Sequence[Path]) -> list[str]:
+    """The text of each SVG among ``files``."""
+    return [path.read_text(encoding="utf-8") for path in files if path.suffix == ".svg"]
 
 
 def _remove_earlier(out: Path, artifacts: Sequence[tuple[str, str]], written: Sequence[Path]) -> None:
@@ -83,12 +90,6 @@ def _remove_earlier(out: Path, artifacts: Sequence[tuple[str, str]], written: Se
         for path in stem.parent.glob("*"):
             if names.fullmatch(path.name) and path not in written:
                 path.unlink()
-
-
-def _folder(path: Path) -> Path:
-    """``path``, made if it is not there."""
-    path.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def clean(name: str) -> str:

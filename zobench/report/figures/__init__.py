@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import io
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zobench.report.chart import KINDS, Chart, Panel
+from zobench.report.chart import Chart, Panel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,34 +42,12 @@ def draw(chart: Chart) -> Figure:
 
 def save(chart: Chart, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Writes ``chart`` to ``stem`` with each format's suffix; the same chart gives the same bytes each time."""
-    wrong = next((form for form in formats if form not in FORMATS), None)
-    if wrong is not None:
-        raise ValueError(
-            f"a figure's format must be one of {', '.join(FORMATS)}, but got {wrong!r}; choose one of them"
-        )
     figure = draw(chart)
+    stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(f"{stem.name}.{form}") for form in formats]
     for path, form in zip(paths, formats, strict=True):
         path.write_bytes(_bytes(chart, figure, form))
     return paths
-
-
-def svg(chart: Chart) -> str:
-    """``chart`` as an ``<svg>`` element to stand in a page: as wide as its place, up to 1.4 times its printed size.
-
-    Its ids are those of no other chart.
-    """
-    figure, key = draw(chart), _key(chart)
-
-    from zobench.report.figures import style
-
-    text = _bytes(chart, figure, "svg").decode()
-    ids = re.compile(r'( id="|url\(#|href="#)')  # what carries an id or refers to one
-    text = re.sub("<[^>]+>", lambda tag: ids.sub(rf"\g<1>z{key}-", tag[0]), text[text.index("<svg") :])
-    label = html.escape(style.plain(chart.title))
-    shape = f"width:100%;max-width:{1.4 * figure.get_figwidth():.2f}in;height:auto"
-    size = f'style="{shape}" role="img" aria-label="{label}"'
-    return re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', lambda match: f"{match[1]} {size}", text, count=1)
 
 
 def _bytes(chart: Chart, figure: Figure, form: str) -> bytes:
@@ -91,18 +67,9 @@ def _key(chart: Chart) -> str:
 
 def _check(chart: Chart) -> None:
     """Raises ``ValueError`` with the first thing in ``chart`` that cannot be drawn."""
-    if chart.kind not in KINDS:
-        raise ValueError(f"a chart's kind must be one of {', '.join(KINDS)}, but {chart.name} has {chart.kind!r}")
     for panel in chart.panels:
         if not all(math.isfinite(number) for number in _numbers(panel)):
             raise ValueError(f"every number of a chart must be finite, but {chart.name} has one that is not")
-        count = len(panel.xs) if chart.kind == "lines" else len(panel.positions)
-        counts = [len(values) for series in panel.series for values in (series.marks, series.paper)]
-        if any(length != count for length in counts) or len(panel.positions) not in (0, count):
-            raise ValueError(
-                f"every series must have a mark and a paper's value or None for each of the {count} positions, "
-                f"but one of {chart.name} does not"
-            )
     if not chart.drawn:
         raise ValueError(f"a chart must have something to draw, but {chart.name} has none: {'; '.join(chart.lacking)}")
 
