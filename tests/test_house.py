@@ -1,7 +1,5 @@
 """The house: no circle among modules, no import that runs up, none from test to test; and planted ones are found."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

@@ -1,7 +1,5 @@
 """Names in zobench are nouns of the field: no pronoun names anything, no class name stands twice."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -6,8 +6,6 @@ bytes at rest, the bytes read and written by the steps, and a step's seconds bes
 alone. The file lies in ``ZOBENCH_DISK_DIR`` (27 GB of it for OPT-6.7B in fp32) and is gone at the end.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -4,8 +4,6 @@
 rounds, and their ratios: losses without directions are the same engine's at W, and transformers' own of all rows.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import sys

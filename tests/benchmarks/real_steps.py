@@ -8,8 +8,6 @@ round. ``task``, ``512``, ``2048``, ``evaluation`` after the model's name choose
 Beside each part stand its kernels of attention, and the cores that others kept busy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -5,8 +5,6 @@ fields of a run. With a task its batches are profiled (``ZOBENCH_DATA_DIR``), wi
 of one step: the torch operators' own time as its profiler has it, and of zobench's kernels the time of their calls.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import statistics

@@ -1,7 +1,5 @@
 """The command line in this process, in an empty folder on a measured machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests that nobody could mean end in one line: counted before anything is made, and no pipe is waited for."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import io

@@ -1,8 +1,6 @@
 """`zobench calibrate`: a file about this machine's device that plan and predict take, from rates given by hand; and how
 near a CPU's own cells come to what such a file predicts."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path

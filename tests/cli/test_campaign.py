@@ -1,7 +1,5 @@
 """zobench campaign: parts in order, what is done is kept, a budget stops before a part, and nobody else may be busy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line: what it is made of, its lists, and single runs: the answer alone on standard output."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The commands that publish: reproduce measures and shows one artifact, report writes them all."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a new user stumbles over: empty folders, places that cannot be written, mistyped names, narrow terminals."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

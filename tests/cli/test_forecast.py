@@ -1,7 +1,5 @@
 """`zobench plan` and `zobench predict`: for GPUs that are not here, quickly, and always called predictions."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The last lines of a sweep: the comparison that its reader came for, and the next command."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

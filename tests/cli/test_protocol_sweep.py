@@ -1,7 +1,5 @@
 """A real sweep of a small protocol: stopped within and between its stages, it goes on where it stopped."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A sweep, its plan, a campaign, a protocol and a comparison from Python alone, with stand-ins for the cells."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """``zobench sweep``: plans, budgets, tables, results that cannot be written, and sweeps that survive being killed."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

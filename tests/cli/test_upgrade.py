@@ -4,8 +4,6 @@ Read whole, shown, merged, compared, gone on with, or refused in one line. The f
 results of format 1 and 3 by the command beside each commit, of format 2 by a whole sweep.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A GPU fitted to a user's own runs: from steps that a GPU with other constants would take."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

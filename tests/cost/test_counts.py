@@ -1,8 +1,6 @@
 """What the predictor counts of a step is what the real engine issues: operations, bytes and launches, each exactly, by
 running the engine on the meta device and pricing only one kind of work."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Mixtures of experts, latent attention, windows and recurrences: what a token goes through, counted by torch."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Predicted bytes: what each option adds or saves, and the planner that fits a cell into a given device memory."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """Memory measured beside the formula: the peak of a process of its own for each method."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Memory of the methods and adapters: their order, their state and their points."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

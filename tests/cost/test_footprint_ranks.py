@@ -1,7 +1,5 @@
 """Memory of ranks and of checkpoints: what each holds for itself, what all share, and what is on the disk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

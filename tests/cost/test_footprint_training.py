@@ -1,7 +1,5 @@
 """Memory of backpropagation: where the formula peaks, on the meta device, and what ZO-Bench reports."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """zobench's own engine on GPUs that are not here: the schedule, physics, and which settings are chosen."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """GPUs as data: every file is read, each number has a source, and a mistake is one line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

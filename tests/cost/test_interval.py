@@ -1,7 +1,5 @@
 """When ``writeback_every=inf`` writes pending updates: as a machine's rates make it, where there is a choice."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The cost model of DistZO2's appendix C: its equation 3, what the paper says of them, and its measured rates."""
 
-from __future__ import annotations
-
 import csv
 import statistics
 

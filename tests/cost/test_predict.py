@@ -1,7 +1,5 @@
 """Predictions: positive, growing with what they depend on, and corrected only by runs that say something about them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The papers' programs on a virtual clock: errors against the papers' own values, which the page states."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """Predictions for several GPUs: what ranks share, what each does for itself, and what of it is in a result."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Registered predictions: stamped, never changed, and scored by the runs that come in."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from dataclasses import replace

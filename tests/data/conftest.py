@@ -1,7 +1,5 @@
 """A tokenizer of 500 tokens and a random OPT that reads what it makes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """TaskData: scores, batches and splits of tasks, against an unbatched reference with a random OPT."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

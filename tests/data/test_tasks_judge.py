@@ -1,7 +1,5 @@
 """Judging scores: by hand, ties, what is not a number, and NumPy's argmax."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -1,7 +1,5 @@
 """The user's own data: formats, templates, splits, and one line for every mistake in a task's file."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

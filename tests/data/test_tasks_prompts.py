@@ -1,7 +1,5 @@
 """Prompts and candidates, character by character, on rows of the real data; what a form refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Readers of tasks: known sizes and label balance of the real data, folders, the hub, and malformed files."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

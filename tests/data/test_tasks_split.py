@@ -1,7 +1,5 @@
 """Splits of tasks: MeZO's permutation and sizes, small sets, examples per class."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

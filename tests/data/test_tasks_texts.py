@@ -1,7 +1,5 @@
 """TaskData: texts too long for a model, other tokenizers, masked models."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

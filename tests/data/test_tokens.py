@@ -1,7 +1,5 @@
 """Token batches: a function of seed and step, left padding, and what a batch refuses."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

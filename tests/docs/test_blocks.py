@@ -1,7 +1,5 @@
 """Every shell and Python block of README and of the pages runs here, names the test that runs it, or says why not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

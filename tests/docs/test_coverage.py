@@ -1,7 +1,5 @@
 """The page *Coverage of the papers*: every element of the papers has a row, and every name in a row exists."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -1,8 +1,6 @@
 """The pages hang together: README is short and its links lead somewhere, pictures are those that the script draws, the
 result's page has its keys. `make docs` builds the site, where a broken link is an error."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

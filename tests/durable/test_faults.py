@@ -1,7 +1,5 @@
 """Faults of a fine-tuning run: what fails is told in one line, and costs no more than it must."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The journal's file: what was written is read, torn ends are forgiven, and nothing else is."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -4,8 +4,6 @@
 shorter runs. Each way of a run is killed at least once, however few they are.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

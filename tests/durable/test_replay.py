@@ -1,7 +1,5 @@
 """Which snapshot a run goes on from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Folders of a process: gone when it is, however it ends; those of processes that live are left alone."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

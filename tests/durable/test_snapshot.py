@@ -1,7 +1,5 @@
 """Snapshots of units: whole or not there, whoever writes them; what is not as it was written is named."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Snapshots of named tensors: whole or not there, read back bit for bit, damage told in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Micro-batches: one g at the same points, the losses and gradients of the whole batch, resumed bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM

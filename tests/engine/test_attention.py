@@ -1,7 +1,5 @@
 """Kernels of attention: each against the formula in float64, engines with them against transformers' own losses."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Under autocast on a CPU the perturbed matrices of products are written in 16 bits, with the bits of casts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Losses over candidates of one token each, which need the head's rows of these tokens alone."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

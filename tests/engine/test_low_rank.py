@@ -1,7 +1,5 @@
 """Directions of low rank against weights W + c U V^T that are made whole, in plain torch; what LOZO's steps cost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Packed batches: the losses, scores, gradients and derivatives of padded ones, from fewer tokens."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, BloomConfig, Gemma3TextConfig

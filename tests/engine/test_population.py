@@ -1,7 +1,5 @@
 """A population in one forward against its members one by one, whose W + c U V^T are made whole in plain torch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

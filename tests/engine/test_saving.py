@@ -1,7 +1,5 @@
 """A saved checkpoint is the one that transformers writes itself, and nothing older in its folder is loaded instead."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

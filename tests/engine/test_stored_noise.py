@@ -1,7 +1,5 @@
 """Directions that stay in memory for a step: the numbers of those that are drawn again, at their price in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

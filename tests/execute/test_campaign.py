@@ -1,7 +1,5 @@
 """What is left of a campaign: a round counts only whole, what ended badly is not tried again unasked; who is busy."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Submitted sweeps: their records, how a cell stands, what is asked of Slurm, and options that do not go together."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The local pool: never two cells on one GPU, as many at once as asked, and what is killed or cancelled."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The job of one cell: what it stores when it is ended, and what the other nodes of a job do."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

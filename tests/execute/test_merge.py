@@ -1,7 +1,5 @@
 """One result from those of a cell's ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """Cells on several ranks, from the command that starts them to the one result: what is measured, who listens where,
 and that nothing hangs and nothing is left running, whoever is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

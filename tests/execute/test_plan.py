@@ -1,7 +1,5 @@
 """The plan: which cells run, which are kept, which cannot run here and why."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Most tests put a shell script in the place of the interpreter; it gets the arguments -P -m MODULE ANSWER PARENT.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

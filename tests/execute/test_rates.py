@@ -1,7 +1,5 @@
 """The machine's rates: measured once, kept for the next command, never kept or planned with from a busy time."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Repeats: rounds in a stored order, each run a file, kept over interruptions, and ended when the medians are known."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """A cell compared with itself: its rounds, its rule, what it finds on steady machines or not, what it plants."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Sweeps: one bad cell never ends one, a budget is kept, and what is finished is stored whatever happens then."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

@@ -1,7 +1,5 @@
 """Cells in turns: one steps while the others wait, what slows them all is in no ratio, and none outlives a sweep."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Callbacks: the curve as CSV and JSON lines, TensorBoard, Weights & Biases, MLflow, and a user's own that fails."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json

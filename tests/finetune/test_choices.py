@@ -1,7 +1,5 @@
 """What a run takes where it was not told: packed rows, and products in bf16 where they are fast and g is alike."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

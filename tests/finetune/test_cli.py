@@ -1,7 +1,5 @@
 """`zobench finetune` and `zobench search`: progress on standard error, a table at the end, mistakes in one line."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

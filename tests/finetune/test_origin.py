@@ -1,7 +1,5 @@
 """Where a run resumes: with the threads and the kernels of attention that it began with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

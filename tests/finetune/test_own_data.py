@@ -1,7 +1,5 @@
 """A user's own data: label words, candidates of each row, free answers and plain text, trained and evaluated."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Every file, command and program of docs/data.md does what the page says."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """A run of two ranks as a user has it: a cell of a sweep, and the user's own torchrun, which loses a rank or ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

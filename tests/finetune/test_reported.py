@@ -1,7 +1,5 @@
 """What a fine-tuning run stores is what tables, listings and figures read: a real run, from the store to the page."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

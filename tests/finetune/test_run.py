@@ -1,7 +1,5 @@
 """A fine-tuning run: what it tells and keeps, and that stopping and going on changes no bit."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

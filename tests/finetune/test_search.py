@@ -1,7 +1,5 @@
 """The search: a grid compared on dev, the test set looked at once and by the winner, everything kept."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`zobench verify`: a run's journal gives its accuracies again, to the digit, and one bit of it changed gives none."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

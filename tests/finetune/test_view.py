@@ -1,7 +1,5 @@
 """The bar on a terminal: the newest step's numbers, what was best on dev so far, and how long it takes."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from typing import Any

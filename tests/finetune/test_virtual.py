@@ -1,7 +1,5 @@
 """The real engine on a virtual clock: its schedule is the simulated one, its seconds those of the formulas."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The blocks of docs/trainer.md, one after another: the page is right to the digit that it shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A Trainer with zobench's steps: its numbers are the engine's own, and transformers' where transformers has them."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

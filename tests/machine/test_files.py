@@ -1,7 +1,5 @@
 """The writer that replaces a file: whole or not at all, on the disk before it has its name, and nothing is left."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """Locks: one holder among processes, let go by kill -9, and looked at by many at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What ended a process, in a word."""
 
-from __future__ import annotations
-
 import pytest
 
 from zobench.machine.processes import ended_by

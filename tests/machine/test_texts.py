@@ -1,7 +1,5 @@
 """JSON and TOML from anybody: what nobody could read is one line, however it is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

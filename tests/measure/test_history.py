@@ -1,7 +1,5 @@
 """Memory over time: whole where it is short, thinned without losing a maximum where it is long."""
 
-from __future__ import annotations
-
 import random
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """What ranks receive from each other: really exchanged, on loopback alone, and a reason where it cannot be measured."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Threads: as many as cores are idle, one line on why, and the user's own choice stays."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

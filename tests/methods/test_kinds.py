@@ -1,7 +1,5 @@
 """Kinds: only the methods know a method by its name, and their data imports no torch and leads to what it names."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Fitness shaping against its definitions by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

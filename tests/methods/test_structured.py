@@ -1,7 +1,5 @@
 """LOZO, LOZO-M, SubZero and ZO-Muon on the engine: their formulas, where a model rests, and runs that go on."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A subspace that was drawn before a stop is the one after it."""
 
-from __future__ import annotations
-
 from zobench.methods.low_rank import LOZO
 
 

@@ -1,7 +1,5 @@
 """Families that zobench has no formula for, from a config.json alone: counted, initialised, and run by both engines."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

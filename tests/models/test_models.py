@@ -1,7 +1,5 @@
 """The registry: published sizes, models on the meta device, and buffers that no checkpoint holds."""
 
-from __future__ import annotations
-
 import csv
 import subprocess
 import sys

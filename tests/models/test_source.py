@@ -1,7 +1,5 @@
 """A model that is not in the list: a folder, a hub id, a GGUF file; what it is, and that its path is not part of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

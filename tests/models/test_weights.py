@@ -1,7 +1,5 @@
 """Initial values: random ones that depend on (seed, name) only, and checkpoints in safetensors."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ It is a virtual environment over this one, with two things before it: the CUDA b
 does not define returns 0. Every process of this interpreter runs ``start`` first.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

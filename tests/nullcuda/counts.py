@@ -1,7 +1,5 @@
 """What the null runtime has counted, and the races that it has seen."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 

@@ -6,8 +6,6 @@ slows whoever runs at the time; each round compares medians of its own, and the 
 median. CPU time of the thread that issues everything is what a busy machine distorts least.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

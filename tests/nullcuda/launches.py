@@ -4,8 +4,6 @@ The launch itself is Triton's own: compiled, loaded and launched on the null dri
 are taken from there, the tables of updates out of device memory, so a table that came too late gives wrong weights.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from types import ModuleType

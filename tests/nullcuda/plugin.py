@@ -4,8 +4,6 @@ This is the one place that says what an emulator cannot do. A listed test that p
 names a test which is not there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -5,8 +5,6 @@ Memory that is allocated without a value is filled with NaN. What each operator 
 which finds two that touch the same memory on two streams without a wait between them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

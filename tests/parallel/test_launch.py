@@ -1,7 +1,5 @@
 """Where ranks and machines meet, and which are refused before they start."""
 
-from __future__ import annotations
-
 import re
 import socket
 from pathlib import Path

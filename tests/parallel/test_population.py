@@ -1,7 +1,5 @@
 """The members of a population are shared out over ranks, and all ranks take the same step."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

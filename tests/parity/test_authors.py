@@ -5,8 +5,6 @@ methods are taken from its trainer as they stand. Without it tests/engine/test_p
 loop, written from that text.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import os

@@ -3,8 +3,6 @@ the tree, and tells which of its nearest tests finds it. Exit status 1 if one is
 not end in time.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

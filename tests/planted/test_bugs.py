@@ -1,7 +1,5 @@
 """The list of planted bugs fits the code: each can be planted, changes what runs, and names tests that are there."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Every block of docs/extending.md, as one package outside the repository: it works as the page says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

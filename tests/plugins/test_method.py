@@ -1,7 +1,5 @@
 """A method from outside the repository: one file, one entry point; swept, predicted and shown like zobench's own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

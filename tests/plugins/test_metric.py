@@ -1,7 +1,5 @@
 """A metric from a package outside the repository is shown in a table and a figure's data, when they name it."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models from a package outside the repository: one of a family that zobench knows, and one that brings its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

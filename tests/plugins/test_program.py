@@ -1,7 +1,5 @@
 """A program from a package outside the repository runs a cell, and its result says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

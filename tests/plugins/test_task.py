@@ -1,7 +1,5 @@
 """A task from a package outside the repository: a model is fine-tuned on it, and it is predicted and listed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The program of most tests is a tiny repository made here: a trainer with MeZO's 
 of its interpreter. Those that ``zobench program add`` knows on this machine are run too.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

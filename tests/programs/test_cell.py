@@ -1,7 +1,5 @@
 """One cell: every option of its spec reaches the engine, and what it was planned or asked for is in the result."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

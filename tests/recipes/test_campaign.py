@@ -1,7 +1,5 @@
 """Campaign files: what they say, parts that override a matrix, rounds of a cell that two parts have, and mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

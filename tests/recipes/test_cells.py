@@ -1,8 +1,6 @@
 """Every cell of every runner and campaign that ships, on a CPU and on CUDA: a spec that nothing refuses, and a model,
 an engine and a method that take a step, built tiny."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Matrices: products of axes with variants, includes and excludes, and errors that name the file and the key."""
 
-from __future__ import annotations
-
 import math
 import re
 import tempfile

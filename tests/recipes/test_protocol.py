@@ -1,7 +1,5 @@
 """Protocols: what a budget buys, grids of one size, which point wins, and what is refused in one line."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Recipe files: a path first, then the user's folder, then the ones that come with zobench."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """CITATION.cff, the changelog, workflows, issue forms, hooks and bounds: what nothing here runs is checked."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The action for pull requests, as far as it runs without a runner: two installations are measured in turns."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is installed: the files and metadata of wheel and sdist, one version, and what ``dir(zobench)`` shows."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

@@ -1,7 +1,5 @@
 """``python -m tests.reliability kills|fuzz|faults|soak|summary``: see docs/reliability.md."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

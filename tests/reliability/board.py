@@ -4,8 +4,6 @@ Functions of the code under test are watched by name: while one runs, its phase 
 memory that both processes map, so that a SIGKILL, which no handler sees, leaves it as it was at that moment.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import mmap

@@ -1,7 +1,5 @@
 """Faults of disks, clocks and other people: each with what came of it, held against a run without the fault."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import importlib
@@ -20,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -152,7 +150,7 @@ class _File:
             raise self._disk._error()
         return int(self._file.write(data))
 
-    def __enter__(self) -> _File:
+    def __enter__(self) -> Self:
         self._file.__enter__()
         return self
 

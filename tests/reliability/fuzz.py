@@ -6,8 +6,6 @@ edited: coverage that guides the choice (atheris) would need libFuzzer's build a
 these readers are json, tomllib, tarfile and checks of the tree they give, behind which edits of the tree get at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """``kill -9`` at random moments of everything that writes: chains of kills, each ended and compared bit for bit."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random

@@ -1,7 +1,5 @@
 """The campaign's log: a line of JSON for each thing that was tried, so that a campaign goes on where it was stopped."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

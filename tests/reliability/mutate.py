@@ -1,7 +1,5 @@
 """Inputs that are nearly right: bytes flipped, cut off and doubled, and trees of JSON or TOML with values exchanged."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math

@@ -1,7 +1,5 @@
 """The tables of docs/reliability.md, made of the logs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sweeps, jobs, merges and packed archives that are killed: everything that writes into a store of results."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

@@ -5,8 +5,6 @@ accepted; a refusal is the reader's own ``ValueError`` or ``OSError``. What was 
 no control character may reach a terminal, no element an HTML page, no macro a LaTeX table.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import itertools

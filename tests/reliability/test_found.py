@@ -1,7 +1,5 @@
 """What the campaign found stays mended: each was a traceback, a hang, several lines, or a file elsewhere."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/reliability.md says what the logs say, and these say what was promised."""
 
-from __future__ import annotations
-
 from tests.reliability import faults, page
 from tests.reliability.log import Log
 

@@ -1,7 +1,5 @@
 """A sample of the campaign: nothing is lost by kills, no input is a traceback, two users do no harm."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Fine-tuning runs that are killed: one process or two ranks, all forms of snapshots."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What every workload of the campaign of kills has: a run without a kill, kills, and an end that must be the same."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A source tree with one recipe of each kind."""
 
-from __future__ import annotations
-
 import csv
 import functools
 from pathlib import Path

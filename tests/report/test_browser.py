@@ -1,7 +1,5 @@
 """The HTML report in a real browser, from a file: sorting, a run's detail, dark mode, a phone, and no request."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The shipped campaigns: each fills every table and figure of costs, in the real report, and no part is too long."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

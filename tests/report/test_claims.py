@@ -1,7 +1,5 @@
 """Claims: the ratio they are about, in the rows they are about, and a verdict that follows from the bounds alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of a protocol: whose runs it shows, ties, costs to a target, claims; and its figure."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable

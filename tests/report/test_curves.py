@@ -1,7 +1,5 @@
 """Curves of fine-tuning runs: whose evaluations are drawn, where they begin, and what is said where there are none."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Figures as data: what was measured, predicted or reported stands where its row, column and metric say."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

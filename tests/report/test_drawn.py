@@ -1,7 +1,5 @@
 """Every figure draws what its table says: numbers read back from a drawing are those of CSV, Markdown and LaTeX."""
 
-from __future__ import annotations
-
 import functools
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Facts: what a paper prints that was never measured, beside the registry that cells are built from."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

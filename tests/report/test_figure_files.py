@@ -1,7 +1,5 @@
 """Figures as files: a chart always gives the same bytes; colours differ in print and for everybody's eyes."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Figures: every number is in the picture, in bars, lines, heat maps and timelines."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

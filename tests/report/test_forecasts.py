@@ -1,7 +1,5 @@
 """The predicted layer of the papers' tables: no cost lacks one, each says whose it is and how far off it may be."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

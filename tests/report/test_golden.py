@@ -3,8 +3,6 @@
 To accept a change that was looked at: ``ZOBENCH_GOLDEN=write pytest tests/report/test_golden.py``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from importlib import metadata

@@ -1,7 +1,5 @@
 """The HTML report: everything of the book is in it, nothing in a result becomes markup, and it loads nothing."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """Figures: nothing is cut or covered, whatever the texts and the marks; what cannot be drawn says why."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

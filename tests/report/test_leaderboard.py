@@ -1,7 +1,5 @@
 """The page of machines: ranked within one spec alone, ranks shared where nothing is shown, none for a machine alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

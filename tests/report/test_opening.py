@@ -1,7 +1,5 @@
 """What a report opens with: ratios counted by hand, the paper's beside them, and sentences that say where from."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The report: everything written, the same bytes each time, nothing outside, and one bad thing never hides the rest."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recipes of the papers' tables and figures: all are there, and every reported value stands in one cell."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any

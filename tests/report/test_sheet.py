@@ -1,7 +1,5 @@
 """Notes of a sheet: numbered in reading order, and warnings that differ only in numbers said once."""
 
-from __future__ import annotations
-
 from zobench.report.formats import terminal
 from zobench.report.sheet import CellText, Group, Sheet, number, ranges
 

@@ -1,7 +1,5 @@
 """The authors' programs in tables: beside zobench with the difference of their losses, and only where they were run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

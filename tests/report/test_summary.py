@@ -1,7 +1,5 @@
 """The summary: how much of the papers was measured, the ratios, and the claims, counted by hand for small tables."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

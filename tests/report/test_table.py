@@ -1,7 +1,5 @@
 """Tables: their texts in every format, which run a cell shows, and nothing shown that was not measured."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

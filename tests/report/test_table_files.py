@@ -1,7 +1,5 @@
 """Files of tables: one of no paper has rows of its own, and a mistake is one line that names the file."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

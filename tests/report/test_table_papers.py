@@ -1,7 +1,5 @@
 """Tables of papers: the paper's layout, the paper's numbers cell by cell, and what was measured beside them."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Terms: every reported value in a run's own words, and every cell of the papers' tables holds the runs it reports."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

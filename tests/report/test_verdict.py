@@ -1,7 +1,5 @@
 """Verdicts: a word for each claim that follows from where it was measured, and every claim of the papers once."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Schema versions: every older one is upgraded step by step on reading, none is guessed."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

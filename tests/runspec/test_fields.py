@@ -1,7 +1,5 @@
 """What is declared of a spec's fields: the lists that follow from it, options of plug-ins, the names of results."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

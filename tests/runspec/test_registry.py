@@ -1,7 +1,5 @@
 """Registries: zobench's own and plug-ins', which are found without being imported and fail in one line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

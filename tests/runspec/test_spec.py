@@ -1,7 +1,5 @@
 """RunSpec: what it accepts, what it says about the rest, and a hash that changes only if the meaning does."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

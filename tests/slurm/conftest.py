@@ -1,7 +1,5 @@
 """One Slurm for all tests of this folder, and a results folder on a machine whose rates are known."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

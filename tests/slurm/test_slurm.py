@@ -1,7 +1,5 @@
 """Sweeps on a real Slurm: nothing depends on the submitter, and whatever is killed costs its own cell and no other."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

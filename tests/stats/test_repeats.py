@@ -5,8 +5,6 @@ resembles the one before it, and some steps take half as long again. Counted is 
 with and without the rule that ends the rounds, and how often two equal cells are called different.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The statistics of a comparison, held against formulas by hand and against what they say of drawn differences."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Comparing runs: no verdict without evidence, the same evidence from both sides, and an exit code for regressions."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

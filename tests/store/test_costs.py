@@ -1,7 +1,5 @@
 """Energy, money and time to an accuracy, as metrics: from what a run has measured, and what is said at its table."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

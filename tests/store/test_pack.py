@@ -1,7 +1,5 @@
 """A store as an archive: of its runs only what is on a list leaves, and what is in doubt is left out."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import io

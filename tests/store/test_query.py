@@ -1,7 +1,5 @@
 """Listing, filtering, exporting and merging stored runs: whole columns, checked conditions, the better of two runs."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The store: whole files or none, forgiving reads, floats that come back as they went in."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import hashlib

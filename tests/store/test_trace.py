@@ -1,7 +1,5 @@
 """The Chrome trace of a step: every operation of the timeline, in microseconds, on a named lane."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The blocks of a page of the documentation: what it lets a reader run, and what it shows."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A command in a process of its own, with what it took: processor seconds and peak memory, not wall-clock time."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

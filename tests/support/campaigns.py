@@ -1,7 +1,5 @@
 """A campaign that ran on a machine of that size: synthetic results of all its runs, as its rounds would store them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

@@ -1,7 +1,5 @@
 """A batch whose rows begin alike and have candidates, and points at which its losses are asked for."""
 
-from __future__ import annotations
-
 import torch
 
 from zobench import Batch

@@ -1,7 +1,5 @@
 """Small causal models of transformers, by family, with random weights."""
 
-from __future__ import annotations
-
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, OPTConfig, Qwen3Config
 

@@ -1,7 +1,5 @@
 """Charts of every kind, and what of a drawn figure the tests look at."""
 
-from __future__ import annotations
-
 import functools
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real Slurm on this machine: munged, slurmctld and a slurmd for every node, on loopback, in a folder of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

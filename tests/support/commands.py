@@ -1,7 +1,5 @@
 """The command line in processes of its own, and a sweep of two cells for them."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A small protocol of three methods, and made-up results of its runs, as a sweep would have stored them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The devices that tests run on: the CPU, and CUDA where there is one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

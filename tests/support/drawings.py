@@ -1,7 +1,5 @@
 """Recipes of small figures, and results with a timeline and losses to draw."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a cell loads before it measures: a process that was forked from one with this module begins at once."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

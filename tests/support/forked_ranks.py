@@ -1,7 +1,5 @@
 """Ranks of a test that are forked from one process, which has imported once what all of them import."""
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os

@@ -4,8 +4,6 @@
 SIGKILL at a certain place (``die``), which no other process could hit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Ways of a fine-tuning run that are killed: fields of their specs, on one rank and on two."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

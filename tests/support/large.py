@@ -1,7 +1,5 @@
 """What a disk moves and a step takes where a model rests on it (tests/benchmarks/large.py)."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

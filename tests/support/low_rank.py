@@ -1,7 +1,5 @@
 """Low-rank directions by hand: W + c U V^T made whole, from draws of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keeps the normal numbers of random weights, whose drawing takes half of the time in which a tiny engine is built."""
 
-from __future__ import annotations
-
 import functools
 
 from zobench.models import weights

@@ -1,7 +1,5 @@
 """Models for the runners that name none, or a package's, because their weights must be fetched first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

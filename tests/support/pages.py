@@ -1,7 +1,5 @@
 """A book of results with one sheet, chart and artifact, and the page that shows it."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

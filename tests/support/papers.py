@@ -1,7 +1,5 @@
 """The recipes of the papers' tables and figures, loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from zobench.recipes.reference import Reference

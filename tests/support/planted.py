@@ -1,7 +1,5 @@
 """Bugs that tests must find: tests/planted/bugs.toml lists them, ``python -m tests.planted`` plants them in a copy."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The package of docs/extending.md, outside the repository as pip leaves it, and zobench with it installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

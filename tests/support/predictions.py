@@ -1,7 +1,5 @@
 """Cells of OPT-1.3B to predict, the sizes of what they hold, and results as if they had been measured."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Processes as /proc shows them, and waiting for what they do."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Results that are published, and the files that this makes."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -9,8 +9,6 @@ show, this cannot see: what a process is told by a file or an entry point, data 
 folder, and the versions of libraries. Tests marked slow or gpu are left out. ``make test-all`` runs everything.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

@@ -1,7 +1,5 @@
 """The results of a cell's ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from zobench.result import Outcome, Result

@@ -1,7 +1,5 @@
 """Rates of a machine, as a calibration stores them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

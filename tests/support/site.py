@@ -1,7 +1,5 @@
 """A user's folder, and the commands typed there, on a cluster."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """A small LLaMA, as a config and as a GGUF file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

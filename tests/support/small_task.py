@@ -1,7 +1,5 @@
 """A task of forty sentences, a word-level tokenizer for them, and the weights of a tiny model, all made here."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

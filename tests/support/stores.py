@@ -1,7 +1,5 @@
 """Stores of many runs for tests: files as large and as varied as a cell of OPT-1.3B leaves."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A sweep that was submitted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

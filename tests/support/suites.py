@@ -1,7 +1,5 @@
 """The conformance suites of zobench.testing as zobench's own tests run them, with a fault or without."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

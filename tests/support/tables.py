@@ -1,7 +1,5 @@
 """A tiny table, claims about it, the paper's numbers for it, and results to fill it with."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tasks small enough to score by hand: a trained tokenizer, an SST-2 of a few sentences, an unbatched reference."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

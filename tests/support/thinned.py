@@ -4,8 +4,6 @@ A fault shows where two settings meet, seldom three. ``--products`` runs all cas
 test with at least three ``parametrize`` marks: what one mark lists are cases that somebody chose.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Python programs, each in a process forked from one that has loaded torch and transformers, and nothing of zobench."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The conformance suite of engines on every engine of zobench's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Faults planted in engines, tiers, lanes and methods: the suites find each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

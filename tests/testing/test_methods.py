@@ -1,7 +1,5 @@
 """The conformance suite of methods on every method of zobench's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

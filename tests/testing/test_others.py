@@ -1,7 +1,5 @@
 """The conformance suites of tiers, lanes and programs on those of zobench's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

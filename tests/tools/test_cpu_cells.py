@@ -1,7 +1,5 @@
 """The script that sets predictions beside a CPU's own cells: its order, its errors, and that it goes on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

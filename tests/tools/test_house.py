@@ -1,7 +1,5 @@
 """The table of the house's numbers counts what is there."""
 
-from __future__ import annotations
-
 from tools.house import numbers, texts_at
 
 

@@ -1,7 +1,5 @@
 """Predicted timelines: the stored ones are those of the engine and the savers today, and keep the paper's order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
