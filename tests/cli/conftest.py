@@ -1,14 +1,11 @@
 """The command line in this process, in an empty folder on a measured machine."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.rates import calibrate
-from tests.support.stores import command
 from zobench.execute import plan, process
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Facts, Outcome, Result
@@ -31,12 +28,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str) -> Path:
     monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: 500 * GB)
     calibrate(tmp_path, machine)
     return tmp_path
-
-
-@pytest.fixture
-def zobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process: exit code, standard output, standard error."""
-    return partial(command, capsys)
 
 
 @pytest.fixture

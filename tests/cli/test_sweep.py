@@ -401,9 +401,6 @@ def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
         (["--executor", "local"], "`--repeats` needs --executor here, whose rounds are of one machine, and so do "),
     ],
 )
-def test_what_cannot_take_turns_is_one_line(here: Path, zobench: Any, arguments: list[str], text: str) -> None:
-    code, out, err = zobench(
-        "sweep", write(here, '[axes]\nmodel = ["opt-tiny"]\n'), "--device", "cpu", "--turns", *arguments
-    )
-    assert (code, out) == (2, "")
-    assert err.splitlines()[-1].startswith(f"zobench: {text}")
+def test_what_cannot_take_turns_is_one_line(here: Path, refused: Any, arguments: list[str], text: str) -> None:
+    path = write(here, '[axes]\nmodel = ["opt-tiny"]\n')
+    assert refused("sweep", path, "--device", "cpu", "--turns", *arguments).startswith(f"zobench: {text}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import command, run
+from tests.support.stores import run
 from zobench.cost import gpu, hardware, registered
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -64,16 +64,16 @@ def test_what_was_changed_or_is_registered_already_is_refused(tmp_path: Path) ->
         registered.read_all(tmp_path)
 
 
-def test_a_prediction_is_registered_by_a_command_and_scored_by_a_merge(tmp_path, capsys, monkeypatch) -> None:
+def test_a_prediction_is_registered_by_a_command_and_scored_by_a_merge(tmp_path, zobench, monkeypatch) -> None:
     monkeypatch.setattr(registered, "FOLDER", tmp_path)
     monkeypatch.setattr(registered.scores, "__defaults__", (tmp_path,))
-    code, _, err = command(capsys, "predict", "gpu_main", "--gpu", "t4", "--register", str(tmp_path))
+    code, _, err = zobench("predict", "gpu_main", "--gpu", "t4", "--register", str(tmp_path))
     assert code == 0
     (body,) = registered.read_all(tmp_path)
     assert f"SHA-256 {body['sha256']}" in err
     cell = next(cell for cell in body["cells"] if cell["fits"])
     Store(tmp_path / "a").save(measured("Tesla T4", RunSpec.from_stored(cell["spec"]), cell["step_seconds"][1]))
-    code, out, _ = command(capsys, "results", str(tmp_path / "a"), "--merge-into", str(tmp_path / "all"))
+    code, out, _ = zobench("results", str(tmp_path / "a"), "--merge-into", str(tmp_path / "all"))
     assert code == 0
     assert f"for T4, {cell['label']}: predicted " in out
     assert out.endswith("registered predictions: 1 of 1 within their range\n")

@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.blocks import PAGES, ROOT, RUNNABLE, blocks, commands, faults, missing, runner
 from tests.support.rates import calibrate
-from tests.support.stores import command
 from zobench import programs
 from zobench.execute import process, sweep
 from zobench.measure.environment import fingerprint_without_torch
@@ -38,7 +37,7 @@ def test_what_looks_like_a_command_is_in_a_block_that_is_run_or_says_why_not(pag
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", HERE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_blocks_of_a_page_run_and_print_what_it_shows(page, folder, capsys) -> None:
+def test_the_blocks_of_a_page_run_and_print_what_it_shows(page, folder, zobench, capsys) -> None:
     for block in blocks(page):
         write(folder, page, block.line, block.text)
         if block.language not in RUNNABLE or block.excused:
@@ -49,7 +48,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(page, folder, capsys) 
             continue
         for (program, *words), shown in commands(block):
             assert program == "zobench", f"{block.place}: {program} is not run by tests; say why"
-            code, out, err = command(capsys, *words)
+            code, out, err = zobench(*words)
             assert code == 0, f"{block.place}: {err}"
             lacking = missing(shown, out + "\n" + err, exact=block.mark == "exact")
             assert not lacking, f"{block.place} shows {lacking!r}, but it printed:\n{out}{err}"

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.support.rates import CALIBRATION
-from tests.support.stores import command
 from tests.support.submissions import cell, submitted
 from zobench.execute import jobs, rates, slurm
 from zobench.execute.jobs import JobReport, QueueEntry, submitit_or_remedy
@@ -203,10 +202,10 @@ def test_here_is_not_submitted() -> None:
          "submit one with `zobench sweep NAME --executor slurm`"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line(line, code, told, tmp_path, monkeypatch, capsys) -> None:
+def test_mistakes_are_one_line(line, code, told, tmp_path, monkeypatch, zobench) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    ended, _, err = command(capsys, *line.split())
+    ended, _, err = zobench(*line.split())
     assert (ended, err.splitlines()[-1]) == (code, f"zobench: {told}")
 
 
@@ -290,15 +289,15 @@ def test_squeue_that_fails_says_why_and_none_is_nobody_to_ask(tmp_path: Path, mo
 )  # fmt: skip
 def test_a_sweep_that_cannot_be_reached_is_not_said_to_be_over(
     executor: str, place: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    zobench: Any,
 ) -> None:  # fmt: skip
     made = submitted(tmp_path, executor=executor, place=place)
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, err = command(capsys, "cancel", "--results", str(tmp_path))
+    code, _, err = zobench("cancel", "--results", str(tmp_path))
     assert code == 2
     assert err.startswith(f"zobench: {told}")
     assert not jobs.is_cancelled(made)
-    code, out, _ = command(capsys, "status", "--results", str(tmp_path))
+    code, out, _ = zobench("status", "--results", str(tmp_path))
     assert code == 0
     assert "3 unknown" in out
 
@@ -336,10 +335,10 @@ def test_arrays_that_slurm_had_taken_are_cancelled_when_it_refuses_the_next(tmp_
 
 
 @pytest.mark.parametrize("executor", ["slurm", "local"])
-def test_nothing_is_submitted_into_a_store_that_a_sweep_writes(executor, tmp_path, capsys) -> None:
+def test_nothing_is_submitted_into_a_store_that_a_sweep_writes(executor, tmp_path, zobench) -> None:
     words = ("sweep", "smoke", "--executor", executor, "--device", "cpu", "--results", str(tmp_path))
     with Store(tmp_path).lock():
-        code, _, err = command(capsys, *words)
+        code, _, err = zobench(*words)
     assert code == 1
     assert err.splitlines()[-1] == (
         f"zobench: {tmp_path} must have one writer, but another sweep uses it; name another --results"
@@ -349,7 +348,7 @@ def test_nothing_is_submitted_into_a_store_that_a_sweep_writes(executor, tmp_pat
 
 @pytest.mark.parametrize("refused", [1, 2])
 def test_a_sweep_here_looks_for_submitted_cells_before_it_plans_and_once_it_has_the_store(
-    refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zobench: Any
 ) -> None:
     locked: list[bool] = []
 
@@ -365,6 +364,6 @@ def test_a_sweep_here_looks_for_submitted_cells_before_it_plans_and_once_it_has_
     monkeypatch.setattr("zobench.session.submitted.refuse_twice", refuse)
     monkeypatch.setattr("zobench.session.machine.calibration", lambda *_: CALIBRATION)
     monkeypatch.setattr("zobench.execute.sweep.run_in_process", lambda *_, **__: pytest.fail("it ran"))
-    code, _, err = command(capsys, "sweep", "smoke", "--device", "cpu", "--results", str(tmp_path))
+    code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--results", str(tmp_path))
     assert (code, err.splitlines()[-1]) == (1, "zobench: queued elsewhere")
     assert locked == [False, True][:refused]

@@ -19,7 +19,6 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from tests.support.processes import children, gone
 from tests.support.rank_results import one
-from tests.support.stores import command
 from zobench.execute import rank
 from zobench.execute.process import check_start, run_in_process
 from zobench.machine.network import endpoint_of
@@ -330,10 +329,10 @@ PAIRS = ("--set=gpus=4", "--set=nodes=2", "--set=parallel=2d", "--set=batch_size
          "10.0.0.1:29500"),
     ],
 )  # fmt: skip
-def test_what_cannot_start_is_told_before_it_does(words, said, capsys, monkeypatch) -> None:
+def test_what_cannot_start_is_told_before_it_does(words, said, zobench, monkeypatch) -> None:
     before = _meeting()
     model = ("--model=opt-tiny", "--engine=offload") if words[0] == "run" else ()
-    code, _, err = command(capsys, *words, *model, "--device=cpu")
+    code, _, err = zobench(*words, *model, "--device=cpu")
     assert (code, err) == (2, f"zobench: {said}\n")
     assert _meeting() == before
 
@@ -343,7 +342,7 @@ def _meeting() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(("ZOBENCH_", "MASTER_"))}
 
 
-def test_the_rendezvous_option_says_where_the_ranks_meet(monkeypatch, capsys) -> None:
+def test_the_rendezvous_option_says_where_the_ranks_meet(monkeypatch, zobench) -> None:
     endpoint = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", "127.0.0.1:1")  # the option comes first
     asked: list[str] = []
@@ -354,7 +353,7 @@ def test_the_rendezvous_option_says_where_the_ranks_meet(monkeypatch, capsys) ->
 
     monkeypatch.setattr("zobench.execute.process.run_in_process", run)
     words = ("run", "--model=opt-tiny", "--engine=offload", "--device=cpu", *PAIRS, f"--rendezvous={endpoint}")
-    assert (command(capsys, *words)[0], asked) == (0, [endpoint])
+    assert (zobench(*words)[0], asked) == (0, [endpoint])
 
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.stores import command
 from zobench import cli
 from zobench.durable import journal
 from zobench.execute import process
@@ -30,12 +28,12 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def zobench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def zobench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zobench: Command) -> Command:
     """Runs the command in an empty folder, cells in this process: exit code, standard output, standard error."""
     monkeypatch.setattr(process, "run_in_process", lambda spec, **_: measured(spec))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    return partial(command, capsys)
+    return zobench
 
 
 @pytest.fixture

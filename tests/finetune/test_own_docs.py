@@ -5,10 +5,10 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.stores import command
 from zobench.recipes import matrix
 from zobench.runspec import RunSpec
 from zobench.store import Store
@@ -49,9 +49,9 @@ def test_a_run_on_a_task_of_the_page(name: str, folder: Path) -> None:
     assert result.evaluation["task"]["task"] == spec.task_name == called
 
 
-def test_the_command_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_of_the_page(folder: Path, zobench: Any) -> None:
     (line,) = re.findall(r"^\$ zobench (finetune .*)$", PAGE, re.MULTILINE)
-    code, _, err = command(capsys, *line.split(), "--device", "cpu", "--set", "batch_size=2")
+    code, _, err = zobench(*line.split(), "--device", "cpu", "--set", "batch_size=2")
     assert code == 0, err
     (result,) = Store(folder / "results").load()
     own = folder / "runs" / f"opt-tiny-reviews-zo-sgd-full-{result.spec.hash}"
@@ -60,17 +60,17 @@ def test_the_command_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str
         assert len(list(csv.DictReader(file))) == len(lines)
     assert [json.loads(line)["step"] for line in lines if '"loss"' in line] == [1, 2, 3, 4]
     assert list((own / "tensorboard").iterdir())
-    shown = command(capsys, "results")[1]
+    shown = zobench("results")[1]
     assert "reviews" in shown
     assert "@" not in shown
 
 
-def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(folder, capsys) -> None:
+def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(folder, zobench) -> None:
     (told,) = re.findall(r"^\$ zobench task new reviews.jsonl\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     for name in ("reviews.toml", "poems.toml"):
         (folder / name).unlink()
     for data in ("reviews.jsonl", "poems.txt"):
-        code, shown, _ = command(capsys, "task", "new", data)
+        code, shown, _ = zobench("task", "new", data)
         assert code == 0
         assert data != "reviews.jsonl" or shown == told
         values = {"weights_path": "my-model", "task": shlex.split(shown)[-1], "steps": 1, "batch_size": 2}
@@ -78,16 +78,16 @@ def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(folder, cap
             RunSpec(model="opt-tiny", weights="pretrained", seq_len=64, **values).resolve("cpu"),
             folder=folder / data[:5],
         )
-    assert command(capsys, "task", "new", "reviews.jsonl")[2] == (
+    assert zobench("task", "new", "reviews.jsonl")[2] == (
         "zobench: the task file must be new, but there is a reviews.toml; use --task reviews.toml, or remove it\n"
     )
 
 
-def test_the_mistake_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_mistake_of_the_page(folder: Path, zobench: Any) -> None:
     (told,) = re.findall(r"^zobench: reviews.toml: .*$", PAGE, re.MULTILINE)
     (folder / "reviews.toml").write_text(FILES["reviews.toml"].replace("{text}", "{txt}"))
     for words in (["finetune"], ["run", "--set", "weights_path=my-model", "--set", "weights=pretrained"]):
-        code, _, err = command(capsys, *words, "--model", "opt-tiny", "--task", "reviews.toml", "--device", "cpu")
+        code, _, err = zobench(*words, "--model", "opt-tiny", "--task", "reviews.toml", "--device", "cpu")
         assert (code, err.splitlines()[-1]) == (2, told)
 
 
@@ -99,7 +99,7 @@ def test_the_program_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str
     assert 0 <= float(accuracy) <= 1
 
 
-def test_a_matrix_takes_the_file_and_a_fresh_process_measures_it(folder, capsys) -> None:
+def test_a_matrix_takes_the_file_and_a_fresh_process_measures_it(folder, zobench) -> None:
     (folder / "mine.toml").write_text(
         '[base]\nmodel = "opt-tiny"\nweights = "pretrained"\nweights_path = "my-model"\nsteps = 2\nbatch_size = 2\n'
         'seq_len = 32\n[axes]\ntask = ["reviews.toml", "choices.toml"]\n'
@@ -110,6 +110,6 @@ def test_a_matrix_takes_the_file_and_a_fresh_process_measures_it(folder, capsys)
     ]  # fmt: skip
     words = ["weights=pretrained", "weights_path=my-model", "steps=2", "batch_size=2", "seq_len=32"]
     asked = ("run", "--model", "opt-tiny", "--task", "choices.toml", "--device", "cpu", "--json", "-")
-    result = json.loads(command(capsys, *asked, *(f"--set={word}" for word in words))[1])
+    result = json.loads(zobench(*asked, *(f"--set={word}" for word in words))[1])
     assert (result["outcome"], result["spec_hash"]) == ("ok", cells[1].hash)
     assert result["evaluation"]["task"]["counts"] == TASKS["choices.toml"]

@@ -11,7 +11,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.support.small_task import spec_of, write_data, write_weights
-from tests.support.stores import command
 from zobench.durable import journal
 from zobench.methods.base import Taken
 from zobench.methods.low_rank import REDRAWN
@@ -161,13 +160,13 @@ def test_a_run_that_backpropagates_has_no_such_journal(tmp_path, data_dir, spec)
     assert "has method=fo-sgd, task=sst2: no journal tells its weights; name" in refused(tmp_path / "first", data_dir)
 
 
-def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(ended, data_dir, capsys) -> None:
+def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(ended, data_dir, zobench) -> None:
     folder, result = ended
     accuracy = result.evaluation["test"]["accuracy"]
     wanted = {"": 0, "5%": 0 if exceeds(round(accuracy * 16), 16, 0.05) < 0.01 else 1, "99%": 1}
     for target, code in wanted.items():
         words = ["verify", str(folder), "--data-dir", str(data_dir), *(["--target", target] if target else [])]
-        ended_with, shown, _ = command(capsys, *words)
+        ended_with, shown, _ = zobench(*words)
         out = shown.splitlines()
         assert ended_with == code
         assert out[0] == f"journal: 10 steps, whole, SHA-256 {result.environment.journal_sha256}"

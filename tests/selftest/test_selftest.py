@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.support.stores import command
 from zobench import RunSpec, cost
 from zobench.engine.transfers.lanes import ThreadLanes
 from zobench.engine.weights.tiers import HostTier
@@ -242,11 +241,11 @@ def test_the_page_and_the_json_say_what_was_found_and_of_the_machine_what_may_be
     assert told["machine"] == {"versions": FACTS.versions, "cuda": None, "gpu": {"name": "NVIDIA H100"}}
 
 
-def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_failed(tmp_path, monkeypatch, capsys):
+def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_failed(tmp_path, monkeypatch, zobench):
     """One check in its own process, as a user runs it; those that need a GPU say so."""
     file = tmp_path / "selftest.json"
     arguments = ["selftest", "--device=cpu", "--minutes=0.001", "--only=kernels", "--only=memory", f"--json={file}"]
-    code, page, _ = command(capsys, *arguments)
+    code, page, _ = zobench(*arguments)
     assert code == 0
     assert "\nok        kernel bits    1.0 M elements of noise" in page
     assert "\nnot run   peak = ledger  needs a CUDA device\n" in page
@@ -254,7 +253,7 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
     assert [one["status"] for one in told["findings"]] == ["ok", "not run"]
     assert os.uname().nodename not in file.read_text() or len(os.uname().nodename) < 3
     monkeypatch.setattr(run, "isolated", lambda check, place: [Finding(check.name, Status.FAILED, "wrong")])
-    assert command(capsys, *arguments[:-1])[0] == 1
+    assert zobench(*arguments[:-1])[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -273,15 +272,14 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line(arguments, told, capsys):
-    code, _, err = command(capsys, "selftest", *arguments)
-    assert (code, err) == (2, f"zobench: {told}\n")
+def test_a_mistake_is_one_line(arguments, told, refused):
+    assert refused("selftest", *arguments) == f"zobench: {told}"
 
 
 # --- a sweep that begins with it --------------------------------------------------------------------------------------
 
 
-def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(monkeypatch, tmp_path, capsys):
+def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(monkeypatch, tmp_path, zobench):
     calibration = {"notes": []}
     happened, outcome = [], [Status.FAILED, Status.OK]
 
@@ -302,18 +300,18 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
     file.write_text('selftest = "90s"\n[base]\nmodel = "opt-tiny"\n')
     words = ["sweep", str(file), "--device=cpu", f"--results={tmp_path / 'results'}"]
     for times in range(3):
-        said = command(capsys, *words)[2]
+        said = zobench(*words)[2]
         assert ("what was found" in said) == (times < 2)
     assert "selftest: ok before, see " in said
     assert happened == [("cpu", 90.0), "cells", ("cpu", 90.0), "cells", "cells"]
     (kept,) = (tmp_path / "results" / ".selftest").iterdir()
     assert json.loads(kept.read_text())["verdict"] == "ok"
     kept.write_text("{")  # torn
-    said = command(capsys, *words)[2]
+    said = zobench(*words)[2]
     assert happened[-2:] == [("cpu", 90.0), "cells"]
     assert f"not read: {kept} (JSONDecodeError); the selftest runs again" in said
     file.write_text('selftest = "soon"\n[base]\nmodel = "opt-tiny"\n')
-    code, _, err = command(capsys, *words)
+    code, _, err = zobench(*words)
     told = "zobench: `mine.toml: selftest` must be a time, but got 'soon'; write 90s, 10m or 2h30m\n"
     assert (code, err.splitlines(True)[-1]) == (2, told)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import command, run
+from tests.support.stores import run
 from zobench.measure.readers import HostReader, PackageEnergy
 from zobench.measure.samples import Samples
 from zobench.result import Result, Round
@@ -113,19 +113,19 @@ better = "lower"
 """
 
 
-def test_a_table_is_told_the_price_of_an_hour(tmp_path, capsys, monkeypatch) -> None:
+def test_a_table_is_told_the_price_of_an_hour(tmp_path, zobench, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tables").mkdir()
     Path("tables/mine.toml").write_text(TABLE)
     for number in range(6):
         Store(Path("results")).save(at(number))
         Store(Path("results")).save(at(number, OTHER, seconds=3.0))
-    code, out, _ = command(capsys, "table", "mine", "--price", "3.6")
+    code, out, _ = zobench("table", "mine", "--price", "3.6")
     assert code == 0
     assert "20.00" in out
     assert "30.00 (x1.5000, 1.5000 to 1.5000)" in out
-    assert "no price of an hour was named (--price)" in " ".join(command(capsys, "table", "mine")[1].split())
-    assert command(capsys, "table", "mine", "--price", "0")[2] == (
+    assert "no price of an hour was named (--price)" in " ".join(zobench("table", "mine")[1].split())
+    assert zobench("table", "mine", "--price", "0")[2] == (
         "zobench: `price > 0` must hold, but got 0; name the price of an hour, as 2.49\n"
     )
 

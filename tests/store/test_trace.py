@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import MACHINE, command, run, specs
+from tests.support.stores import MACHINE, run, specs
 from zobench.result import Outcome, Result, Round
 from zobench.store import Store, query
 from zobench.store.trace import trace
@@ -91,14 +91,14 @@ def test_a_run_without_a_timeline_is_one_line(result: Result, why: str) -> None:
 # ---- the command
 
 
-def test_a_file_and_the_first_digits_of_a_hash_name_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_and_the_first_digits_of_a_hash_name_a_run(tmp_path: Path, zobench: Any) -> None:
     path = Store(tmp_path / "results").save(OFFLOADED)
     written = tmp_path / "step.json"
     answers = [
-        command(capsys, "trace", str(path)),
-        command(capsys, "trace", OFFLOADED.spec.hash[:5], "--results", str(tmp_path / "results")),
+        zobench("trace", str(path)),
+        zobench("trace", OFFLOADED.spec.hash[:5], "--results", str(tmp_path / "results")),
     ]
-    assert command(capsys, "trace", str(path), "--out", str(written)) == (0, "", "")
+    assert zobench("trace", str(path), "--out", str(written)) == (0, "", "")
     for code, out, err in answers:
         assert (code, json.loads(out), err) == (0, trace(OFFLOADED), "")
     assert json.loads(written.read_text()) == trace(OFFLOADED)
@@ -111,7 +111,7 @@ def test_a_cell_of_later_rounds_is_found_by_its_hash(tmp_path: Path) -> None:
     assert query.named_run(OFFLOADED.spec.hash[:6], tmp_path).round == rounds[2]
 
 
-def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, refused: Any) -> None:
     store = Store(tmp_path)
     paths = [store.save(run(spec)) for spec in itertools.islice(specs(), 3)]
     copies = [store.save(run(OFFLOADED.spec)), store.save(run(OFFLOADED.spec).with_facts(machine="other"))]
@@ -129,6 +129,4 @@ def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, capsys: pytest.Ca
         ]: f"'{torn.stem.rpartition('-')[2]}' must name a run, but got none: {torn}: a result must be whole JSON, but",
     }
     for word, text in said.items():
-        code, out, err = command(capsys, "trace", word, "--results", str(tmp_path))
-        assert (code, out, len(err.splitlines())) == (2, "", 1)
-        assert err.startswith(f"zobench: {text}")
+        assert refused("trace", word, "--results", str(tmp_path)).startswith(f"zobench: {text}")
