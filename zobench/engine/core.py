@@ -49,20 +49,20 @@ from zobench.models.weights import ModelWeights, Weights
 
 T = TypeVar("T")
 RETRACED = 256
-"""Passes that :meth:`Engine.retrace` takes a unit through while it is on the device: torch's noise keeps a state for
-each of their seeds and every unit."""
+"""Recorded passes that :meth:`Engine.retrace` repeats each time a unit is on the device: torch's noise keeps a state
+for each of their seeds and every unit."""
 
 
 class Engine:
     """One model under zeroth-order fine-tuning.
 
-    ``model`` is a ``transformers`` causal model, real or on the meta device. The engine takes its weights over;
-    read them with :meth:`named_tensors` or :meth:`save_pretrained` before closing it. ``weights`` gives initial values,
-    by default the model's own. ``lanes`` replaces the lanes that the device calls for, ``drive`` the plain call of the
-    model's body. ``rule`` is an update other than SGD's; its state rests and travels beside the weights and begins as
-    ``state`` (by :attr:`Field.key`) or zeros. ``thresholds``, by parameter name, make directions sparse
-    (:class:`~zobench.engine.directions.noise.SparseNoise`); ``directions`` are those that have low rank. Parameters
-    that require no gradient are never moved nor written back.
+    ``model`` is a ``transformers`` causal model, real or on the meta device. The engine takes its weights over; read
+    them with :meth:`named_tensors` or :meth:`save_pretrained` before closing it. ``weights`` gives initial values, by
+    default the model's own. ``lanes`` replaces the lanes that the device calls for. ``drive`` runs the model up to its
+    head; by default it calls the model's body. ``rule`` is an update other than SGD's; its state rests and travels
+    beside the weights and begins as ``state`` (by :attr:`Field.key`) or zeros. ``thresholds``, by parameter name, make
+    directions sparse (:class:`~zobench.engine.directions.noise.SparseNoise`); ``directions`` are those that have low
+    rank. Parameters that require no gradient are never moved nor written back.
     ``start``: an earlier run's weights at rest, to be brought up to date by :meth:`retrace`.
     ``hosts``: host memory that several ranks share, where the streamed units rest. ``marks``: how the arguments of the
     model's modules follow the batch; by default that is found on a twin of the model, and with it whether the engine
@@ -245,7 +245,7 @@ class Engine:
         self.drain()
 
     def shared(self, values: Sequence[T]) -> list[T]:
-        """What all ranks take for ``values``, which each has drawn: one device's are its own."""
+        """The values that all ranks agree on; on one device ``values`` themselves."""
         return list(values)
 
     def drain(self) -> None:
@@ -392,7 +392,7 @@ class Engine:
     def transfer_only(self) -> None:
         """One traversal's transfers without any compute, write-backs only if every step has them; weights stay.
 
-        Along directions of low rank W is written when their subspace ends, which is taken to be later than the step.
+        Along directions of low rank W is written only when their subspace changes, which no step here is taken to do.
         """
         stays = self.directions is not None and not self.directions.is_apart
         self.store.transfer_only(written=self.config.keep_steps == 1 and not stays)
@@ -477,7 +477,8 @@ class Engine:
         return self.arithmetic.caught_up(unit, self.store.weights(unit))
 
     def touch(self, unit: Unit) -> None:
-        """Comes before a unit's first turn of a pass, or its settling: who reads it at rest must be done by then."""
+        """Is called before a unit's weights may change, in its first turn of a pass or when it is settled: a snapshot
+        that reads them at rest must have finished."""
         self.before_change(unit)
 
     def forget(self) -> None:

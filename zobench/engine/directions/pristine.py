@@ -28,8 +28,8 @@ from zobench.kernels import Flat, Segment, Span, Update
 @dataclass(frozen=True, eq=False, slots=True)
 class _Bound:
     """A unit's tensors as the model takes them: at W, which is in ``flat``, at the point that was drawn in the scratch,
-    and at its ``opposite`` point. ``runs``: those that the scratch holds at one point at a time, of one dtype each,
-    whole in W and in the scratch; ``halved``: the scratch at both points of each of the others."""
+    and at its ``opposite`` point. ``runs``: stretches of W and of the scratch, of one dtype each, for the tensors that
+    the scratch holds at one point at a time; ``halved``: for each of the others, the scratch at both points."""
 
     flat: Memory
     weights: list[Tensor]
@@ -40,12 +40,12 @@ class _Bound:
 
 
 class Pristine(Arithmetic):
-    """W + c z made fresh in ``scratch``; the opposite point is 2W - S, exactly antithetic and without a second draw.
+    """S = W + c z, written into ``scratch``; the opposite point is 2W - S, exactly antithetic, without a second draw.
 
     Entries that are not applied yet are replayed into W when a unit's turn begins, in float32 with one rounding. They
-    stay from ``writeback_every`` steps on (docs/design/METHODS.md, "Counter noise and pristine weights"); until then W
-    is made anew at each turn, in the slot, which its next upload overwrites, or in ``weights.master``, and the base is
-    never written.
+    are written into W for good once they span ``writeback_every`` steps (docs/design/METHODS.md, "Counter noise and
+    pristine weights"); until then W is made anew at each turn, in the slot, which its next upload overwrites, or in
+    ``weights.master``, and the base is never written.
     ``keeps``: whether a streamed unit is in the same slot at each turn, so that its tensors there are made once.
     ``cast``: the 16-bit dtype to which autocast casts the float32 matrices of products; the scratch then holds them so,
     with the same bits, at both points of a pair, and no product casts them again.
@@ -219,7 +219,7 @@ class Pristine(Arithmetic):
     def part(
         self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point], offset: int = 0
     ) -> Iterator[Tensor]:
-        """Rows [first, last) of a resident tensor at each point, valid until the next, made at byte ``place`` of the
+        """Rows [first, last) of a resident tensor at each point, valid until the next, made at byte ``offset`` of the
         scratch. After the last part of the last tensor, :meth:`keep_parts` ends the unit's turn."""
         assert unit.buffer is not None
         whole = item.view(unit.buffer)[first:last]
@@ -247,7 +247,8 @@ class Pristine(Arithmetic):
         return first is not None and first.seed == second.seed and first.scale == -second.scale
 
     def _drawn_before(self, point: Point) -> Point | None:
-        """The point that ``point`` is flipped from where one device looks at both, if this one does not."""
+        """On a rank that evaluates one point of a pair: the other, if one device would draw that first, so that the
+        bits are the same; None elsewhere."""
         number = self.route.index(point) if point.scale and point in self.route else 0
         before = self.route[number - 1] if number else None
         return before if before is not None and (before.seed, before.scale) == (point.seed, -point.scale) else None
