@@ -86,7 +86,7 @@ def test_a_checkpoint_is_its_own_tier_and_is_not_written(tmp_path):
             method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED)
             steps = [method.step(engine, batch) for batch in batches("opt-tiny")]
             mine = [s.loss for s in steps], [s.projected_grad for s in steps], dict(engine.named_tensors())
-            consolidated = engine.store.stream.tier._overlay is not None
+            consolidated = engine.pipeline.tier._overlay is not None
         assert_equal(mine, expected)
         assert consolidated == (threshold == 7)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

@@ -280,8 +280,8 @@ def test_units_are_told_before_they_settle():
 
 def test_what_is_read_at_rest_waits_for_its_write_back(monkeypatch):
     with engine_of("opt-tiny", True, {}) as engine:
-        offload = engine.store.stream.tier.offload
-        monkeypatch.setattr(engine.store.stream.tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
+        offload = engine.pipeline.tier.offload
+        monkeypatch.setattr(engine.pipeline.tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
         run(engine, "opt-tiny", queries=1)
         early = Kept(Hasty(engine)).bytes
         engine.drain()

@@ -39,7 +39,7 @@ def test_nothing_is_written_to_the_disk_while_a_subspace_lasts(config):
     spec = spec_of(options={"interval": 4})
     with engine_of(spec, tier="disk", slots=2, **config) as engine:
         method, written = methods.make(spec), []
-        tier = engine.store.streamed.tier
+        tier = engine.pipeline.tier
         offload = tier.offload
 
         def counted(block: int, slot: Tensor, first: int = 0) -> None:

@@ -294,14 +294,14 @@ def test_at_a_stated_rate_of_the_disk_no_overlap_lengthens_a_step_by_what_the_sc
 def test_lanes_that_fail_to_close_leave_no_tier_open(monkeypatch):
     skeleton = model(3)
     engine = Engine(skeleton, EngineConfig(slots=2), weights=RandomWeights(skeleton, 0))
-    closed, close = [], engine.pipeline._lanes.close
+    closed, close = [], engine.pipeline.lanes.close
 
     def failing():
         close()
         raise RuntimeError("the device is lost")
 
-    monkeypatch.setattr(engine.pipeline._lanes, "close", failing)
-    monkeypatch.setattr(engine.pipeline._tier, "close", lambda: closed.append(True))
+    monkeypatch.setattr(engine.pipeline.lanes, "close", failing)
+    monkeypatch.setattr(engine.pipeline.tier, "close", lambda: closed.append(True))
     with pytest.raises(RuntimeError, match="the device is lost"):
         engine.pipeline.close()
     assert closed == [True]

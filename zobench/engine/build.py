@@ -32,7 +32,7 @@ from zobench.engine.updates.rules import UpdateRule
 from zobench.engine.weights import linear
 from zobench.engine.weights.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.weights.tiers import Hosts, Tier, allocate
-from zobench.engine.weights.weight_store import Stream, WeightStore
+from zobench.engine.weights.weight_store import WeightStore
 from zobench.engine.weights.wire import FORMATS, DeviceWeights, FloatWire, IntegerWire, StoredWire, Wire
 from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
@@ -115,13 +115,15 @@ def build(
             wire.prepare(config.device, dtype)
     by_id = by_tensor(units, thresholds)
     with ExitStack() as undo:
-        stream = _stream(streamed, len(blocks), config, source, wire, lanes, hosts, undo) if streamed else None
+        pipeline, nbytes = None, 0
+        if streamed:
+            pipeline, nbytes = _stream(streamed, len(blocks), config, source, wire, lanes, hosts, undo)
         for unit in residents:
             source.put_on_device(unit, config.device)
         strip(unit.module for unit in units if unit.is_tile)
         if by_id and NOISES[config.noise].in_place:
             noise = SparseNoise(noise, stream_thresholds(units, by_id))
-        store = WeightStore(streamed, residents, config.device, stream, wire)
+        store = WeightStore(streamed, residents, config.device, pipeline, wire, nbytes)
         common = model, config, blocks, units
         arithmetic: Arithmetic
         rows: RowForwards | None = None
@@ -183,8 +185,8 @@ def _units(
 def _stream(
     units: Sequence[Unit], layers: int, config: EngineConfig, source: Source, wire: Wire | None, lanes: Lanes | None,
     hosts: Hosts | None, undo: ExitStack,
-) -> Stream:  # fmt: skip
-    """Fills the tier with the streamed units and builds the pipeline over it.
+) -> tuple[Pipeline, int]:  # fmt: skip
+    """Fills the tier with the streamed units and builds the pipeline over it. Returns also how many bytes rest there.
 
     ``undo`` closes the tier of an engine that could not be built: pinned memory must not be unmapped while it is
     registered.
@@ -206,7 +208,9 @@ def _stream(
     waits = not TIERS[config.tier].is_pinned or (hosts is not None and hosts.waits)  # a copy stops who issues it
     streams = config.device.startswith("cuda") and not waits
     lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
-    written = _written(units, sizes, config, wire)
+    written = sizes
+    if wire is None and TIERS[config.tier].is_filled:  # what a step changes lies apart, at the front
+        written = [unit.kept for unit in units]
     fresh: list[list[tuple[int, int]]] = []
     if not config.reusable_memory:  # a packed block, and one that ranks share, is moved whole
         fresh = [
@@ -218,7 +222,7 @@ def _stream(
         units, sizes, written, tier, lanes, new_slot, slots=config.slots, overlap=config.overlap, fresh=fresh,
         free=getattr(new_slot, "free", None),
     )  # fmt: skip
-    return Stream(tier=tier, lanes=lanes, pipeline=pipeline, sizes=sizes, written=written, ring=ring)
+    return pipeline, sum(sizes[:ring])
 
 
 def _fill(tier: Tier, units: Sequence[Unit], config: EngineConfig, source: Source, wire: Wire | None) -> None:
@@ -235,13 +239,6 @@ def _fill(tier: Tier, units: Sequence[Unit], config: EngineConfig, source: Sourc
     near = (cpus_near(config.device),)
     with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1), "zobench-fill", stay_near, near) as pool:
         list(pool.map(store, range(len(units))))
-
-
-def _written(units: Sequence[Unit], sizes: Sequence[int], config: EngineConfig, wire: Wire | None) -> Sequence[int]:
-    """Bytes at the front of each streamed unit that are written back: what a step changes, where it lies apart."""
-    if wire is not None or not TIERS[config.tier].is_filled:
-        return sizes
-    return [unit.kept for unit in units]
 
 
 def _factored(

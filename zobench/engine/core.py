@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -36,8 +36,7 @@ from zobench.engine.passes.objective import Objective
 from zobench.engine.passes.packing import Packer
 from zobench.engine.passes.population import Population, Reward
 from zobench.engine.passes.products import RowForwards
-from zobench.engine.transfers.lanes import Event, Lanes
-from zobench.engine.transfers.pipeline import Pipeline
+from zobench.engine.transfers.lanes import Lanes
 from zobench.engine.updates.rules import UpdateRule
 from zobench.engine.weights.blocks import Field, Unit
 from zobench.engine.weights.checkpoint import save_checkpoint
@@ -96,6 +95,9 @@ class Engine:
         self.blocks, self.residents, self.units = self.store.blocks, self.store.residents, self.store.units
         self.run, self.number = self.store.run, self.store.number
         self.kept_bytes, self.rest_bytes = self.store.kept_bytes, self.store.rest_bytes
+        self.drain, self.record, self.timeline = self.store.drain, self.store.record, self.store.timeline
+        self.pipeline, self.compute_only = self.store.pipeline, self.store.compute_only
+        self.bytes_at_rest, self.tier_note = self.store.nbytes, self.store.note
         if config.device.startswith("cuda"):
             Accelerator(config.device).synchronize()  # the lanes' streams start with nothing of the building in flight
 
@@ -248,10 +250,6 @@ class Engine:
         """The values that all ranks agree on; on one device ``values`` themselves."""
         return list(values)
 
-    def drain(self) -> None:
-        """Returns when all transfers are done."""
-        self.store.drain()
-
     @torch.inference_mode()
     def visit(self, look: Callable[[Unit, list[Tensor]], None]) -> None:
         """Calls ``look(unit, tensors)`` for every unit but the word embedding and the head.
@@ -373,21 +371,6 @@ class Engine:
 
     # --- measuring one part of a step -------------------------------------------------------------------------------
 
-    @property
-    def tier_note(self) -> str:
-        """What a reader of a measurement should know about the tier, or ""."""
-        return self.store.note
-
-    @property
-    def bytes_at_rest(self) -> int:
-        """Bytes of the streamed units in their tier; 0 for a resident model."""
-        return self.store.nbytes
-
-    @property
-    def pipeline(self) -> Pipeline | None:
-        """What moves the streamed units, or None if there are none."""
-        return self.store.pipeline
-
     @torch.inference_mode()
     def transfer_only(self) -> None:
         """One traversal's transfers without any compute, write-backs only if every step has them; weights stay.
@@ -396,19 +379,6 @@ class Engine:
         """
         stays = self.directions is not None and not self.directions.is_apart
         self.store.transfer_only(written=self.config.keep_steps == 1 and not stays)
-
-    def compute_only(self) -> AbstractContextManager[None]:
-        """Inside, steps run without any transfer, on whatever the slots hold: only their duration means something.
-        Updates committed inside are lost, so close the engine afterwards."""
-        return self.store.compute_only()
-
-    def record(self) -> None:
-        """Starts an empty timeline of the lanes."""
-        self.store.record()
-
-    def timeline(self) -> list[Event]:
-        """What the lanes did since :meth:`record`; a resident model has no lanes."""
-        return self.store.timeline()
 
     # --- what a run's durability needs ------------------------------------------------------------------------------
 

@@ -92,8 +92,8 @@ class VirtualRun:
         self._period = self.engine.config.keep_steps if self._costs.kept else LONGEST + 1
         ids = torch.empty(sizes.rows(spec), spec.seq_len, dtype=torch.long, device="meta")
         self._batch = Batch(ids, ids)
-        stream = self.engine.store.stream
-        self._sizes, self._written = ((), ()) if stream is None else (stream.sizes, stream.written)
+        pipeline = self.engine.pipeline
+        self._sizes, self._written = ((), ()) if pipeline is None else (pipeline.sizes, pipeline.written)
         if self._period > LONGEST:
             middle = max(0, round(seconds.pending(spec)) - STEPS)
             self.engine.commit([Entry(step=0, seed=seed, g=1.0, lr=1e-7) for seed in range(middle * spec.queries)])

@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -45,29 +46,8 @@ class Lanes(Protocol):
         """Ends the recording once everything submitted is done; returns what it saw, in order of the starts."""
 
 
-class Ticket:
-    """The end of one operation on a thread lane; ``wait`` raises the error the operation ended with."""
-
-    __slots__ = ("_done", "error")
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self.error: BaseException | None = None
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """Marks the end."""
-        self.error = error
-        self._done.set()
-
-    def done(self) -> None:
-        """Blocks the calling thread until the end, whatever it is."""
-        self._done.wait()
-
-    def wait(self) -> None:
-        """Blocks the calling thread until the end."""
-        self._done.wait()
-        if self.error is not None:
-            raise self.error
+Ticket = Future[None]
+"""The end of one operation on a thread lane, and the error that it ended with."""
 
 
 class ThreadLanes:
@@ -86,11 +66,10 @@ class ThreadLanes:
         self._origin = 0.0
 
     def submit(self, op: Op, action: Action, after: Sequence[Ticket]) -> Ticket:
-        ticket = Ticket()
+        ticket: Ticket = Future()
         if op.lane == "compute":
             self._run(op, action, after, ticket)
-            if ticket.error is not None:
-                raise ticket.error
+            ticket.result()
         else:
             if op.lane not in self._queues:
                 self._start(op.lane)
@@ -99,11 +78,11 @@ class ThreadLanes:
         return ticket
 
     def wait(self, ticket: Ticket) -> None:
-        ticket.wait()
+        ticket.result()
 
     def drain(self) -> None:
         for ticket in self._last.values():
-            ticket.done()
+            ticket.exception()  # whatever its end is
         if self._error is not None:  # of any operation: a write-back that failed has nobody else waiting for it
             raise self._error
         if self._cuda is not None:
@@ -141,18 +120,18 @@ class ThreadLanes:
     def _run(self, op: Op, action: Action, after: Sequence[Ticket], ticket: Ticket) -> None:
         try:
             for earlier in after:
-                earlier.wait()
+                earlier.result()
             start = time.perf_counter()
             action()
             if self._cuda is not None:
                 self._cuda.current_stream().synchronize()
             if (events := self._events) is not None and start >= self._origin:
                 events.append((op.lane, op.kind, op.block, start - self._origin, time.perf_counter() - self._origin))
-            ticket.finish()
+            ticket.set_result(None)
         except BaseException as error:  # whatever ends an operation must reach the thread that waits for it
             if op.lane != "compute":  # the caller has seen those
                 self._error = self._error or error
-            ticket.finish(error)
+            ticket.set_exception(error)
 
 
 class VirtualLanes:

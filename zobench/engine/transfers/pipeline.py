@@ -33,7 +33,7 @@ class Pipeline:
         new_slot: Callable[[int], Tensor], *, slots: int, overlap: bool,
         fresh: Sequence[Sequence[tuple[int, int]]] = (), free: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        self._units, self._sizes, self._written, self._tier, self._lanes = units, sizes, written, tier, lanes
+        self._units, self.sizes, self.written, self.tier, self.lanes = units, sizes, written, tier, lanes
         self._new_slot, self._fresh, self._free = new_slot, fresh, free or (lambda: None)
         ring = schedule.places([1] * len(sizes) if fresh else sizes, slots)
         self._numbers = schedule.numbered(ring)
@@ -73,14 +73,14 @@ class Pipeline:
 
     def drain(self) -> None:
         """Returns when all transfers are done and the memory that they were through with is given back."""
-        self._lanes.drain()
+        self.lanes.drain()
         self._free()
 
     def read(self, block: int, buffer: Tensor) -> None:
         """Copies a block's weights at rest into ``buffer``; call between traversals, and on all ranks."""
         assert self._position == 0, "read in the middle of a traversal"
         self.drain()
-        self._tier.read(block, buffer)
+        self.tier.read(block, buffer)
 
     def peek(self, block: int, out: Tensor, first: int = 0) -> None:
         """Copies bytes of a block at rest, from ``first`` on, into ``out`` on the CPU, after its last write-back.
@@ -89,8 +89,8 @@ class Pipeline:
         """
         ticket = self._tickets.get(("offload", block))
         if ticket is not None:
-            self._lanes.wait(ticket)
-        self._tier.peek(block, out, first)
+            self.lanes.wait(ticket)
+        self.tier.peek(block, out, first)
 
     def alone(self, kind: str, blocks: Sequence[int]) -> None:
         """Runs the transfers of ``kind`` (upload, offload) of these blocks one after the other, and nothing else.
@@ -116,7 +116,7 @@ class Pipeline:
         try:
             yield
         finally:
-            self._lanes.drain()
+            self.lanes.drain()
             self._transfers, self._primed = True, False
             if self._fresh:
                 self._whole, self.slots = [], [None] * len(self.slots)
@@ -126,37 +126,37 @@ class Pipeline:
         """Memory as large as the largest block for each slot, with weights in it, in place of the tensors' own."""
         self.slots = [None] * len(self.slots)
         self._free()
-        self._whole = [self._new_slot(max(self._sizes)) for _ in self.slots]
+        self._whole = [self._new_slot(max(self.sizes)) for _ in self.slots]
         for slot, memory in enumerate(self._whole):
-            self._tier.read(slot, memory[: self._sizes[slot]])
+            self.tier.read(slot, memory[: self.sizes[slot]])
             self.slots[slot] = self._pieces(slot, memory)
 
     def close(self) -> None:
         """Waits for the transfers, then gives slots and tier back."""
         try:
-            self._lanes.drain()
+            self.lanes.drain()
         finally:
             try:
-                self._lanes.close()
+                self.lanes.close()
             finally:
                 self.slots, self._whole = [], []
                 self._free()
-                self._tier.close()
+                self.tier.close()
 
     def _issue(self, op: schedule.Op, action: Callable[[], None] | None = None) -> None:
         unit, slot = self._units[op.block], op.slot
         work = {"upload": self._upload, "offload": self._offload}.get(op.kind)
         body = (lambda: work(unit, op.block, slot)) if work else (lambda: self._work(unit, slot, action))
         after = [self._tickets[key] for key in op.after if key in self._tickets]
-        self._tickets[op.key] = self._lanes.submit(op, body, after)
+        self._tickets[op.key] = self.lanes.submit(op, body, after)
 
     def _upload(self, _: Unit, block: int, slot: int) -> None:
         if self._fresh:
             self.slots[slot] = self._pieces(block, self._whole[slot] if self._whole else None)
         buffer = self.slots[slot]
         assert buffer is not None
-        for first, piece in _parts(buffer, self._sizes[block]) if self._transfers else ():
-            self._tier.upload(block, piece, first)
+        for first, piece in _parts(buffer, self.sizes[block]) if self._transfers else ():
+            self.tier.upload(block, piece, first)
 
     def _pieces(self, block: int, memory: Tensor | None) -> Tensor | Pieces:
         """Memory of a block's tensors: an allocation of each, or its part of ``memory``."""
@@ -178,8 +178,8 @@ class Pipeline:
     def _offload(self, unit: Unit, block: int, slot: int) -> None:
         buffer = self.slots[slot]
         assert buffer is not None
-        for first, piece in _parts(buffer, self._written[block]) if unit.dirty and self._transfers else ():
-            self._tier.offload(block, piece, first)
+        for first, piece in _parts(buffer, self.written[block]) if unit.dirty and self._transfers else ():
+            self.tier.offload(block, piece, first)
         unit.dirty = False
         self._used(buffer)
         if self._fresh:
@@ -187,7 +187,7 @@ class Pipeline:
 
     def _used(self, buffer: Tensor | Pieces) -> None:
         """Tells CUDA's allocator that this lane reads memory that another lane allocated and somebody will free."""
-        for _, piece in _parts(buffer, max(self._sizes)) if self._fresh else ():
+        for _, piece in _parts(buffer, max(self.sizes)) if self._fresh else ():
             if piece.is_cuda:
                 piece.record_stream(Accelerator(piece.device).current_stream())
 

@@ -40,6 +40,7 @@ class Tier(Protocol):
 
     def read(self, block: int, out: Tensor) -> None:
         """Copies the block, as its last write-back left it, into ``out`` on the device, while no transfer runs."""
+        self.upload(block, out)
 
     def close(self) -> None:
         """Frees the memory or removes the file."""
@@ -80,7 +81,7 @@ class NoTier:
     fill = upload = offload = peek = read = close = staticmethod(_keep_nothing)
 
 
-class HostTier:
+class HostTier(Tier):
     """Blocks in host memory, one allocation each; ``pinned`` ones are registered with CUDA at their exact size.
 
     The framework's own pinned allocator rounds up to powers of two, which turns 350 GB of OPT-175B into some 600 GB.
@@ -111,9 +112,6 @@ class HostTier:
     def peek(self, block: int, out: Tensor, first: int) -> None:
         out.copy_(self._of(block)[first : first + out.numel()])
 
-    def read(self, block: int, out: Tensor) -> None:
-        self.upload(block, out)
-
     def close(self) -> None:
         for memory in self._registered:
             Accelerator(self._device).unregister(memory)
@@ -124,7 +122,7 @@ class HostTier:
         return self._blocks[block % len(self._blocks)]
 
 
-class DiskTier:
+class DiskTier(Tier):
     """Blocks in one unlinked file, read and written with direct I/O where the file system allows it.
 
     With a CUDA device each lane copies through pinned pieces of its own and waits for them.
@@ -168,9 +166,6 @@ class DiskTier:
     def peek(self, block: int, out: Tensor, first: int) -> None:
         self._file.read_into(memory_of(out), self._offsets[block % self._ring] + first)
 
-    def read(self, block: int, out: Tensor) -> None:
-        self.upload(block, out)
-
     def close(self) -> None:
         for staging in self._staging.values():
             staging.close()
@@ -193,7 +188,7 @@ class Extent:
     target: int
 
 
-class CheckpointTier:
+class CheckpointTier(Tier):
     """The safetensors files of a checkpoint, read where they lie and never written (writeback_every=inf).
 
     What is offloaded in spite of that, when the journal is consolidated, goes to a :class:`DiskTier` in ``folder`` and
@@ -241,9 +236,6 @@ class CheckpointTier:
         if self._overlay is None or block not in self._changed:
             raise ValueError(f"block {block} must have been written to be read back, but is as its checkpoint has it")
         self._overlay.peek(block, out, first)
-
-    def read(self, block: int, out: Tensor) -> None:
-        self.upload(block, out)
 
     def close(self) -> None:
         if self._staging is not None:

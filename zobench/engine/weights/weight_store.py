@@ -8,64 +8,36 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from zobench.engine.transfers.lanes import Event, Lanes
+from zobench.engine.transfers.lanes import Event
 from zobench.engine.transfers.pipeline import Pipeline
 from zobench.engine.weights.blocks import Unit
-from zobench.engine.weights.tiers import Tier, allocate
+from zobench.engine.weights.tiers import allocate
 from zobench.engine.weights.wire import Wire
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Stream:
-    """Streamed units on their way: ``tier`` and ``lanes``, and the ``pipeline`` over both.
-
-    ``sizes``: bytes of each unit at rest; ``written``: how many of them, from the front on, steps write back; ``ring``:
-    how many units have a place of their own.
-    """
-
-    tier: Tier
-    lanes: Lanes
-    pipeline: Pipeline
-    sizes: Sequence[int]
-    written: Sequence[int]
-    ring: int
 
 
 class WeightStore:
     """A model's weights at rest. ``blocks``: the streamed units, in call order; ``residents``: all others; ``units``:
-    both. ``stream`` is None where nothing is streamed. Streamed units lie in the format of ``wire``."""
+    both. ``pipeline`` moves the streamed units, None where there are none; they lie in their tier in the format of
+    ``wire``, ``nbytes`` in all."""
 
     def __init__(
-        self, blocks: Sequence[Unit], residents: Sequence[Unit], device: str, stream: Stream | None, wire: Wire | None
-    ) -> None:
+        self, blocks: Sequence[Unit], residents: Sequence[Unit], device: str, pipeline: Pipeline | None,
+        wire: Wire | None, nbytes: int,
+    ) -> None:  # fmt: skip
         self.blocks, self.residents, self.units = blocks, residents, [*blocks, *residents]
-        self.stream, self._device, self._wire = stream, device, wire
+        self.pipeline, self.nbytes, self._device, self._wire = pipeline, nbytes, device, wire
+        self.note = "" if pipeline is None else pipeline.tier.note
+        """What a reader of a measurement should know about the tier, or ""."""
         self._number = {id(unit): number for number, unit in enumerate(blocks)}
 
     @property
-    def streamed(self) -> Stream:
+    def streamed(self) -> Pipeline:
         """What moves the streamed units, where there are any."""
-        assert self.stream is not None, "a resident model has no transfers"
-        return self.stream
-
-    @property
-    def pipeline(self) -> Pipeline | None:
-        """What moves the streamed units, or None if there are none."""
-        return None if self.stream is None else self.stream.pipeline
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the streamed units in their tier; 0 for a resident model."""
-        return 0 if self.stream is None else sum(self.stream.sizes[: self.stream.ring])
-
-    @property
-    def note(self) -> str:
-        """What a reader of a measurement should know about the tier, or ""."""
-        return "" if self.stream is None else self.stream.tier.note
+        assert self.pipeline is not None, "a resident model has no transfers"
+        return self.pipeline
 
     def number(self, unit: Unit) -> int:
         """A streamed unit's place in the pipeline and in its tier."""
@@ -82,7 +54,7 @@ class WeightStore:
     def run(self, unit: Unit, turn: Callable[[], None], work: str = "compute") -> None:
         """Runs a unit's turn while its weights are on the device; those of the streamed ones in their order."""
         if unit.streamed:
-            self.streamed.pipeline.compute(self.number(unit), turn, work)
+            self.streamed.compute(self.number(unit), turn, work)
         else:
             turn()
 
@@ -92,7 +64,7 @@ class WeightStore:
             assert isinstance(unit.buffer, Tensor), "between two passes only resident units have memory"
             return unit.buffer
         at_rest = allocate(self.rest_bytes(unit), self._device)
-        self.streamed.pipeline.read(self.number(unit), at_rest)
+        self.streamed.read(self.number(unit), at_rest)
         if self._wire is None:
             return at_rest
         master = allocate(unit.nbytes, self._device)
@@ -105,35 +77,36 @@ class WeightStore:
             assert unit.buffer is not None
             out.copy_(unit.buffer[first : first + out.numel()])
         else:
-            self.streamed.pipeline.peek(self.number(unit), out, first)
+            self.streamed.peek(self.number(unit), out, first)
 
     def drain(self) -> None:
         """Returns when all transfers are done."""
-        if self.stream is not None:
-            self.stream.pipeline.drain()
+        if self.pipeline is not None:
+            self.pipeline.drain()
 
     def transfer_only(self, written: bool) -> None:
         """One traversal's transfers without any compute; with ``written`` the trained units are written back."""
         for unit in self.blocks:
             self.run(unit, functools.partial(setattr, unit, "dirty", written and unit.trained > 0))
-        self.streamed.pipeline.drain()
+        self.streamed.drain()
 
     @contextmanager
     def compute_only(self) -> Iterator[None]:
-        """Inside, turns run without any transfer, on whatever the slots hold."""
-        with self.streamed.pipeline.without_transfers():
+        """Inside, steps run without any transfer, on whatever the slots hold: only their duration means something.
+        Updates committed inside are lost, so close the engine afterwards."""
+        with self.streamed.without_transfers():
             yield
 
     def record(self) -> None:
         """Starts an empty timeline of the lanes."""
-        if self.stream is not None:
-            self.stream.lanes.record()
+        if self.pipeline is not None:
+            self.pipeline.lanes.record()
 
     def timeline(self) -> list[Event]:
         """What the lanes did since :meth:`record`; a resident model has none."""
-        return [] if self.stream is None else self.stream.lanes.timeline()
+        return [] if self.pipeline is None else self.pipeline.lanes.timeline()
 
     def close(self) -> None:
         """Ends the lanes and gives slots and tier back."""
-        if self.stream is not None:
-            self.stream.pipeline.close()
+        if self.pipeline is not None:
+            self.pipeline.close()
