@@ -7,12 +7,13 @@ dibbla/Quantized-Evolution-Strategies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from zobench.engine.base import Entry, Point
 from zobench.methods.base import FORM, INTEGERS, TRAVELLING_STATE, Direction, at_least_two
 from zobench.methods.shaping import mean_and_deviation
 from zobench.methods.zo_sgd import ZOSGD
-from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
+from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind
 from zobench.runspec.options import Option
 
 MOST = 3.0
@@ -44,37 +45,25 @@ def standardised(values: Sequence[float]) -> list[float]:
     return [min(max((value - mean) / (deviation + SMALL), -MOST), MOST) for value in values]
 
 
-def _codes(widths: Widths, spec: SpecFields) -> tuple[int, int]:
-    return widths.matrices, 0
-
-
-def _scales(spec: SpecFields) -> float:
-    return 2 / int(spec.option("group"))
-
-
-_FORMULA = (
-    "x = decay e - lr ghat / sigma; d = round(x), 0 out of range; q += d; e = x - d: codes q of integer weights; z is "
-    "sigma u rounded at random; e in "
+WRITTEN = Definition(
+    formula="x = decay e - lr ghat / sigma; d = round(x), 0 out of range; q += d; e = x - d: codes q of integer "
+    "weights; z is sigma u rounded at random; e in float32",
+    make="zobench.methods.qes:QES.of",
+    rule="zobench.methods.rules:whole_steps",
+    copies=5,
+    piece_copies=7,
 )
-
 KIND = MethodKind(
     name="qes",
-    as_written=Definition(
-        formula=_FORMULA + "float32",
-        make="zobench.methods.qes:QES.of",
-        rule="zobench.methods.rules:whole_steps",
-        copies=5,
-        piece_copies=7,
+    as_written=WRITTEN,
+    as_shipped=replace(WRITTEN, formula=WRITTEN.formula.replace("float32", "float16"), state_width=2),
+    scheme=SchemeKind(
+        name="codes",
+        make="zobench.schemes.integers:codes",
+        adapter=lambda widths, spec: (widths.matrices, 0),
+        base=lambda spec: 2 / int(spec.option("group")),
+        tuned_width=1,
     ),
-    as_shipped=Definition(
-        formula=_FORMULA + "float16",
-        make="zobench.methods.qes:QES.of",
-        rule="zobench.methods.rules:whole_steps",
-        state_width=2,
-        copies=5,
-        piece_copies=7,
-    ),
-    scheme=SchemeKind(name="codes", make="zobench.schemes.integers:codes", adapter=_codes, base=_scales, tuned_width=1),
     counter_draws=2,  # opposite points are no mirror images
     states=1,
     needs=(

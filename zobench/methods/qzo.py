@@ -5,12 +5,13 @@ Shang et al., 2025 (arXiv 2505.13430), and its program, maifoundations/QZO.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from zobench.methods.base import FORM, INTEGERS
 from zobench.methods.zo_sgd import ZOSGD
-from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
+from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind
 from zobench.runspec.options import Option
 
 
@@ -27,31 +28,26 @@ class QZO(ZOSGD):
         return min(max(g, -self.clip), self.clip)
 
 
-def _scales(widths: Widths, spec: SpecFields) -> tuple[int, int]:
-    return -(-widths.matrices // int(spec.option("group"))), 0
-
-
-def _codes(spec: SpecFields) -> float:
-    return int(spec.option("bits")) / 8
-
-
+WRITTEN = Definition(
+    formula="s = max(s - lr * clip(ghat), 0), w = s q: of integer weights the scales s; the codes q stay",
+    make="zobench.methods.qzo:QZO.of",
+    rule="zobench.methods.rules:least_scale",
+    copies=2,
+    piece_copies=3,
+)
 KIND = MethodKind(
     name="qzo",
-    as_written=Definition(
-        formula="s = max(s - lr * clip(ghat), 0), w = s q: of integer weights the scales s; the codes q stay",
-        make="zobench.methods.qzo:QZO.of",
-        rule="zobench.methods.rules:least_scale",
-        copies=2,
-        piece_copies=3,
-    ),
-    as_shipped=Definition(
+    as_written=WRITTEN,
+    as_shipped=replace(
+        WRITTEN,
         formula="s = max(s - lr * clip(ghat), 1e-7), w = s q: of integer weights the scales s; the codes q stay",
-        make="zobench.methods.qzo:QZO.of",
-        rule="zobench.methods.rules:least_scale",
-        copies=2,
-        piece_copies=3,
     ),
-    scheme=SchemeKind(name="scales", make="zobench.schemes.integers:scales", adapter=_scales, base=_codes),
+    scheme=SchemeKind(
+        name="scales",
+        make="zobench.schemes.integers:scales",
+        adapter=lambda widths, spec: (-(-widths.matrices // int(spec.option("group"))), 0),
+        base=lambda spec: int(spec.option("bits")) / 8,
+    ),
     needs=(*INTEGERS, Need("survival", False, "its updates end at 0; use survival=false")),
     options={**FORM, "clip": Option(100.0, above=0)},
     grid="qzo",

@@ -11,7 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from zobench.runspec.registry import Named
+
+K = TypeVar("K", bound=Named)
 
 ZO_STEPS, FO_STEPS = 20_000, 625
 """Steps of a fine-tuning run by a zeroth-order and by a first-order method (MeZO; ZO-Bench, section 4)."""
@@ -247,6 +251,10 @@ class SchemeKind:
         return self.adapter is None
 
 
+def _by_name(*kinds: K) -> Mapping[str, K]:
+    return MappingProxyType({kind.name: kind for kind in kinds})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineKind:
     """The engine that holds the blocks. ``is_streamed``: they rest in a tier, from which they are uploaded for each
@@ -256,10 +264,7 @@ class EngineKind:
     is_streamed: bool
 
 
-ENGINES: Mapping[str, EngineKind] = MappingProxyType({
-    kind.name: kind
-    for kind in (EngineKind(name="resident", is_streamed=False), EngineKind(name="offload", is_streamed=True))
-})  # fmt: skip
+ENGINES = _by_name(EngineKind(name="resident", is_streamed=False), EngineKind(name="offload", is_streamed=True))
 """Every engine by its name."""
 
 
@@ -281,17 +286,14 @@ class TierKind:
         return self.is_file or self.is_shared
 
 
-TIERS: Mapping[str, TierKind] = MappingProxyType({
-    kind.name: kind
-    for kind in (
-        TierKind(name="auto"),
-        TierKind(name="device"),
-        TierKind(name="pinned", is_shared=True, is_pinned=True),
-        TierKind(name="pageable", is_shared=True),
-        TierKind(name="disk", is_file=True),
-        TierKind(name="checkpoint", is_file=True, is_filled=False),
-    )
-})  # fmt: skip
+TIERS = _by_name(
+    TierKind(name="auto"),
+    TierKind(name="device"),
+    TierKind(name="pinned", is_shared=True, is_pinned=True),
+    TierKind(name="pageable", is_shared=True),
+    TierKind(name="disk", is_file=True),
+    TierKind(name="checkpoint", is_file=True, is_filled=False),
+)
 """Every tier by its name; "auto" is one of the others once a spec is resolved."""
 
 
@@ -330,20 +332,17 @@ SCALE_WIDTH = 2
 GROUPS = (64, 32, 128)
 """Values that can share a scale; the first is the one of ``int8`` and ``int4``."""
 
-WIRES: Mapping[str, WireKind] = MappingProxyType({
-    kind.name: kind
-    for kind in (
-        WireKind(name="none", is_packed=False),
-        WireKind(name="fp16"),
-        WireKind(name="bf16"),
-        WireKind(name="fp8", is_scaled=True),
-        *(
-            WireKind(name=f"int{bits}" + ("" if group == GROUPS[0] else f"-g{group}"), bits=bits, group=group)
-            for bits in (8, 4)
-            for group in GROUPS
-        ),
-    )
-})  # fmt: skip
+WIRES = _by_name(
+    WireKind(name="none", is_packed=False),
+    WireKind(name="fp16"),
+    WireKind(name="bf16"),
+    WireKind(name="fp8", is_scaled=True),
+    *(
+        WireKind(name=f"int{bits}" + ("" if group == GROUPS[0] else f"-g{group}"), bits=bits, group=group)
+        for bits in (8, 4)
+        for group in GROUPS
+    ),
+)
 """Every wire format by its name."""
 
 
@@ -363,14 +362,11 @@ class NoiseKind:
         return min(uses, 1) if self.is_stored else uses
 
 
-NOISES: Mapping[str, NoiseKind] = MappingProxyType({
-    kind.name: kind
-    for kind in (
-        NoiseKind(name="torch", in_place=True),
-        NoiseKind(name="counter", in_place=False),
-        NoiseKind(name="stored", in_place=True, is_stored=True),
-    )
-})  # fmt: skip
+NOISES = _by_name(
+    NoiseKind(name="torch", in_place=True),
+    NoiseKind(name="counter", in_place=False),
+    NoiseKind(name="stored", in_place=True, is_stored=True),
+)
 """Every noise by its name."""
 
 
@@ -388,14 +384,11 @@ class GranularityKind:
     is_cut: bool = False
 
 
-GRANULARITIES: Mapping[str, GranularityKind] = MappingProxyType({
-    kind.name: kind
-    for kind in (
-        GranularityKind(name="block", is_block=True),
-        GranularityKind(name="linear"),
-        GranularityKind(name="tile", is_cut=True),
-    )
-})  # fmt: skip
+GRANULARITIES = _by_name(
+    GranularityKind(name="block", is_block=True),
+    GranularityKind(name="linear"),
+    GranularityKind(name="tile", is_cut=True),
+)
 """Every granularity by its name."""
 
 
@@ -409,15 +402,12 @@ class AutocastKind:
     is_tf32: bool = False
 
 
-AUTOCASTS: Mapping[str, AutocastKind] = MappingProxyType({
-    kind.name: kind
-    for kind in (
-        AutocastKind(name="none"),
-        AutocastKind(name="fp16", is_cast=True),
-        AutocastKind(name="bf16", is_cast=True),
-        AutocastKind(name="tf32", is_tf32=True),
-    )
-})  # fmt: skip
+AUTOCASTS = _by_name(
+    AutocastKind(name="none"),
+    AutocastKind(name="fp16", is_cast=True),
+    AutocastKind(name="bf16", is_cast=True),
+    AutocastKind(name="tf32", is_tf32=True),
+)
 """Every precision of products by its name."""
 
 WIDTHS: Mapping[str, int] = MappingProxyType({"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1})
