@@ -7,7 +7,6 @@ MeZO does it, and gradients reach no further down than that block.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from zobench.engine.directions.perturb import is_decayed
 from zobench.engine.passes.drive import Drive, plain
 from zobench.engine.passes.head import Head
 from zobench.engine.passes.logits import Driven, adopt_bias, drive_to_head
-from zobench.engine.passes.loss import averaged, counted
+from zobench.engine.passes.loss import averaged, counted, on_cpu
 from zobench.engine.passes.objective import Objective
 from zobench.engine.passes.packing import Packer
 from zobench.engine.transfers.lanes import Event
@@ -86,7 +85,7 @@ class Backprop:
     def gradient_norm(self) -> float:
         """The Euclidean norm of all gradients, of which it is finite only if all of them are; 0 without any."""
         norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in self._gradients()]
-        return _value(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
+        return float(on_cpu(torch.linalg.vector_norm(torch.stack(norms)))) if norms else 0.0
 
     def update(self, optimizer: str, *, lr: float, weight_decay: float = 0.0, foreach: bool = True) -> None:
         """One step of :mod:`zobench.engine.updates.optimizers` by the gradients, which are freed.
@@ -247,7 +246,7 @@ class Backprop:
                 loss = self._loss(part)
             if loss.requires_grad and weight:
                 (loss * (scale * weight * share)).backward()
-            return [_value(loss)]
+            return [float(on_cpu(loss.detach()))]
 
         with torch.enable_grad():
             [loss] = averaged(self.model, batch, self.config.accumulate, backpropagated)
@@ -279,7 +278,7 @@ class Backprop:
 
     def _value_of(self, batch: Batch) -> list[float]:
         with precision(self.config):
-            return [_value(self._loss(batch))]
+            return [float(on_cpu(self._loss(batch)))]
 
     def _gradients(self) -> list[Tensor]:
         return [tensor.grad for tensor in self._upper.values() if tensor.grad is not None]
@@ -309,10 +308,6 @@ class Backprop:
                 hook.remove()
         before = entered[: entered.index(blocks[0])]
         return below | {tensor for module in before for tensor in module.parameters(recurse=False)}
-
-
-def _value(scalar: Tensor) -> float:
-    return math.nan if scalar.is_meta else float(scalar.detach())
 
 
 def _check(model: nn.Module, config: EngineConfig, weights: Weights | None, zo_layers: int) -> None:

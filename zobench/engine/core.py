@@ -31,7 +31,7 @@ from zobench.engine.passes import tangent
 from zobench.engine.passes.drive import Drive, plain
 from zobench.engine.passes.follow import Marks
 from zobench.engine.passes.logits import adopt_bias, drive_to_head
-from zobench.engine.passes.loss import averaged
+from zobench.engine.passes.loss import averaged, on_cpu
 from zobench.engine.passes.objective import Objective
 from zobench.engine.passes.packing import Packer
 from zobench.engine.passes.population import Population, Reward
@@ -155,7 +155,7 @@ class Engine:
         with self.passing(points, len(ids), route):
             driven = drive_to_head(drive, self.model, ids.repeat(len(points), 1), mask)
             result = torch.stack(self.forwards.judge(driven, objective))
-        return torch.full(result.shape, math.nan) if result.is_meta else result.cpu()
+        return on_cpu(result)
 
     @contextmanager
     def passing(self, points: Sequence[Point], rows: int, route: tuple[Point, ...] = ()) -> Iterator[None]:

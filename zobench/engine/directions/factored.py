@@ -9,21 +9,22 @@ and V are drawn where a tensor is used, and let go of after it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from zobench import kernels
 from zobench.data.batch import IGNORED
 from zobench.engine.base import BASE, Entry, Point
-from zobench.engine.directions import low_rank_unit
 from zobench.engine.directions.arithmetic import Arithmetic
 from zobench.engine.directions.factor_rules import ALL
 from zobench.engine.directions.factors import LowRank, subspace_of, whole
-from zobench.engine.directions.low_rank_unit import Located, LowRankUnit
+from zobench.engine.directions.low_rank_unit import Located, LowRankUnit, correct
 from zobench.engine.directions.narrow import add_each
 from zobench.engine.passes.head import Head, Picked
 from zobench.engine.passes.logits import finished
@@ -116,9 +117,25 @@ class Factored(Arithmetic):
         self, weight: TensorRef, bias: TensorRef | None, x: Tensor, points: Sequence[Point], *,
         transposed: bool = False, rows: slice = ALL,
     ) -> Tensor:  # fmt: skip
-        """See :func:`zobench.engine.directions.low_rank_unit.product`."""
+        """``x W^T + b`` of a linear layer, each of ``points`` on its part of ``x`` (points * n, ..., inputs).
+
+        ``transposed``: W is (inputs, outputs), as GPT-2 has it. ``rows``: only these outputs.
+        """
+        unit, number = located = self._located(weight)
         shift = None if bias is None else self._located(bias)
-        return low_rank_unit.product(self._located(weight), shift, x, points, transposed=transposed, rows=rows)
+        matrix = unit.tensors[number] if transposed else unit.tensors[number][rows]
+        if not any(owner.is_moved(index, points) for owner, index in (located, shift or located)):
+            vector = None if shift is None else shift[0].tensors[shift[1]][rows]
+            return functional.linear(x, matrix.T if transposed else matrix, vector)
+        flat = x.reshape(-1, x.shape[-1])
+        y = flat @ matrix if transposed else functional.linear(flat, matrix)
+        size, first = len(flat) // len(points), 0
+        for _, same in itertools.groupby(points, lambda point: [term[0] for term in unit.terms(number, point)]):
+            group = list(same)  # points of the same subspaces
+            inside = slice(first * size, (first + len(group)) * size)
+            correct(located, shift, flat[inside], y[inside], group, transposed, rows)
+            first += len(group)
+        return y.view(*x.shape[:-1], y.shape[-1])
 
     def made(self, ref: TensorRef, point: Point) -> Tensor:
         """A tensor at a point; W itself where that is the same."""
@@ -235,7 +252,7 @@ class RowFactored(Factored):
         self, weight: TensorRef, bias: TensorRef | None, x: Tensor, points: Sequence[Point], *,
         transposed: bool = False, rows: slice = ALL,
     ) -> Tensor:  # fmt: skip
-        """``x W^T + b`` of a linear layer, each of ``points`` on its part of ``x`` (points * n, ..., inputs)."""
+        """As :meth:`Factored.product`."""
         y = super().product(weight, bias, x, (BASE,), transposed=transposed, rows=rows)
         batch = self._batch_of(points, y.device)
         outputs = y.view(batch.count, -1, y.shape[-1])

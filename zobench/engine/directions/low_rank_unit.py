@@ -1,14 +1,12 @@
-"""A unit on the device whose tensors differ from point to point by factors of low rank, and the products with them: all
-points share the one with W."""
+"""A unit on the device whose tensors differ from point to point by factors of low rank, and what these add to a product
+with W."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
-from torch.nn import functional
 
 from zobench.engine.base import Point
 from zobench.engine.directions.factor_rules import ALL, Basis
@@ -114,30 +112,7 @@ Located = tuple[LowRankUnit, int]
 """A tensor on the device: its unit and the number of its field."""
 
 
-def product(
-    weight: Located, bias: Located | None, x: Tensor, points: Sequence[Point], *, transposed: bool, rows: slice = ALL
-) -> Tensor:
-    """``x W^T + b`` of a linear layer, each of ``points`` on its part of ``x`` (points * n, ..., inputs).
-
-    ``transposed``: W is (inputs, outputs), as GPT-2 has it. ``rows``: only these outputs.
-    """
-    unit, number = weight
-    matrix = unit.tensors[number] if transposed else unit.tensors[number][rows]
-    if not any(owner.is_moved(index, points) for owner, index in (weight, bias or weight)):
-        shift = None if bias is None else bias[0].tensors[bias[1]][rows]
-        return functional.linear(x, matrix.T if transposed else matrix, shift)
-    flat = x.reshape(-1, x.shape[-1])
-    y = flat @ matrix if transposed else functional.linear(flat, matrix)
-    size, first = len(flat) // len(points), 0
-    for _, same in itertools.groupby(points, lambda point: [term[0] for term in unit.terms(number, point)]):
-        group = list(same)  # points of the same subspaces
-        inside = slice(first * size, (first + len(group)) * size)
-        _correct(weight, bias, flat[inside], y[inside], group, transposed, rows)
-        first += len(group)
-    return y.view(*x.shape[:-1], y.shape[-1])
-
-
-def _correct(
+def correct(
     weight: Located, bias: Located | None, x: Tensor, y: Tensor, points: Sequence[Point], transposed: bool, rows: slice
 ) -> None:
     """Makes ``x W^T`` in ``y`` what it is at points of the same subspaces, where W is W + L R: one narrow product of

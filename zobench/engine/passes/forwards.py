@@ -7,7 +7,6 @@ word embedding and the head, which may share a table, are computed differently.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from zobench.engine.passes.fold import UNKNOWN, Follows, fold
 from zobench.engine.passes.follow import Marks, keys
 from zobench.engine.passes.head import Head
 from zobench.engine.passes.logits import Driven
+from zobench.engine.passes.loss import on_cpu
 from zobench.engine.passes.objective import Objective
 from zobench.engine.weights import linear
 from zobench.engine.weights.blocks import Unit
@@ -81,7 +81,7 @@ class Forwards:
             self.arithmetic.finish(unit)
             if unit.buffer is not None:
                 unit.bind(unit.views(unit.buffer))
-        return torch.full(logits.shape, math.nan) if logits.is_meta else logits.cpu()
+        return on_cpu(logits)
 
     def _wrap(self, blocks: Sequence[nn.Module], marks: Marks) -> None:
         """Replaces ``forward`` of each module that uses parameters of a unit as a whole, but the head's."""
@@ -169,10 +169,12 @@ class Forwards:
     def _leaf(self, unit: Unit, forward: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """A norm inside a block that is cut into linear layers."""
         self._locate(unit)
-        prepare = functools.partial(self._bind, unit)
-        output = linear.forward_leaf(forward, len(self.points), prepare, x, *args, **kwargs)
+        outputs = []
+        for copy, part in enumerate(x.chunk(len(self.points))):
+            self._bind(unit, copy)
+            outputs.append(forward(part, *args, **kwargs))
         self.arithmetic.finish(unit)
-        return output
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _linear(self, units: Sequence[Unit], module: nn.Linear, x: Tensor) -> Tensor:
         """A linear layer, tile by tile."""

@@ -67,6 +67,11 @@ def mean_loss(picked: Tensor, targets: Tensor) -> Tensor:
     return functional.nll_loss(picked.unsqueeze(1), counted, ignore_index=IGNORED)
 
 
+def on_cpu(values: Tensor) -> Tensor:
+    """``values`` on the CPU; NaN in their place on the meta device, where nothing is computed."""
+    return torch.full(values.shape, torch.nan) if values.is_meta else values.cpu()
+
+
 class Targets:
     """What several points are to predict: ``values`` (n,), -100 ignored."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -14,6 +13,7 @@ from zobench.data.batch import Batch
 from zobench.engine.base import EngineConfig, Point
 from zobench.engine.passes.drive import Drive
 from zobench.engine.passes.logits import Driven, drive_to_head
+from zobench.engine.passes.loss import on_cpu
 from zobench.engine.passes.objective import Objective
 from zobench.engine.passes.products import RowForwards
 
@@ -50,33 +50,28 @@ class Population:
     @torch.inference_mode()
     def losses(self, batches: Sequence[Batch]) -> list[float]:
         """Each member's mean loss on its batch."""
-        objectives = [Objective(self._engine.model, batch, self._engine.config.device) for batch in batches]
-        return [
-            float(objective.loss(judged))
-            for objective, judged in zip(objectives, self._judged(batches, objectives), strict=True)
-        ]
+        return [float(objective.loss(judged)) for objective, judged in self._judged(batches)]
 
     @torch.inference_mode()
     def scores(self, batches: Sequence[Batch]) -> list[Tensor]:
         """The score of each of a batch's candidates, float32 (c,) on the CPU."""
-        device = self._engine.config.device
-        objectives = [Objective(self._engine.model, batch, device, scored=True) for batch in batches]
-        return [
-            objective.scores(judged)
-            for objective, judged in zip(objectives, self._judged(batches, objectives), strict=True)
-        ]
+        return [objective.scores(judged) for objective, judged in self._judged(batches, scored=True)]
 
     @torch.inference_mode()
     def next_logits(self, batches: Sequence[Batch]) -> list[Tensor]:
         """The logits after each row's last token, float32 (rows, vocabulary) on the CPU; padding is on the left."""
         with self._drive(batches) as driven:
-            logits = _on_cpu(self._forwards.next_logits(driven))
+            logits = on_cpu(self._forwards.next_logits(driven))
         each = logits.split(len(logits) // len(self))
         return [member_logits[: len(batch.input_ids)] for member_logits, batch in zip(each, batches, strict=True)]
 
-    def _judged(self, batches: Sequence[Batch], objectives: Sequence[Objective]) -> list[Tensor]:
+    def _judged(self, batches: Sequence[Batch], scored: bool = False) -> list[tuple[Objective, Tensor]]:
+        """Each member's objective, and what that is made from."""
+        model, device = self._engine.model, self._engine.config.device
+        objectives = [Objective(model, batch, device, scored=scored) for batch in batches]
         with self._drive(batches) as driven:
-            return [_on_cpu(values) for values in self._forwards.judge_each(driven, objectives)]
+            judged = map(on_cpu, self._forwards.judge_each(driven, objectives))
+            return list(zip(objectives, judged, strict=True))
 
     @contextmanager
     def _drive(self, batches: Sequence[Batch]) -> Iterator[Driven]:
@@ -107,10 +102,6 @@ def _together(batches: Sequence[Batch], members: int) -> tuple[Tensor, Tensor | 
         torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask for batch in batches
     ]
     return ids, torch.cat([mask[rows_of] for mask, rows_of in zip(masks, wanted, strict=True)]), rows
-
-
-def _on_cpu(values: Tensor) -> Tensor:
-    return torch.full(values.shape, math.nan) if values.is_meta else values.cpu()
 
 
 Reward = Callable[[Population, Sequence[Batch]], Sequence[float]]

@@ -7,7 +7,6 @@ kept for a backward pass, so that a unit's weights and their direction are neede
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from zobench.engine.base import EngineConfig
 from zobench.engine.passes.drive import Drive
 from zobench.engine.passes.forwards import Forwards
 from zobench.engine.passes.logits import Driven, drive_to_head
+from zobench.engine.passes.loss import on_cpu
 from zobench.engine.passes.objective import Objective
 from zobench.engine.weights.blocks import Unit
 from zobench.runspec.kinds import GRANULARITIES
@@ -53,7 +53,7 @@ def derivative(forwards: Forwards, drive: Drive, batch: Batch, objective: Object
         stack.enter_context(_replaced(forwards, seed))
         driven = drive_to_head(drive, forwards.model, ids, None if mask is None else mask.to(device))
         loss, slope = forward_ad.unpack_dual(_loss(forwards, seed, driven, objective))
-        return _value(loss), 0.0 if slope is None else _value(slope)
+        return float(on_cpu(loss)), 0.0 if slope is None else float(on_cpu(slope))
 
 
 class _WideNorms(TorchFunctionMode):
@@ -146,7 +146,3 @@ def _alias(tensor: Tensor) -> Tensor:
         return from_dlpack(tensor)
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def _value(scalar: Tensor) -> float:
-    return math.nan if scalar.is_meta else float(scalar)

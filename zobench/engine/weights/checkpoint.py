@@ -60,7 +60,9 @@ def save_checkpoint(model: nn.Module, tensors: Iterable[tuple[str, Tensor]], fol
         staging = Path(temporary)
         _describe(pretrained, staging)
         written = [_written(shard, staging / str(n)) for n, shard in enumerate(shards(_converted(pretrained, tensors)))]
-        files_of = {_shard_name(n, len(written)): sizes for n, sizes in enumerate(written)}
+        files_of = {f"model-{n:05d}-of-{len(written):05d}.safetensors": sizes for n, sizes in enumerate(written, 1)}
+        if len(written) == 1:
+            files_of = {SINGLE: written[0]}
         for number, name in enumerate(files_of):
             (staging / str(number)).rename(staging / name)
         if len(written) > 1:
@@ -136,10 +138,6 @@ def _written(shard: Mapping[str, Tensor], file: Path) -> dict[str, int]:
     with files.writing(file):
         save_file(dict(shard), file, metadata={"format": "pt"})
     return {name: tensor.nbytes for name, tensor in shard.items()}
-
-
-def _shard_name(number: int, count: int) -> str:
-    return SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
 
 
 def _index(sizes_of: Mapping[str, Mapping[str, int]]) -> str:

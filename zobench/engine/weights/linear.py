@@ -67,17 +67,6 @@ def _replaced(modules: Sequence[nn.Module], make: Callable[[Any], Callable[..., 
             del module.forward
 
 
-def forward_leaf(
-    forward: Callable[..., Tensor], copies: int, prepare: Callable[[int], None], x: Tensor, *args: Any, **kwargs: Any
-) -> Tensor:
-    """A small module (a norm) on its part of the batch at each point. ``x``: (copies * n, ...)."""
-    outputs = []
-    for copy, part in enumerate(x.chunk(copies)):
-        prepare(copy)
-        outputs.append(forward(part, *args, **kwargs))
-    return outputs[0] if copies == 1 else torch.cat(outputs)
-
-
 class Rows:
     """A linear layer's output, filled tile by tile: from ``x`` (copies * n, ..., in) to (copies * n, ..., out)."""
 
