@@ -128,7 +128,7 @@ class Writer:
         assert data.dtype == torch.uint8
         assert data.is_contiguous()
         name = f"{unit}@{first}"
-        if self._shard is not None and not self._shard.has_room(name):
+        if self._shard is not None and self._shard.room < len(name) * 2 + 128:
             self._end_shard()
         if self._shard is None:
             self._shard = _Shard(self._temporary / f"{self._rank}-{len(self._shards) + 1:05d}.safetensors")
@@ -192,15 +192,12 @@ class _Shard:
         self._file = path.open("wb", buffering=0)
         self._file.seek(_HEAD)
         self._entries: dict[str, Any] = {}
-        self._room = _HEAD - 64
+        self.room = _HEAD - 64
         self._sum = xxhash.xxh3_128()
-
-    def has_room(self, name: str) -> bool:
-        return len(name) * 2 + 128 <= self._room
 
     def add(self, name: str, data: memoryview) -> None:
         self._entries[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [self.size, self.size + len(data)]}
-        self._room -= len(json.dumps({name: self._entries[name]}))
+        self.room -= len(json.dumps({name: self._entries[name]}))
         for first in range(0, len(data), _PIECE):
             piece = data[first : first + _PIECE]
             self._sum.update(piece)

@@ -40,7 +40,9 @@ def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state:
         facts = {}
         for number, shard in enumerate(shards(tensors)):
             file = temporary / f"{number + 1:05d}.safetensors"
-            _save(shard, file)
+            with writing(file):
+                save_file(shard, file)
+            sync(file)
             facts[file.name] = {"bytes": file.stat().st_size, "sum": checksum(file)}
         write_state(temporary, {**state, "shards": facts})
         os.rename(temporary, path)
@@ -86,9 +88,3 @@ def _rows(file: Path, name: str, first: int, count: int) -> Tensor:
     with safe_open(file, framework="pt") as handle:
         part = handle.get_slice(name)
         return torch.as_tensor(part[first : first + count] if part.get_shape() else handle.get_tensor(name))
-
-
-def _save(shard: dict[str, Tensor], file: Path) -> None:
-    with writing(file):
-        save_file(shard, file)
-    sync(file)

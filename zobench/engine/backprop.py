@@ -10,7 +10,6 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -293,13 +292,9 @@ class Backprop:
         blocks = list(find_blocks(self.model))
         below = {tensor for block in blocks[:count] for tensor in block.parameters()}
         inside = {id(module) for block in blocks for module in block.modules()}
-        entered = []
-
-        def enter(module: nn.Module, _: Any) -> None:
-            entered.append(module)
-
+        entered = list[nn.Module]()
         modules = [module for module in self.model.modules() if id(module) not in inside] + blocks[:1]
-        hooks = [module.register_forward_pre_hook(enter) for module in modules]
+        hooks = [module.register_forward_pre_hook(lambda module, _: entered.append(module)) for module in modules]
         try:
             with torch.no_grad():
                 self._drive(self.model, torch.zeros(1, 2, dtype=torch.long, device=self.config.device), None)

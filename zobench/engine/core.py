@@ -193,11 +193,11 @@ class Engine:
             )
         return rewards
 
+    @torch.inference_mode()
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss with every committed update applied."""
         self._open()
-        with torch.inference_mode():
-            return self._losses(batch, (BASE,))[0]
+        return self._losses(batch, (BASE,))[0]
 
     def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
         """(loss, derivative of the loss along z(seed)) at the weights with every committed update applied.
@@ -287,7 +287,7 @@ class Engine:
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(parameter#state, CPU copy) of every state of the rule, all updates applied, as :meth:`named_tensors`."""
         yield from self._tensors(lambda unit: self._fields_of(unit, unit.states))
-        yield from self._tensors(self._arithmetic_state)
+        yield from self._tensors(self.arithmetic.state)
 
     @property
     def parts(self) -> int:
@@ -298,10 +298,6 @@ class Engine:
     def _fields_of(self, unit: Unit, items: Sequence[Field]) -> tuple[Sequence[Field], Tensor | None]:
         return items, self.current(unit) if items else None
 
-    @torch.inference_mode()
-    def _arithmetic_state(self, unit: Unit) -> tuple[Sequence[Field], Tensor | None]:
-        return self.arithmetic.state(unit)
-
     def _tensors(self, wanted: Callable[[Unit], tuple[Sequence[Field], Tensor | None]]) -> Iterator[tuple[str, Tensor]]:
         """The tensors that ``wanted`` gives of each unit, fields of a buffer, by their keys."""
         self._open()
@@ -310,7 +306,8 @@ class Engine:
         self.drain()
         tiles: dict[str, list[Tensor]] = {}
         for unit in self.units:
-            items, buffer = wanted(unit)
+            with torch.inference_mode():
+                items, buffer = wanted(unit)
             for item in items:
                 assert buffer is not None
                 pieces = tiles.setdefault(item.key, [])

@@ -27,6 +27,7 @@ more: without them 2.7/5.9, because every 4 KiB page is pinned one by one."""
 
 
 def round_up(nbytes: int) -> int:
+    """``nbytes`` rounded up to a whole number of pages."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 

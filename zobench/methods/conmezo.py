@@ -6,12 +6,12 @@ Its program: LejsDeen/ConMeZO.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from zobench.engine.base import Entry, Point
+from zobench.engine.base import Point
 from zobench.methods.base import TRAVELLING_STATE, Direction, StepResult
 from zobench.methods.zo_sgd import ONE_DIRECTION, ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need
@@ -36,15 +36,15 @@ class ConMeZO(ZOSGD):
     """
 
     fields = ONE_DIRECTION
-    remembered = MappingProxyType({"norm": "_norm"})  # the length of the momentum
+    remembered = MappingProxyType({"norm": "extra"})  # the length of the momentum
 
     def __init__(self, *, cone: Cone, **constants: Any) -> None:
         super().__init__(**constants)
-        self.cone, self._norm = cone, 0.0
+        self.cone = cone
 
     def _alone(self) -> float:
         """The factor of points and entries: 1 once there is a momentum, before that 1 / sin(theta)."""
-        return 1.0 if self._norm else 1 / math.sin(self.cone.theta)
+        return 1.0 if self.extra else 1 / math.sin(self.cone.theta)
 
     def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
         scale = self.eps * self._alone()
@@ -53,13 +53,9 @@ class ConMeZO(ZOSGD):
     def _coefficient(self, g: float) -> float:
         return g * self._alone()
 
-    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
-        for entry in super()._entries(directions, gradients):
-            yield replace(entry, extra=self._norm)
-
     def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
         if self._applies(gradients):
-            self._norm = self.cone.norm_after(self._norm, self._coefficient(gradients[0]), self._step)
+            self.extra = self.cone.norm_after(self.extra, self._coefficient(gradients[0]), self._step)
         return super()._finish(loss, directions, gradients)
 
 

@@ -6,11 +6,11 @@ Zhao et al., ICLR 2025 (arXiv 2402.15173), and its program, Yanjun-Zhao/HiZOO.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zobench.engine.base import BASE, Entry, Point
+from zobench.engine.base import BASE, Point
 from zobench.methods.base import TRAVELLING_STATE, Direction
 from zobench.methods.zo_sgd import ONE_DIRECTION, ZOSGD, projected_gradient
 from zobench.runspec.kinds import Definition, MethodKind, Need
@@ -29,7 +29,6 @@ class HiZOO(ZOSGD):
     """
 
     fields = ONE_DIRECTION
-    _curvature = 0.0
 
     def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
         return (BASE, *super()._points(directions))
@@ -39,13 +38,9 @@ class HiZOO(ZOSGD):
     ) -> tuple[float, tuple[float, ...]]:
         """The loss at the weights, and g; the curvature along z is kept for the step's entry."""
         base, plus, minus = engine.probe(batch, self._points(directions))
-        self._curvature = abs(plus + minus - 2 * base) / (2 * self.eps**2)
+        self.extra = abs(plus + minus - 2 * base) / (2 * self.eps**2)
         g = projected_gradient(plus, minus, self.eps, engine.config.device)
-        return base, (g if math.isfinite(self._curvature) else math.nan,)
-
-    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
-        for entry in super()._entries(directions, gradients):
-            yield replace(entry, extra=self._curvature)
+        return base, (g if math.isfinite(self.extra) else math.nan,)
 
 
 WRITTEN = Definition(

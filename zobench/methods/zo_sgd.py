@@ -58,6 +58,8 @@ class ZOSGD:
     """The constants that are options of a spec, with their types."""
     remembered: ClassVar[Mapping[str, str]] = {}
     """What else its next steps need of those before: attributes of JSON types, by their keys in :meth:`state`."""
+    extra: float = 0.0
+    """The second number of a step's entries (:class:`~zobench.engine.base.Entry`)."""
     law: int = 0
     """What the seeds of its directions have beside their number: which law their elements have."""
 
@@ -166,7 +168,9 @@ class ZOSGD:
         return g
 
     def _entry(self, seed: int, g: float, weight_decay: float, part: int | None = None) -> Entry:
-        return Entry(step=self._step, seed=seed, g=g, lr=self.lr, weight_decay=weight_decay, part=part)
+        return Entry(
+            step=self._step, seed=seed, g=g, lr=self.lr, weight_decay=weight_decay, part=part, extra=self.extra
+        )
 
     def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
         """Counts the step."""

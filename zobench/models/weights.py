@@ -179,7 +179,7 @@ class PretrainedWeights(Weights):
 
         Raises ``ValueError`` if the checkpoint lacks it, or has it in another shape or in pieces.
         """
-        origin = self._origins.get(name) or self._origins.get(self._twin.get(name, name)) or self._lacks(name)
+        origin = self._origin(name)
         key, file = origin.keys[0], self._files[origin.keys[0]]
         if origin.transform is not None:
             raise ValueError(
@@ -201,7 +201,7 @@ class PretrainedWeights(Weights):
 
     def stored(self, name: str) -> Stored:
         """See :class:`Weights`; what is not quantised is there too, in its own dtype."""
-        origin = self._origins.get(name) or self._origins.get(self._twin.get(name, name)) or self._lacks(name)
+        origin = self._origin(name)
         if origin.transform is None and (packed := self._packed.get(origin.keys[0])) is not None:
             self._check_shape(name, self._shapes[name], packed.shape)
             return packed
@@ -209,10 +209,14 @@ class PretrainedWeights(Weights):
         shape = self._shapes[name]
         return Stored(shape, (FilePiece(file, offset, shape.numel() * dtype.itemsize),), floats(dtype))
 
+    def _origin(self, name: str) -> TensorSource:
+        """What a tensor is made of; where it is tied and absent, its twin."""
+        return self._origins.get(name) or self._origins.get(self._twin.get(name, name)) or self._lacks(name)
+
     def _read(self, name: str, rows: Rows) -> tuple[torch.Size, Tensor]:
         """(shape of the whole tensor, these rows of it)."""
         origin, twin = self._origins.get(name), self._origins.get(self._twin.get(name, ""))
-        shape, tensor = self._rows(name, origin or twin or self._lacks(name), rows)
+        shape, tensor = self._rows(name, self._origin(name), rows)
         if self._tied and origin and twin and not torch.equal(tensor, self._rows(self._twin[name], twin, rows)[1]):
             raise ValueError(
                 f"`tie_embeddings=true` needs a head equal to the embedding, but {self._folder} holds two different "

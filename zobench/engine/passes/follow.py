@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -108,16 +107,12 @@ def _watched(
         calls.append((module, {path: tuple(tensor.shape) for path, tensor in tensors}))
 
     chosen = keys(model, blocks)
-    with _hooked([module for module in model.modules() if id(module) in chosen], note), torch.no_grad():
-        run()
-    return calls
-
-
-@contextmanager
-def _hooked(modules: Sequence[nn.Module], note: Callable[..., None]) -> Iterator[None]:
-    handles = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
+    watched = (module for module in model.modules() if id(module) in chosen)
+    handles = [module.register_forward_hook(note, with_kwargs=True) for module in watched]
     try:
-        yield
+        with torch.no_grad():
+            run()
     finally:
         for handle in handles:
             handle.remove()
+    return calls

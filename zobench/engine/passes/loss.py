@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.models import is_masked
@@ -163,6 +164,4 @@ def _starts(owners: Tensor) -> Tensor:
 
 def _rows(values: Tensor, owners: Tensor, fill: float) -> Tensor:
     """``values`` (n,) in one row per owner, ended by ``fill``: one sum per row, in one order on every device."""
-    column = torch.arange(len(owners), device=owners.device) - _starts(owners)[owners]
-    table = values.new_full((int(owners.max()) + 1, int(column.max()) + 1), fill)
-    return table.index_put((owners, column), values)
+    return pad_sequence(values.split(owners.bincount().tolist()), batch_first=True, padding_value=fill)

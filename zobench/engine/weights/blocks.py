@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from zobench.engine.base import BASE, TILE_BYTES, Entry, Point
 from zobench.engine.directions.perturb import is_decayed
 from zobench.engine.updates.rules import UpdateRule, initial
+from zobench.machine.directio import round_up
 from zobench.models.weights import Weights
 
 ALIGNMENT = 64
@@ -329,9 +330,9 @@ def make_unit(
     trained, offset = _placed([item for item in items if item.trainable], 0, alignment)
     unit = Unit(name or "model", owner, (), (), 0, trained=offset)
     unit.states, offset = _placed(states, offset, alignment)
-    unit.kept = -(-offset // PAGE) * PAGE
+    unit.kept = round_up(offset)
     frozen, offset = _placed([item for item in items if not item.trainable], unit.kept, alignment)
-    unit.nbytes = -(-offset // PAGE) * PAGE
+    unit.nbytes = round_up(offset)
     rest = {False: iter(frozen), True: iter(trained)}
     unit.fields = tuple(next(rest[item.trainable]) for item in items)
     unit.decayed = [is_decayed(item.name) for item in trained]

@@ -6,9 +6,7 @@ activations, on the whole batch of copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -46,25 +44,19 @@ def call_order(model: nn.Module, modules: Sequence[nn.Linear], device: str) -> l
 
         return forward
 
-    with _replaced(modules, stand_in):
+    for module in modules:
+        module.forward = stand_in(module)  # type: ignore[method-assign,assignment]
+    try:
         model.base_model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=device), use_cache=False)  # type: ignore[operator]
+    finally:
+        for module in modules:
+            del module.forward
     if sorted(map(id, called)) != sorted(map(id, modules)):
         raise ValueError(
             f"`granularity=linear` and `tile` need each linear layer called once per forward, but {len(called)} calls "
             f"reached {len(modules)} layers; use granularity=block"
         )
     return called
-
-
-@contextmanager
-def _replaced(modules: Sequence[nn.Module], make: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
-    for module in modules:
-        module.forward = make(module)
-    try:
-        yield
-    finally:
-        for module in modules:
-            del module.forward
 
 
 class Rows:

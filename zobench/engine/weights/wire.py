@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from zobench.engine.weights import grid as integers
-from zobench.engine.weights.blocks import ALIGNMENT, PAGE, Field, Pieces, Unit
+from zobench.engine.weights.blocks import ALIGNMENT, Field, Pieces, Unit
 from zobench.engine.weights.tiers import Extent
 from zobench.kernels import DTYPES, scaled
 from zobench.kernels.base import Packing, Rows
+from zobench.machine.directio import round_up
 from zobench.models.stored import Stored
 from zobench.models.weights import Weights
 from zobench.runspec.kinds import SCALE_WIDTH, WIRES, WireKind
@@ -179,7 +180,7 @@ class FloatWire(Wire):
                 groups.setdefault(packed_field.field.dtype, []).append(packed_field.rows)
             else:
                 cast.append(packed_field)
-        return Layout(cast, [Packing(dtype, rows) for dtype, rows in groups.items()], whole_pages(offset))
+        return Layout(cast, [Packing(dtype, rows) for dtype, rows in groups.items()], round_up(offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,7 @@ class IntegerWire(Wire):
             else:
                 plain.append(Packed(item, item.dtype, offset))
                 offset += aligned(item.nbytes)
-        return Layout(plain, grids, whole_pages(offset))
+        return Layout(plain, grids, round_up(offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ class StoredWire(Wire):
                 targets.append(offset)
                 offset += aligned(piece.nbytes)
             placed.append(Placed(item, stored, targets))
-        return Layout([], placed, whole_pages(offset))
+        return Layout([], placed, round_up(offset))
 
     def _stored(self, item: Field) -> Stored:
         if not item.is_parameter:
@@ -295,8 +296,3 @@ class StoredWire(Wire):
 def aligned(nbytes: int) -> int:
     """``nbytes`` rounded up, so that a tensor can begin after them."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def whole_pages(nbytes: int) -> int:
-    """``nbytes`` rounded up to a whole number of pages."""
-    return -(-nbytes // PAGE) * PAGE
