@@ -38,12 +38,12 @@ def steady(model: str, engine: str, seconds: float, *, memory: int = 100 * MIB, 
 
 def test_the_papers_own_values_are_held_against_its_words(table: Table) -> None:
     grid = grids(table, [], None, PAPER)[0][1]
-    assert verdicts(claims.reported(table, grid)) == [
+    assert verdicts(claims.checked(table, grid, claims.reported)) == [
         (claims.HOLDS, [("M1", 0.25)]),  # M2 ran out of memory under A
         (claims.HOLDS, [("M1", 80.5 / 50)]),
         (claims.HOLDS, [("B", 3.0)]),
     ]
-    assert verdicts(claims.measured(table, grid)) == [(claims.OPEN, [])] * 3
+    assert verdicts(claims.checked(table, grid, claims.measured)) == [(claims.OPEN, [])] * 3
 
 
 def test_what_was_measured_is_held_against_the_same_bounds(table: Table) -> None:
@@ -53,7 +53,7 @@ def test_what_was_measured_is_held_against_the_same_bounds(table: Table) -> None
         steady("M2", "resident", 1.0),
         steady("M2", "offload", 1.0, memory=51 * MIB),
     ]
-    found = claims.measured(table, grids(table, results, "box", PAPER)[0][1])
+    found = claims.checked(table, grids(table, results, "box", PAPER)[0][1], claims.measured)
     assert [verdict.verdict for verdict in found] == [claims.FAILS, claims.FAILS, claims.HOLDS]
     assert [ratio.value for ratio in found[0].ratios] == [0.5, 0.51]
     assert found[0].evidence == "0.5 to 0.51 in 2 of 2; not within: 0.51 in M2"
@@ -76,7 +76,7 @@ def test_what_was_measured_is_held_against_the_same_bounds(table: Table) -> None
 )
 def test_a_ratio_of_times_counts_only_with_its_interval(table: Table, seconds: float, steps: int, verdict: str) -> None:
     results = [steady("M1", "resident", 1.0, steps=steps), steady("M1", "offload", seconds, steps=steps)]
-    found = claims.measured(table, grids(table, results, "box", PAPER)[0][1])[1]
+    found = claims.checked(table, grids(table, results, "box", PAPER)[0][1], claims.measured)[1]
     assert found.verdict == verdict
     if steps == 3:
         assert "no interval: too few rounds or steps" in found.evidence
@@ -93,7 +93,7 @@ def test_repeats_that_were_in_no_round_together_are_judged_by_their_processes(ta
         for engine, times in speeds.items()
         for number, seconds in enumerate(times)
     ]
-    found = claims.measured(table, grids(table, folded(runs), "box", PAPER)[0][1])[1]
+    found = claims.checked(table, grids(table, folded(runs), "box", PAPER)[0][1], claims.measured)[1]
     (ratio,) = found.ratios
     assert (found.verdict, ratio.value) == (claims.UNSHOWN, 1.0)
     assert ratio.low < 0.9 < 1.0 < ratio.high
@@ -111,7 +111,7 @@ def test_a_ratio_from_rounds_is_of_their_pairs_as_its_interval_is(table: Table) 
         )[0]
         for engine, times in speeds.items()
     )
-    (ratio,) = claims.measured(table, grids(table, [one, other], "box", PAPER)[0][1])[1].ratios
+    (ratio,) = claims.checked(table, grids(table, [one, other], "box", PAPER)[0][1], claims.measured)[1].ratios
     assert (ratio.low, ratio.value, ratio.high) == pytest.approx((1 / 1.1,) * 3)
 
 
@@ -131,7 +131,7 @@ def test_a_ratio_of_accuracies_counts_only_with_the_interval_of_so_many_examples
         tuned(adam, method="zo-adam", **common),
         tuned(sgd, method="fo-sgd", dtype="fp32", autocast="fp16", steps=625, **common),
     ]
-    found = claims.measured(table, fill(table, runs, REFERENCE))[0]
+    found = claims.checked(table, fill(table, runs, REFERENCE), claims.measured)[0]
     assert found.verdict == verdict
     (ratio,) = found.ratios
     (low, high), (least, most) = (wilson_interval(share, 872) for share in accuracies)
@@ -152,7 +152,7 @@ def test_means_of_several_runs_have_no_interval_of_the_first_alone() -> None:
         )
         for seed, accuracy in enumerate(accuracies)
     ]
-    claim = claims.measured(table, fill(table, runs, REFERENCE))[0]
+    claim = claims.checked(table, fill(table, runs, REFERENCE), claims.measured)[0]
     assert [ratio.value for ratio in claim.ratios] == pytest.approx([1.0])
     assert claim.verdict == claims.UNSHOWN  # by the first seeds alone it would hold
 
@@ -161,23 +161,23 @@ def test_means_of_several_runs_have_no_interval_of_the_first_alone() -> None:
 def test_that_two_accuracies_are_the_same_is_judged_without_an_interval(offloaded: float, verdict: str) -> None:
     table = MEASURED["zo2/table2"]
     runs = [tuned(0.8, model="OPT-13B"), tuned(offloaded, model="OPT-13B", engine="offload")]
-    found = claims.measured(table, fill(table, runs, REFERENCE))[0]
+    found = claims.checked(table, fill(table, runs, REFERENCE), claims.measured)[0]
     assert (found.verdict, [ratio.header for ratio in found.ratios]) == (verdict, ["SST-2"])
 
 
 def test_rows_that_are_not_the_papers_say_nothing_of_its_claims(table: Table) -> None:
     results = [steady("M0", "resident", 1.0), steady("M0", "offload", 1.0, memory=1 * MIB)]
     grid = grids(table, results, "box", PAPER)[0][1]
-    assert [verdict.verdict for verdict in claims.measured(table, grid)] == [claims.OPEN] * 3
+    assert [verdict.verdict for verdict in claims.checked(table, grid, claims.measured)] == [claims.OPEN] * 3
     other = Reference((*PAPER.rows, *({**row, "paper": "old", "model": "M0", "value": "1"} for row in PAPER.rows[:4])))
     grid = grids(table, results, "box", other)[0][1]
-    assert [ratio.header for ratio in claims.reported(table, grid)[0].ratios] == ["M1"]
+    assert [ratio.header for ratio in claims.checked(table, grid, claims.reported)[0].ratios] == ["M1"]
 
 
 def test_of_another_model_what_it_takes_is_held_against_a_claim_and_what_it_learns_is_not(table: Table) -> None:
     takes = [steady("M0", "resident", 1.0), steady("M0", "offload", 1.0, memory=40 * MIB)]
     grid = grids(table, takes, "box", PAPER)[0][1]
-    assert [ratio.value for ratio in claims.elsewhere(table, grid)[0].ratios] == [0.4]
+    assert [ratio.value for ratio in claims.checked(table, grid, claims.unlearned, extra=True)[0].ratios] == [0.4]
     small: dict[str, Any] = {"model": "SmolLM2-135M", "batch_size": 8, "dev_size": 100, "length_grouping": True}
     small |= {"noise": "counter", "seed": 0}
     blocks = MEASURED["zo-bench/table6"]
@@ -186,7 +186,7 @@ def test_of_another_model_what_it_takes_is_held_against_a_claim_and_what_it_lear
     assert {row[0][2].row.header: row[0][2].value for row in grid if row[0][2].value} == {
         "ZO-SGD (q = 26)": 0.8, "ZO-SGD-Block": 0.9,
     }  # fmt: skip
-    assert claims.elsewhere(blocks, grid)[0].ratios == ()
+    assert claims.checked(blocks, grid, claims.unlearned, extra=True)[0].ratios == ()
 
 
 @given(
@@ -246,6 +246,6 @@ def test_an_extra_row_is_expected_of_what_was_measured_elsewhere_alone(table: Ta
         steady(model, engine, 1.0, memory=20 * MIB) for model in ("M0", "M1") for engine in ("resident", "offload")
     ]
     grid = grids(table, cells, "box", PAPER)[0][1]
-    assert [claim.expected for claim in claims.measured(table, grid)] == [2, 1, 1]
-    outside = claims.elsewhere(table, grid)
+    assert [claim.expected for claim in claims.checked(table, grid, claims.measured)] == [2, 1, 1]
+    outside = claims.checked(table, grid, claims.unlearned, extra=True)
     assert [(claim.expected, claim.range_text) for claim in outside] == [(1, "1"), (0, ""), (0, "")]

@@ -18,7 +18,7 @@ from zobench.recipes import matrix
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts
 from zobench.report.draw import chart
-from zobench.report.plot import Plot, load_plot
+from zobench.report.plot import Plot
 from zobench.report.recorded import timelines
 from zobench.report.render import grids
 from zobench.result import Facts, Outcome, Result
@@ -27,7 +27,9 @@ from zobench.stats.intervals import median_interval
 
 
 def plot_from(tmp_path: Path, text: str) -> Plot:
-    return load_plot(_file(tmp_path, text))
+    made = artifacts.load_file(_file(tmp_path, text))
+    assert isinstance(made, Plot)
+    return made
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -208,7 +210,7 @@ def test_a_heat_map_shows_the_ratio_to_the_baseline_of_each_source(tmp_path: Pat
     assert [[mark.value for mark in series.marks] for series in memory.series] == [[1.0, 0.25]]
     assert [(series.label, [mark.value for mark in series.marks]) for series in paper.series] == [("M1", [1.0, 0.25])]
     assert memory.y_label == "relative to A"
-    assert load_plot(_file(tmp_path, text.replace("x = 'Model'\n", ""))).axes.x == ""  # along x are its columns
+    assert plot_from(tmp_path, text.replace("x = 'Model'\n", "")).axes.x == ""  # along x are its columns
 
 
 def test_a_timeline_compares_runs_that_differ_only_in_what_it_is_about(tmp_path: Path) -> None:

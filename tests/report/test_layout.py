@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -171,16 +170,6 @@ def test_text_is_shown_as_it_is(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_says_why(wrong: Chart, text: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         figures.draw(wrong)
-
-
-def test_without_matplotlib_the_remedy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("zobench.report.figures.")]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in ("page", "style"):
-        monkeypatch.delattr(figures, name, raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"^a figure needs matplotlib, .* pip install 'zobench\[report\]'$"):
-        figures.draw(BARS)
 
 
 WORDS = st.text(max_size=60) | st.sampled_from(["$x$", "ZO2 (no reusable memory)", ""])

@@ -86,7 +86,7 @@ def test_claims_that_the_papers_own_values_miss_are_contradicted(all_papers: dic
         grid = grids(item, [], None, REFERENCE)[0][1]
         (artifact,) = [judged for judged in all_papers[item.paper] if judged.name == item.name]
         standings = {claim.text: claim.standing for claim in artifact.claims}
-        for checked in claims.reported(item, grid):
+        for checked in claims.checked(item, grid, claims.reported):
             if checked.verdict == claims.FAILS:
                 assert standings[checked.claim.text] is Standing.CONTRADICTED
                 missed += 1
@@ -121,8 +121,10 @@ def test_an_extra_row_is_another_size(tmp_path: Path) -> None:
     table = table_from(tmp_path, TINY + CLAIMS)
     extra = dataclasses.replace(table, rows=tuple(dataclasses.replace(row, extra=True) for row in table.rows))
     grid = grids(table, [], None, PAPER)[0][1]
-    assert all(not checked.ratios for checked in claims.elsewhere(table, grid)), "no row of its is extra"
-    assert not any(claims.reported(extra, grids(extra, [], None, PAPER)[0][1])[0].ratios)
+    assert all(not checked.ratios for checked in claims.checked(table, grid, claims.unlearned, extra=True)), (
+        "no row of its is extra"
+    )
+    assert not any(claims.checked(extra, grids(extra, [], None, PAPER)[0][1], claims.reported)[0].ratios)
 
 
 def test_an_unknown_paper_is_told_the_five(all_papers: dict[str, list[JudgedArtifact]]) -> None:

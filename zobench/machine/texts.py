@@ -3,11 +3,12 @@ what another library's error says, as text."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import textwrap
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,15 @@ def toml_of(path: Path) -> dict[str, Any]:
         raise ValueError(
             f'it must be TOML, but is not: {error}; mend it there: text stands in "quotes", lists in [brackets]'
         ) from None
+
+
+@contextlib.contextmanager
+def toml_in(path: Path) -> Iterator[dict[str, Any]]:
+    """What the TOML file ``path`` says, for a ``with`` in which the text of a ``ValueError`` gets the file's name."""
+    try:
+        yield toml_of(path)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
 
 
 def _checked(tree: Any, depth: int = 0) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from zobench import recipes
 from zobench.machine.reader import checked, positive
-from zobench.machine.texts import toml_of
+from zobench.machine.texts import toml_in
 from zobench.recipes import matrix
 from zobench.recipes.matrix import PART_KEYS, SHAPES, Matrix, unpriced
 from zobench.recipes.protocol import Contest, Price
@@ -116,15 +116,13 @@ _PART_KEYS = {
 
 def load(path: Path) -> Campaign:
     """The campaign in ``path``. Raises a one-line ``ValueError`` that names the file and the mistake."""
-    try:
-        body = checked(toml_of(path), _KEYS, "the file", _KEYS.keys() - {"selftest"})
+    with toml_in(path) as data:
+        body = checked(data, _KEYS, "the file", _KEYS.keys() - {"selftest"})
         repeats = body.pop("repeats")
-        parts = tuple(_part(data, repeats) for data in body.pop("parts"))
+        parts = tuple(_part(part, repeats) for part in body.pop("parts"))
         names = [part.name for part in parts]
         if len(set(names)) < len(names):
             raise ValueError(f"[[parts]] must have names that differ, but got {', '.join(names)}; rename one")
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
     return Campaign(name=path.stem, parts=parts, **body)
 
 

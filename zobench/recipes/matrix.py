@@ -11,7 +11,7 @@ from typing import Any
 
 from zobench import models
 from zobench.machine.reader import checked
-from zobench.machine.texts import toml_of
+from zobench.machine.texts import toml_in
 from zobench.recipes import protocol as protocols
 from zobench.recipes.protocol import Contest, Price
 from zobench.runspec import SEQ_LEN, RunSpec, check_key, flat, value_in
@@ -77,8 +77,8 @@ def load(
     ``price`` says what a step costs. Raises ``ValueError``, one line that names the file, for an unknown key or an
     impossible value.
     """
-    try:
-        body, chosen = _body(path, device), dict(part or {})
+    with toml_in(path) as file:
+        body, chosen = _body(file, device), dict(part or {})
         headers = chosen.pop("methods", None)
         _check(chosen, ("base",) if "protocol" in body else PART_KEYS, "a part of a campaign")
         body = _overlay(body, chosen)
@@ -92,9 +92,7 @@ def load(
         _check_names(cells.values())
         if not cells:
             raise ValueError("a matrix must hold a cell, but this has none; give [axes], [[variants]] or [[include]]")
-        notes = () if changes or part else _notes(path)
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+        notes = () if changes or part else _notes(path.name, file)
     return Matrix(
         title=body.get("title", path.stem),
         tables=tuple(body.get("tables", ())),
@@ -108,18 +106,18 @@ def load(
     )
 
 
-def _notes(path: Path) -> tuple[str, ...]:
-    """A line for each rule of ``[[exclude]]`` in ``path`` that leaves nothing out on a device of either kind, whichever
-    16-bit type NARROW stands for there."""
+def _notes(name: str, file: Mapping[str, Any]) -> tuple[str, ...]:
+    """A line for each rule of ``[[exclude]]`` in the ``file`` called ``name`` that leaves nothing out on a device of
+    either kind, whichever 16-bit type NARROW stands for there."""
     met: dict[str, bool] = {}
-    for body in (_body(path, kind) for kind in ("cpu", "cuda")):
+    for body in (_body(file, kind) for kind in ("cpu", "cuda")):
         rules = _rules(body)
         rows = [{**values, **narrowed} for values in _rows(body, {}) for narrowed in _narrowed(values)] if rules else []
         for rule in rules:
             rule_text = ", ".join(f"{key}={value}" for key, value in rule.items())
             met[rule_text] = met.get(rule_text, False) or any(_meets(values, rule) for values in rows)
     return tuple(
-        f"{path.name}: the rule of [[exclude]] {rule_text} leaves nothing out; no cell has all of its values"
+        f"{name}: the rule of [[exclude]] {rule_text} leaves nothing out; no cell has all of its values"
         for rule_text, is_met in met.items() if not is_met
     )  # fmt: skip
 
@@ -130,22 +128,19 @@ def _narrowed(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def protocol_of(path: Path) -> protocols.Protocol | None:
     """The protocol that the file states, whatever device it runs on; None of a matrix without one."""
-    try:
-        body = _body(path, "cpu")
+    with toml_in(path) as file:
+        body = _body(file, "cpu")
         return _protocol(body) if "protocol" in body else None
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
 
 
-def _body(path: Path, device: str) -> dict[str, Any]:
+def _body(file: Mapping[str, Any], device: str) -> dict[str, Any]:
     """What the file says for ``device``; its keys are checked."""
-    body = toml_of(path)
-    keys = _PROTOCOL_KEYS if "protocol" in body else _KEYS
-    _check(body, keys, "the file")
-    _check(body.get("on", {}), ("cpu", "cuda"), "[on]")
-    for kind, section in body.get("on", {}).items():
+    keys = _PROTOCOL_KEYS if "protocol" in file else _KEYS
+    _check(file, keys, "the file")
+    _check(file.get("on", {}), ("cpu", "cuda"), "[on]")
+    for kind, section in file.get("on", {}).items():
         _check(section, [key for key in ("budget", *PART_KEYS) if key in keys], f"[on.{kind}]")
-    return _overlay(body, body.get("on", {}).get(device.split(":")[0], {}))
+    return _overlay(file, file.get("on", {}).get(device.split(":")[0], {}))
 
 
 def _check(body: Mapping[str, Any], keys: Iterable[str], section: str) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zobench import recipes
-from zobench.machine.texts import toml_of
+from zobench.machine.texts import toml_in
 from zobench.recipes.reference import PAPERS, Reference
-from zobench.report import contest, contest_sheets, fits, frames, leaderboard, opening
+from zobench.report import contest, contest_sheets, fits, frames, leaderboard, opening, plot, table
 from zobench.report import facts as fact_tables
 from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
@@ -19,13 +19,13 @@ from zobench.report.contents import Artifact, ReportContents
 from zobench.report.contest import ContestTable
 from zobench.report.draw import chart, pareto
 from zobench.report.facts import FactTable
-from zobench.report.plot import Plot, load_plot
+from zobench.report.plot import Plot
 from zobench.report.recorded import curves, timelines
 from zobench.report.render import grids, of_machine, sheets, shown
 from zobench.report.sheet import Sheet
 from zobench.report.summary import Filled
 from zobench.report.summary import sheets as summary_sheets
-from zobench.report.table import Table, load_table
+from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.store import machine_of
@@ -45,15 +45,12 @@ def load(name: str) -> Recipe:
 def load_file(path: Path) -> Recipe:
     """The recipe in the TOML file ``path``. Its key ``kind`` says what it is of: "facts", "protocol" or a kind of
     figure; a table of measurements has no such key."""
-    try:
-        data = toml_of(path)
-        if data.get("kind") == "facts":
+    with toml_in(path) as data:
+        if "kind" not in data:
+            return table.parse(path.stem, data, "the table")
+        if data["kind"] == "facts":
             return fact_tables.parse(data)
-        if data.get("kind") == "protocol":
-            return contest.parse(path.stem, data)
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from error
-    return load_plot(path) if "kind" in data else load_table(path)
+        return contest.parse(path.stem, data) if data["kind"] == "protocol" else plot.parse(path.stem, data)
 
 
 def load_all() -> tuple[list[Recipe], list[str]]:
@@ -110,16 +107,16 @@ def frame(name: str, results: Sequence[Result], machine: str | None = None) -> p
     return numbers
 
 
-def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Artifact:
-    if plot.contest is not None:
-        return _artifact(plot, [], contest_sheets.numbers(plot.contest, results), _named(pareto(plot, results)))
-    if plot.table is None:
-        of_runs = curves if plot.kind == "curves" else timelines
-        charts = _named(of_runs(plot, results))
-        return _artifact(plot, [], frames.of_charts(charts), charts)
-    filled = grids(plot.table, results, None, reference)
-    charts = _named([(machine, chart(plot, grid, machine)) for machine, grid in filled])
-    return _artifact(plot, list(sheets(plot.table, filled)), frames.of_cells(plot.table, filled), charts)
+def _figure(item: Plot, results: Sequence[Result], reference: Reference) -> Artifact:
+    if item.contest is not None:
+        return _artifact(item, [], contest_sheets.numbers(item.contest, results), _named(pareto(item, results)))
+    if item.table is None:
+        of_runs = curves if item.kind == "curves" else timelines
+        charts = _named(of_runs(item, results))
+        return _artifact(item, [], frames.of_charts(charts), charts)
+    filled = grids(item.table, results, None, reference)
+    charts = _named([(machine, chart(item, grid, machine)) for machine, grid in filled])
+    return _artifact(item, list(sheets(item.table, filled)), frames.of_cells(item.table, filled), charts)
 
 
 def _artifact(

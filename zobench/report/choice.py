@@ -43,8 +43,6 @@ class Choice:
         if quantity.beside is not None:
             return None if self.first is None or base is None else quantity.beside(self.first, base)
         values = self._values(quantity)
-        if len(values) == 1:
-            return values[0]
         return statistics.fmean(values) if values else None
 
     def interval(self, quantity: Quantity) -> Interval | None:

@@ -71,6 +71,10 @@ class CheckedClaim:
         return self.range_text + (f"; not within: {', '.join(out)}" if out else "")
 
 
+Values = Callable[[Claim, str, TableCell, TableCell], Ratio | None]
+"""The ratio of two cells that a claim is about, whose row (or column) is called so; None where a value is lacking."""
+
+
 def verdict(claim: Claim, ratios: Sequence[Ratio]) -> str:
     """``FAILS`` if an interval lies outside the bounds, ``HOLDS`` if all lie within; else nothing is shown."""
     if not ratios:
@@ -100,28 +104,7 @@ def outside(claim: Claim, ratio: Ratio) -> bool:
     return (low is not None and ratio.high < low) or (high is not None and ratio.low > high)
 
 
-def reported(table: Table, grid: Grid) -> list[CheckedClaim]:
-    """The table's claims, held against the paper's own values."""
-    return [_checked(table, claim, grid, _reported_ratio) for claim in table.claims]
-
-
-def measured(table: Table, grid: Grid) -> list[CheckedClaim]:
-    """The table's claims, held against what was measured of the rows that they are about."""
-    return [_checked(table, claim, grid, _measured_ratio) for claim in table.claims]
-
-
-def elsewhere(table: Table, grid: Grid) -> list[CheckedClaim]:
-    """The table's claims, held against what was measured in extra rows (or columns), which the paper's table lacks; not
-    against what another model has learned, as its accuracy."""
-    return [_checked(table, claim, grid, _unlearned_ratio, extra=True) for claim in table.claims]
-
-
-def predicted(table: Table, grid: Grid) -> list[CheckedClaim]:
-    """The table's claims, held against what is predicted of the rows that they are about."""
-    return [_checked(table, claim, grid, _predicted_ratio) for claim in table.claims]
-
-
-def _predicted_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+def predicted(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
     """The ratio of two predictions; its interval takes their errors as independent of each other."""
     first, second = over.forecast, under.forecast
     if first is None or second is None or first.value is None or not second.value:
@@ -130,12 +113,14 @@ def _predicted_ratio(claim: Claim, header: str, over: TableCell, under: TableCel
     return Ratio(header=header, value=value, low=value / (1 + share), high=value * (1 + share))
 
 
-def _reported_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+def reported(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+    """The ratio of the paper's own values."""
     value = ratio(over.paper_value, under.paper_value)
     return None if value is None else Ratio(header=header, value=value, low=value, high=value)
 
 
-def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+def measured(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+    """The ratio of what was measured."""
     value = ratio(over.value, under.value)
     if value is None or over.result is None or under.result is None:
         return None
@@ -155,8 +140,9 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
     return Ratio(header=header, value=value, low=low, high=high, deviates=bool(over.deviations or under.deviations))
 
 
-def _unlearned_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
-    return None if over.quantity.learned else _measured_ratio(claim, header, over, under)
+def unlearned(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+    """As :func:`measured`, but nothing of what another model has learned, as its accuracy."""
+    return None if over.quantity.learned else measured(claim, header, over, under)
 
 
 def _quotient(over: Interval | None, under: Interval | None) -> Interval | None:
@@ -178,18 +164,18 @@ def _timed(quantity: Quantity, over: Result, under: Result) -> tuple[float | Non
     return times.value * tokens if times.pairs else None, low * tokens, high * tokens
 
 
-def _checked(
-    table: Table, claim: Claim, grid: Grid, of: Callable[[Claim, str, TableCell, TableCell], Ratio | None],
-    *, extra: bool = False,
-) -> CheckedClaim:  # fmt: skip
-    checked = []
-    for header, cells in _lines(table, claim, grid, extra).items():
-        if all(name in cells for name in claim.ratio):
-            checked.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
-    lines = table.rows if _by_column(table, claim) else [column for column in table.columns if column.minus is None]
-    expected = sum(line.extra == extra and (not claim.only or line.header in claim.only) for line in lines)
-    ratios = tuple(ratio for ratio in checked if ratio is not None)
-    return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=expected)
+def checked(table: Table, grid: Grid, of: Values, *, extra: bool = False) -> list[CheckedClaim]:
+    """The table's claims, held against :func:`reported`, :func:`measured` or :func:`predicted` values of the rows that
+    they are about; ``extra``: of the extra rows (or columns), which the paper's table lacks."""
+    made = []
+    for claim in table.claims:
+        lines = _lines(table, claim, grid, extra).items()
+        whole = [(header, cells) for header, cells in lines if all(name in cells for name in claim.ratio)]
+        ratios = [of(claim, header, *(cells[name] for name in claim.ratio)) for header, cells in whole]
+        every = table.rows if _by_column(table, claim) else [column for column in table.columns if column.minus is None]
+        expected = sum(line.extra == extra and (not claim.only or line.header in claim.only) for line in every)
+        made.append(CheckedClaim(claim=claim, table=table, ratios=tuple(filter(None, ratios)), expected=expected))
+    return made
 
 
 def _by_column(table: Table, claim: Claim) -> bool:

@@ -19,6 +19,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, suggestion
 from zobench.stats.intervals import wilson_interval
 from zobench.store import place_of
+from zobench.store.query import grouped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,18 +249,17 @@ _ROWS = ("packed", "attention")
 
 def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
     """How the methods came out, for each machine and model (and all else that the methods' own fields leave open)."""
-    groups: dict[tuple[Any, ...], list[Result]] = {}
     varied = {key.partition(".")[0] for contender in table.protocol.contenders for key in contender.fields}
     common = [
         name for name, field in DECLARED.items()
         if not field.unhashed
         and name not in (*varied, *_ROWS, "steps", "seed", "eval_every", "test_size", "weights_path")
     ]  # fmt: skip
-    for result in results:
-        if is_of(table.protocol, result.spec):
-            key = (place_of(result), *(str(getattr(result.spec, name)) for name in common))
-            groups.setdefault(key, []).append(result)
-    return [_ranking(table, key[0], groups[key]) for key in sorted(groups)]
+    groups = grouped(
+        (result for result in results if is_of(table.protocol, result.spec)),
+        key=lambda result: (place_of(result), *(str(getattr(result.spec, name)) for name in common)),
+    )
+    return [_ranking(table, machine, runs) for (machine, *_), runs in groups.items()]
 
 
 def unmeasured(table: ContestTable) -> list[Standing]:

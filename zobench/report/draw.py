@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -162,13 +163,12 @@ def pareto(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Char
     """The figure for each machine, with a panel for each model; without any run the message once."""
     assert plot.contest is not None
     ranked = [ranking for ranking in rankings(plot.contest, results) if ranking.finished]
-    machines: dict[str, list[Ranking]] = {}
-    for ranking in ranked:
-        machines.setdefault(ranking.machine, []).append(ranking)
-    if machines:
-        return [(machine, _of_machine(plot, plot.contest, shown)) for machine, shown in machines.items()]
+    by_machine = itertools.groupby(ranked, key=lambda ranking: ranking.machine)
     message = f"Nothing measured yet: `zobench sweep {plot.runner}` measures here what it can."
-    return [(None, nothing(plot, message))]
+    charts: list[tuple[str | None, Chart]] = [
+        (machine, _of_machine(plot, plot.contest, list(shown))) for machine, shown in by_machine
+    ]
+    return charts or [(None, nothing(plot, message))]
 
 
 def _of_machine(plot: Plot, table: ContestTable, ranked: Sequence[Ranking]) -> Chart:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from zobench import recipes
@@ -81,19 +80,15 @@ _OF_TASKS = named(lambda field: field.of_task)
 """What a figure of curves leaves open: it shows the task that most of its runs have."""
 
 
-def load_plot(path: Path) -> Plot:
-    """The figure described by the TOML file at ``path``. Raises a one-line ``ValueError`` that names the mistake."""
-    path = Path(path)
-    try:
-        data = toml_of(path)
-        kind = data.get("kind", "")
-        if kind not in _KINDS:
-            raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}, but got {kind!r}; {suggestion(kind, _KINDS)}")
-        if kind == "pareto":
-            return _of_contest(path.stem, data)
-        return _recorded(path.stem, data) if kind in _OF_RUNS else _drawn(path.stem, kind, data)
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from error
+def parse(stem: str, data: Mapping[str, Any]) -> Plot:
+    """The figure in ``data``; ``stem`` names it if it is no paper's. Raises a one-line ``ValueError`` that names the
+    mistake."""
+    kind = data.get("kind", "")
+    if kind not in _KINDS:
+        raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}, but got {kind!r}; {suggestion(kind, _KINDS)}")
+    if kind == "pareto":
+        return _of_contest(stem, data)
+    return _recorded(stem, data) if kind in _OF_RUNS else _drawn(stem, kind, data)
 
 
 def _drawn(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:

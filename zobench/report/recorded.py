@@ -19,6 +19,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL, RunSpec
 from zobench.runspec.registries import METRICS
 from zobench.store import place_of
+from zobench.store.query import grouped
 
 Charts = list[tuple[str | None, Chart]]
 """The figure for each machine; for none where nothing was recorded."""
@@ -87,9 +88,7 @@ def _by_machine(
     plot: Plot, results: Sequence[Result], alike: Sequence[str],
     made: Callable[[Plot, Mapping[str, Result]], Chart],
 ) -> Charts:  # fmt: skip
-    machines = sorted({place_of(result) for result in results})
-    chosen = [(name, _fullest(plot.panels, [run for run in results if place_of(run) == name], alike))
-              for name in machines]  # fmt: skip
+    chosen = [(name, _fullest(plot.panels, runs, alike)) for name, runs in grouped(results, place_of).items()]
     return [(name, made(plot, runs)) for name, runs in chosen if runs]
 
 

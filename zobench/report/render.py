@@ -19,6 +19,7 @@ from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import suggestion
 from zobench.store import machine_of, place_of
+from zobench.store.query import grouped
 
 Filling = tuple[Sequence[Sheet], Callable[[], Any]]
 """The sheets of a filled table, and what makes a data frame of the same: a terminal needs no pandas."""
@@ -85,7 +86,7 @@ def grids(
 ) -> list[tuple[str | None, Grid]]:
     """:func:`measured_grids`, with what a cell that was not run should come to on its machine. ``foretold``: and with a
     forecast in each cell of a paper's table that can have one."""
-    by_machine = _by_machine(of_machine(results, machine))
+    by_machine = grouped(of_machine(results, machine), place_of)
     shown = [
         (name, forecasts.on_this_machine(table, grid, by_machine[name]) if name else grid)
         for name, grid in measured_grids(table, results, machine, reference)
@@ -97,16 +98,9 @@ def measured_grids(
     table: Table, results: Sequence[Result], machine: str | None, reference: Reference
 ) -> list[tuple[str | None, Grid]]:
     """Filled cells of each machine that has any result in this table; without one, the empty table once."""
-    by_machine = _by_machine(of_machine(results, machine))
-    filled = [(name, fill(table, by_machine[name], reference)) for name in sorted(by_machine)]
+    by_machine = grouped(of_machine(results, machine), place_of)
+    filled = [(name, fill(table, runs, reference)) for name, runs in by_machine.items()]
     return [(name, grid) for name, grid in filled if measured(grid)] or [(None, fill(table, [], reference))]
-
-
-def _by_machine(results: Sequence[Result]) -> dict[str, list[Result]]:
-    by_machine: dict[str, list[Result]] = {}
-    for result in results:
-        by_machine.setdefault(place_of(result), []).append(result)
-    return by_machine
 
 
 def of_machine(results: Sequence[Result], machine: str | None) -> list[Result]:

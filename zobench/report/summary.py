@@ -180,7 +180,7 @@ def _measured_claims(item: Filled, machine: str | None) -> list[claims.CheckedCl
     grid = dict(item.grids).get(machine)
     if grid is None:  # of a machine that measured none of them: the table's cells without their results
         grid = mapped(item.grids[0][1], lambda cell: replace(cell, results=(), value=None, interval=None))
-    return claims.measured(item.table, grid)
+    return claims.checked(item.table, grid, claims.measured)
 
 
 def _coverage(filled: Sequence[Filled], every: pd.DataFrame, machine: str) -> Sheet:
@@ -231,7 +231,8 @@ def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     papers, predicted, measured = "The paper's own values", "Predicted", [f"Measured on {name}" for name in machines]
     lines = [
         line for item in filled for first in [item.grids[0][1]]
-        for line in zip(claims.reported(item.table, first), claims.predicted(item.table, first),
+        for line in zip(claims.checked(item.table, first, claims.reported),
+                        claims.checked(item.table, first, claims.predicted),
                         *(_measured_claims(item, machine) for machine in machines), strict=True)
     ]  # fmt: skip
     labels = [f"{checked.table.name}: {checked.claim.text}" for checked, *_ in lines]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from zobench import models
 from zobench.machine.reader import check_keys, read
-from zobench.machine.texts import toml_of
+from zobench.machine.texts import toml_in
 from zobench.recipes.reference import COLUMNS
 from zobench.runspec import FIELDS, RunSpec, check_key, check_value, named, suggestion
 from zobench.runspec.registries import METRICS
@@ -168,11 +168,8 @@ class RowSection:
 
 def load_table(path: Path) -> Table:
     """The table described by the TOML file at ``path``. Raises a one-line ``ValueError`` that names the mistake."""
-    path = Path(path)
-    try:
-        return parse(path.stem, toml_of(path), "the table")
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from error
+    with toml_in(Path(path)) as data:
+        return parse(Path(path).stem, data, "the table")
 
 
 def parse(

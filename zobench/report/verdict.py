@@ -120,10 +120,14 @@ def _remedy(item: artifacts.Recipe, reference: Reference) -> str:
 def _claims_of(table: Table, grids: Sequence[tuple[str | None, Grid]]) -> list[JudgedClaim]:
     """The table's claims, then the groups of its values that contradict physics, or other values of the paper."""
     first = grids[0][1]
-    checks = zip(claims.reported(table, first), claims.predicted(table, forecasts.added(table, first)), strict=True)
+    checks = zip(
+        claims.checked(table, first, claims.reported),
+        claims.checked(table, forecasts.added(table, first), claims.predicted),
+        strict=True,
+    )
     by_machine = [grid for machine, grid in grids if machine is not None]
-    measured = [claims.measured(table, grid) for grid in by_machine]
-    elsewhere = [claims.elsewhere(table, grid) for grid in by_machine]
+    measured = [claims.checked(table, grid, claims.measured) for grid in by_machine]
+    elsewhere = [claims.checked(table, grid, claims.unlearned, extra=True) for grid in by_machine]
     judged = []
     for number, (paper, predicted) in enumerate(checks):
         ratios = [ratio for checked in measured for ratio in checked[number].ratios]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zobench import models
 from zobench.machine.texts import csv_of
@@ -26,6 +27,7 @@ _DIGITS = 4
 """Digits of a fingerprint that distinguish models of one name."""
 
 Conditions = Mapping[str, frozenset[Any]]
+Key = TypeVar("Key", str, tuple[str, ...])
 
 
 def conditions(texts: Iterable[str]) -> Conditions:
@@ -62,6 +64,12 @@ def ordered(results: Sequence[Result], field: str) -> list[Result]:
     values = [columns.get(field) for columns in rows]
     keys = [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]
     return [results[index] for index in sorted(range(len(rows)), key=keys.__getitem__)]
+
+
+def grouped(results: Iterable[Result], key: Callable[[Result], Key]) -> dict[Key, list[Result]]:
+    """Key -> its results, in the order of the keys."""
+    ordered_results = sorted(results, key=key)
+    return {value: list(group) for value, group in itertools.groupby(ordered_results, key=key)}
 
 
 def usual_order(results: Iterable[Result]) -> list[Result]:

@@ -25,17 +25,11 @@ _DOTS_PER_INCH = 300
 
 
 def draw(chart: Chart) -> Figure:
-    """The figure of ``chart``, at the size in which it is meant to be printed.
-
-    Raises ``ValueError`` for a chart that cannot be drawn, and ``ImportError`` where matplotlib is missing.
-    """
+    """The figure of ``chart``, at the size in which it is meant to be printed. Raises ``ValueError`` for a chart that
+    cannot be drawn."""
     _check(chart)
-    try:
-        from zobench.report.figures import layout, style
-    except ImportError as error:
-        if error.name != "matplotlib":
-            raise
-        raise ImportError("a figure needs matplotlib, but it is not installed; pip install 'zobench[report]'") from None
+    from zobench.report.figures import layout, style
+
     with style.context(_key(chart)):
         return layout.figure(chart)
 

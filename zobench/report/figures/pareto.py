@@ -44,9 +44,10 @@ def paint(frame: Frame) -> Fit:
     marks = panel.series[0].marks
     points = [(x, mark.value) for x, mark in zip(panel.xs, marks, strict=True) if mark.value is not None]
     best = front(points)
-    stairs = Line2D(*_stairs(points, best), color=style.MUTED, linestyle=(0, (4, 2)), linewidth=0.8, zorder=2)
-    axes.add_line(stairs)
-    legend.add(1, "not beaten in both", Line2D([], [], color=style.MUTED, linestyle=(0, (4, 2)), linewidth=0.8))
+    stairs: dict[str, Any] = {"color": style.MUTED, "linestyle": (0, (4, 2)), "linewidth": 0.8}
+    steps = zip(*sorted(points[index] for index in best), strict=True)  # level until the next one, then up to it
+    axes.add_line(Line2D(*map(list, steps), drawstyle="steps-post", zorder=2, **stairs))
+    legend.add(1, "not beaten in both", Line2D([], [], **stairs))
     diameters = [_diameter(size, panel) for size in panel.sizes or [None] * len(panel.xs)]
     for index, ((x, y), diameter, mark) in enumerate(zip(points, diameters, marks, strict=True)):
         colour = frame.looks[0].colour if index in best else style.lighter(frame.looks[0].colour, 0.55)
@@ -66,16 +67,6 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
         index for index, (x, y) in enumerate(points)
         if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)
     ]  # fmt: skip
-
-
-def _stairs(points: Sequence[tuple[float, float]], best: Sequence[int]) -> tuple[list[float], list[float]]:
-    """From left to right along the unbeaten points: level until the next one is reached, then up to it."""
-    ordered = sorted(points[index] for index in best)
-    xs, ys = [ordered[0][0]], [ordered[0][1]]
-    for x, y in ordered[1:]:
-        xs += [x, x]
-        ys += [ys[-1], y]
-    return xs, ys
 
 
 def _scale_x(axes: Axes, panel: Panel) -> None:

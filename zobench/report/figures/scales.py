@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -61,16 +62,8 @@ class Legend:
 
     def failure(self, reason: str) -> str:
         """The marker of ``reason``; the last marker stands for all reasons that are left over."""
-        reason = style.plain(reason)
-        if reason in self.failures:
-            return self.failures[reason]
         marker = _FAILURES[min(len(self.failures), len(_FAILURES) - 1)]
-        self.failures[reason] = marker
-        return marker
-
-    def limit(self, label: str) -> None:
-        """A dashed line across."""
-        self.add(4, label, Line2D([], [], color=style.INK, linestyle=(0, (4, 2)), linewidth=0.9))
+        return self.failures.setdefault(style.plain(reason), marker)
 
     def items(self) -> list[tuple[str, Artist]]:
         """Labels and handles in the order in which they are shown."""
@@ -234,8 +227,10 @@ def name(axes: Axes, title: str, x_label: str, y_label: str) -> None:
 def limit(axes: Axes, panel: Panel, legend: Legend) -> None:
     """A dashed line across, named in the legend, where it covers nothing."""
     if panel.limit is not None:
-        axes.axhline(panel.limit[0], color=style.INK, linestyle=(0, (4, 2)), linewidth=0.9, zorder=4)
-        legend.limit(panel.limit[1])
+        value, label = panel.limit
+        dashed: dict[str, Any] = {"color": style.INK, "linestyle": (0, (4, 2)), "linewidth": 0.9}
+        axes.axhline(value, zorder=4, **dashed)
+        legend.add(4, label, Line2D([], [], **dashed))
 
 
 _BAR_WITH_ENDS = Path([(-1, -2), (1, -2), (0, -2), (0, 2), (-1, 2), (1, 2)], [1, 2, 1, 2, 1, 2])

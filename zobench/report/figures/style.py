@@ -45,6 +45,16 @@ vision; lightness differs too, by ten of 100 at least among the first six, so th
 
 HATCH = "//////"
 
+_TICKS: dict[str, Any] = {
+    "color": MUTED,
+    "labelcolor": INK,
+    "labelsize": SMALL,
+    "major.pad": 2.5,
+    "major.size": 2.5,
+    "major.width": 0.6,
+    "minor.size": 1.5,
+    "minor.width": 0.4,
+}
 _RC: dict[str, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
@@ -72,22 +82,7 @@ _RC: dict[str, Any] = {
     "text.color": INK,
     "text.hinting": "none",
     "text.parse_math": False,
-    "xtick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "xtick.labelsize": SMALL,
-    "xtick.major.pad": 2.5,
-    "xtick.major.size": 2.5,
-    "xtick.major.width": 0.6,
-    "xtick.minor.size": 1.5,
-    "xtick.minor.width": 0.4,
-    "ytick.color": MUTED,
-    "ytick.labelcolor": INK,
-    "ytick.labelsize": SMALL,
-    "ytick.major.pad": 2.5,
-    "ytick.major.size": 2.5,
-    "ytick.major.width": 0.6,
-    "ytick.minor.size": 1.5,
-    "ytick.minor.width": 0.4,
+    **{f"{axis}tick.{key}": value for axis in "xy" for key, value in _TICKS.items()},
 }
 
 

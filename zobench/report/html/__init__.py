@@ -20,6 +20,7 @@ from zobench.report.contents import Artifact, ReportContents
 from zobench.report.sheet import CellText, Group, Sheet, plain, rounded, without_blanks
 from zobench.result import Result
 from zobench.store import machine_of, metrics
+from zobench.store.query import grouped
 
 if TYPE_CHECKING:
     import jinja2
@@ -87,7 +88,7 @@ class Section:
 def write(contents: ReportContents, svgs: Mapping[str, Sequence[str]]) -> str:
     """``contents`` as one HTML page. ``svgs``: the text of each of an artifact's charts, in order, by artifact name.
 
-    Nothing that stands in a result can become markup or script. Raises ``ImportError`` without jinja2.
+    Nothing that stands in a result can become markup or script.
     """
     template = _environment().get_template("page.html")
     style, script = (_FOLDER.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
@@ -112,13 +113,9 @@ def write(contents: ReportContents, svgs: Mapping[str, Sequence[str]]) -> str:
 
 def _environment() -> jinja2.Environment:
     """Templates that escape everything, and put every text on one line without control characters."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError:
-        raise ImportError(
-            "an HTML report needs jinja2, but it is not installed; pip install 'zobench[report]'"
-        ) from None
+    import jinja2
+    from markupsafe import Markup
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -244,16 +241,13 @@ class Machine:
 
 def machines(results: Sequence[Result]) -> list[Machine]:
     """Every machine among ``results``, by name."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(machine_of(result), []).append(result)
     return [
         Machine(
             name=name,
-            about=" / ".join(sorted({run.environment.description for run in groups[name]} - {""})),
-            outcomes=tuple(sorted(Counter(str(run.outcome) for run in groups[name]).items())),
+            about=" / ".join(sorted({run.environment.description for run in runs} - {""})),
+            outcomes=tuple(sorted(Counter(str(run.outcome) for run in runs).items())),
         )
-        for name in sorted(groups)
+        for name, runs in grouped(results, machine_of).items()
     ]
 
 
