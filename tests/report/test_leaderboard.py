@@ -137,8 +137,9 @@ def test_the_page_links_each_row_to_its_run_and_markdown_names_its_file() -> Non
     assert f"fast/OPT-125M-resident-fp32-{MEZO.hash}.json" in markdown.write(artifact(results).sheets)
 
 
-def test_a_mistake_in_the_cells_is_one_line(tmp_path: Path) -> None:
+def test_a_mistake_in_the_cells_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "leaderboard.toml"
     path.write_text('[[cells]]\ntitle = "a"\nwhere = { modle = "x" }\n')
+    monkeypatch.setattr(leaderboard, "CELLS", path)
     with pytest.raises(ValueError, match="unknown key 'modle'"):
-        leaderboard.stated(path)
+        leaderboard.stated()

@@ -96,13 +96,10 @@ def load(
     return Matrix(
         title=body.get("title", path.stem),
         tables=tuple(body.get("tables", ())),
-        budget=body.get("budget"),
-        selftest=body.get("selftest"),
-        repeats=body.get("repeats"),
-        until=body.get("until"),
         cells=tuple(cells.values()),
         notes=notes,
         contest=contest,
+        **{key: body.get(key) for key in ("budget", "selftest", "repeats", "until")},
     )
 
 

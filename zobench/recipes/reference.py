@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from zobench import recipes
 
@@ -31,9 +30,9 @@ class Reference:
     rows: tuple[Mapping[str, str], ...]
 
     @classmethod
-    def load(cls, path: Path | None = None) -> Reference:
-        """Read ``path``, or the values that travel with zobench; ``ValueError`` for a file of another kind."""
-        path = path or recipes.find("paper", "reference")
+    def load(cls) -> Reference:
+        """The user's own, or those that travel with zobench; ``ValueError`` for a file of another kind."""
+        path = recipes.find("paper", "reference")
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:

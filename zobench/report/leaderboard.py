@@ -14,7 +14,7 @@ from zobench.report import frames
 from zobench.report.cells import meets
 from zobench.report.contents import Artifact
 from zobench.report.sheet import WARNING, CellText, Sheet, of_frame, rounded
-from zobench.report.table import USUAL, Where, check_different
+from zobench.report.table import USUAL, Where
 from zobench.result import Result
 from zobench.result.quantity import Interval
 from zobench.runspec.registries import METRICS
@@ -73,10 +73,9 @@ class Ranking:
         return f"{spec.label}, {spec.steps} steps after {spec.warmup}, on {device}"
 
 
-def stated(path: Path = CELLS) -> tuple[Cell, ...]:
-    """The cells of the file. Raises a one-line ``ValueError`` for a mistake in it."""
-    body = checked(toml_of(path), {"cells": tuple[Cell, ...]}, path.name, ("cells",))
-    check_different("cell", [cell.title for cell in body["cells"]])
+def stated() -> tuple[Cell, ...]:
+    """The cells of the file."""
+    body = checked(toml_of(CELLS), {"cells": tuple[Cell, ...]}, CELLS.name)
     return tuple(replace(cell, where={**USUAL, **cell.where}) for cell in body["cells"])
 
 

@@ -3,6 +3,7 @@ macros."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -93,12 +94,8 @@ def _tabular(sheet: Sheet, groups: Sequence[Group]) -> Iterator[str]:
 
 def _rules(groups: Sequence[Group]) -> str:
     """A short rule below the heading of each group."""
-    rules, first = [], 2
-    for group in groups:
-        last = first + len(group.columns) - 1
-        rules.append(rf"\cmidrule(lr){{{first}-{last}}}")
-        first = last + 1
-    return " ".join(rules)
+    firsts = itertools.accumulate((len(group.columns) for group in groups), initial=2)
+    return " ".join(rf"\cmidrule(lr){{{first}-{after - 1}}}" for first, after in itertools.pairwise(firsts))
 
 
 def _row(first: str, entries: Iterable[str]) -> str:
