@@ -55,7 +55,7 @@ def added(table: Table, grid: Grid) -> Grid:
     if table.paper not in PAPERS and not any(column.predicted for column in table.columns):
         return grid
     named = Counter(cell.paper["gpu"] for cell in flat(grid) if cell.paper and cell.paper["gpu"])
-    card = _gpus()[named.most_common(1)[0][0] if named else USUAL_GPU]
+    card = papers_gpus(anchored=True)[named.most_common(1)[0][0] if named else USUAL_GPU]
     forecasts = mapped(grid, lambda cell: replace(cell, forecast=of(table, cell, card)))
     shares = _of_another(flat(forecasts))
     return mapped(forecasts, lambda cell: _widened(cell, shares))
@@ -76,11 +76,6 @@ def _widened(cell: TableCell, shares: Mapping[str, float]) -> TableCell:
     if prediction is None or not prediction.of_engine or cell.column.reference is None or prediction.share >= share:
         return cell
     return replace(cell, forecast=replace(prediction, share=share))
-
-
-@functools.cache
-def _gpus() -> Mapping[str, Gpu]:
-    return papers_gpus(anchored=True)
 
 
 def of(table: Table, cell: TableCell, card: Gpu) -> Forecast | None:
@@ -130,9 +125,7 @@ def by_engine(prediction: Prediction, metric: str, *, fits: bool, notes: tuple[s
     return Forecast(value=value, share=share, gpu=prediction.gpu, of_engine=True, notes=notes)
 
 
-@functools.cache
-def _predicted(spec: RunSpec, card: Gpu) -> Prediction:
-    return engine.predict(spec, card)
+_predicted = functools.cache(engine.predict)
 
 
 def on_this_machine(table: Table, grid: Grid, results: Sequence[Result]) -> Grid:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zobench.result import Outcome, Result
@@ -37,8 +37,14 @@ def _bytes(name: str, key: str, of_run: Callable[[Result], float | None] | None 
     return per_run(value, name=name, key=key, steady=True, base_unit="bytes", units=BYTES, **rest)
 
 
-def _score(name: str, point: str) -> Callable[[Result], float | None]:
-    return lambda result: result.evaluation.get(point, {}).get(name)
+def _score(
+    name: str, score: str = "", point: str = "test", *, units: Mapping[str, float] = PERCENT, **rest: Any
+) -> Quantity:  # fmt: skip
+    """What a run was scored at ``point`` of its evaluation: ``score``, or what ``name`` says."""
+    return Quantity(
+        name=name, key=name, value=lambda result: result.evaluation.get(point, {}).get(score or name), base_unit="1",
+        units=units, learned=True, **rest,
+    )  # fmt: skip
 
 
 def _share_interval(name: str) -> Callable[[Result], Interval | None]:
@@ -202,40 +208,24 @@ COSTS = (
     ),
 )
 """Energy, money and time, of what each process has its own."""
-ACCURACIES = tuple(
-    Quantity(
-        name=name,
-        key=name,
-        value=_score("accuracy", point),
-        base_unit="1",
-        units=PERCENT,
-        absent=_NO_TASK,
-        learned=True,
-        bounds=bounds,
-        remarks=remarks,
-    )
-    for name, point, bounds, remarks in (
-        ("accuracy", "test", _share_interval("accuracy"), _evaluated),
-        ("dev_accuracy", "best", lambda result: None, lambda result: ()),
-        ("start_accuracy", "start", lambda result: None, lambda result: ()),
-    )
+ACCURACIES = (
+    _score("accuracy", bounds=_share_interval("accuracy"), remarks=_evaluated, absent=_NO_TASK),
+    _score("dev_accuracy", "accuracy", "best", absent=_NO_TASK),
+    _score("start_accuracy", "accuracy", "start", absent=_NO_TASK),
 )
 """On test with the weights that were best on dev; on dev with them; on dev before the first step."""
 SCORES = (
-    Quantity(
-        name="f1", key="f1", value=_score("f1", "test"), base_unit="1", units=PERCENT, learned=True,
-        about="F1: the mean over questions of the words that the answer shares with a right one (SQuAD).",
+    _score(
+        "f1", about="F1: the mean over questions of the words that the answer shares with a right one (SQuAD).",
         absent=_NOT_ANSWERED,
     ),
-    Quantity(
-        name="exact_match", key="exact_match", value=_score("exact_match", "test"), base_unit="1", units=PERCENT,
+    _score(
+        "exact_match", bounds=_share_interval("exact_match"), absent=_NOT_ANSWERED,
         about="Exact match: the share of answers that are a right one, but for case, punctuation and articles.",
-        absent=_NOT_ANSWERED, bounds=_share_interval("exact_match"), learned=True,
     ),
-    Quantity(
-        name="perplexity", key="perplexity", value=_score("perplexity", "test"), base_unit="1", units={"": 1},
-        about="Perplexity: the exponential of the mean loss of a token.",
-        absent=("—", "the run did not go on with a text"), learned=True,
+    _score(
+        "perplexity", units={"": 1}, about="Perplexity: the exponential of the mean loss of a token.",
+        absent=("—", "the run did not go on with a text"),
     ),
 )  # fmt: skip
 """On test with the weights that were best on dev, of tasks that are not scored by an accuracy."""
