@@ -5,7 +5,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -304,12 +303,6 @@ def test_columns_of_numbers_are_flush_right_and_others_are_not() -> None:
 
 def test_a_table_without_rows_still_has_its_heading() -> None:
     assert "ZO2 (FP32)" in Page(write(book(summary=(sheet(),), artifacts=()), {})).text
-
-
-def test_a_missing_jinja2_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ImportError, match=re.escape("pip install 'zobench[report]'")):
-        page()
 
 
 def test_the_list_has_a_column_of_accuracies_where_any_run_has_one() -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from zobench import models, recipes
 from zobench.cost import budget
-from zobench.machine.reader import checked
+from zobench.machine.reader import checked, read
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contender, Protocol, Search, is_done
 from zobench.report.table import Claim
@@ -20,25 +20,6 @@ from zobench.runspec import DECLARED, RunSpec, suggestion
 from zobench.stats.intervals import wilson_interval
 from zobench.store import place_of
 from zobench.store.query import grouped
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StatedClaim:
-    """What a ``source`` says of two methods: the difference of their test accuracies, or the ratio of their forwards to
-    the target, seconds of a step, or memory."""
-
-    text: str
-    source: str
-    metric: Literal["accuracy", "forwards", "step_time", "memory"]
-    of: tuple[str, str]
-    at_least: float | None = None
-    at_most: float | None = None
-
-    @property
-    def whole(self) -> Claim:
-        """It as the claim of a table."""
-        text = f"{self.text} ({self.source})"
-        return Claim(text=text, metric=self.metric, ratio=self.of, at_least=self.at_least, at_most=self.at_most)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +42,7 @@ class ContestTable:
 def parse(name: str, data: Mapping[str, Any]) -> ContestTable:
     """The table in ``data``. Raises ``ValueError`` for a key or a header that is not known."""
     keys: dict[str, Any] = dict.fromkeys(("kind", "title", "runner", "baseline", "caption"), str)
-    keys |= {"target": float, "claims": tuple[StatedClaim, ...]}
+    keys |= {"target": float, "claims": list[dict[str, Any]]}
     stated = checked(data, keys, "the table", ("title", "runner", "baseline", "target"))
     del stated["kind"]
     protocol = matrix.protocol_of(recipes.find("runners", stated["runner"]))
@@ -70,17 +51,25 @@ def parse(name: str, data: Mapping[str, Any]) -> ContestTable:
     headers = [contender.header for contender in protocol.contenders]
     if not 0 < stated["target"] < 1:
         raise ValueError(f"`0 < target < 1` must hold, but got {stated['target']}; write target = 0.75")
-    claims = stated.pop("claims", ())
-    for claim in claims:
-        if claim.at_least is None and claim.at_most is None:
-            raise ValueError(f"a claim must have a bound, but {claim.text!r} has none; add at_least or at_most")
-    for header in (stated["baseline"], *(header for claim in claims for header in claim.of)):
+    claims = tuple(read(_claim, claim, "[[claims]]") for claim in stated.pop("claims", ()))
+    for header in (stated["baseline"], *(header for claim in claims for header in claim.ratio)):
         if header not in headers:
             raise ValueError(
                 f"a table of {stated['runner']} needs headers of its methods, but got {header!r}; "
                 f"{suggestion(header, headers)}"
             )
-    return ContestTable(name=name, protocol=protocol, claims=tuple(claim.whole for claim in claims), **stated)
+    return ContestTable(name=name, protocol=protocol, claims=claims, **stated)
+
+
+def _claim(
+    text: str, source: str, metric: Literal["accuracy", "forwards", "step_time", "memory"], of: tuple[str, str],
+    at_least: float | None = None, at_most: float | None = None,
+) -> Claim:  # fmt: skip
+    """What a ``source`` says of two methods: the difference of their test accuracies, or the ratio of their forwards to
+    the target, seconds of a step, or memory."""
+    if at_least is None and at_most is None:
+        raise ValueError(f"a claim must have a bound, but {text!r} has none; add at_least or at_most")
+    return Claim(text=f"{text} ({source})", metric=metric, ratio=of, at_least=at_least, at_most=at_most)
 
 
 @dataclass(frozen=True, kw_only=True)

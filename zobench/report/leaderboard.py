@@ -14,7 +14,7 @@ from zobench.report import frames
 from zobench.report.cells import meets
 from zobench.report.contents import Artifact
 from zobench.report.sheet import WARNING, CellText, Sheet, of_frame, rounded
-from zobench.report.table import USUAL, Where
+from zobench.report.table import USUAL, Case
 from zobench.result import Result
 from zobench.result.quantity import Interval
 from zobench.runspec.registries import METRICS
@@ -43,14 +43,6 @@ _RULES = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """A stated cell: the runs that satisfy ``where``, of which each different one is ranked for itself."""
-
-    title: str
-    where: Where
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """A machine's result and its ``rank`` among those of the same spec, None where it is alone."""
 
@@ -62,7 +54,7 @@ class Entry:
 class Ranking:
     """A cell's results of one and the same spec, the fastest first."""
 
-    cell: Cell
+    cell: Case
     entries: tuple[Entry, ...]
 
     @property
@@ -73,13 +65,13 @@ class Ranking:
         return f"{spec.label}, {spec.steps} steps after {spec.warmup}, on {device}"
 
 
-def stated() -> tuple[Cell, ...]:
-    """The cells of the file."""
-    body = checked(toml_of(CELLS), {"cells": tuple[Cell, ...]}, CELLS.name)
+def stated() -> tuple[Case, ...]:
+    """The cells of the file, of whose runs each different one is ranked for itself."""
+    body = checked(toml_of(CELLS), {"cells": tuple[Case, ...]}, CELLS.name)
     return tuple(replace(cell, where={**USUAL, **cell.where}) for cell in body["cells"])
 
 
-def rankings(results: Sequence[Result], cells: Sequence[Cell]) -> list[Ranking]:
+def rankings(results: Sequence[Result], cells: Sequence[Case]) -> list[Ranking]:
     """The results that are whole, ended ok and can be believed, by cell and spec."""
     ranked = []
     for cell in cells:

@@ -13,7 +13,7 @@ from zobench.report import contest as contests
 from zobench.report import table as tables
 from zobench.report.chart import KINDS, Chart, Panel
 from zobench.report.contest import ContestTable
-from zobench.report.table import Table, Where
+from zobench.report.table import Case, Table, Where
 from zobench.runspec import named, suggestion
 
 
@@ -36,16 +36,9 @@ class Axes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TimelinePanel:
-    """One panel of a timeline, or one of the curves: what the best result that satisfies ``where`` recorded."""
-
-    title: str
-    where: Where
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """A figure of ``kind``: ``table`` drawn, or ``panels`` one above the other, whose runs all satisfy ``where``.
+    """A figure of ``kind``: ``table`` drawn, or ``panels`` one above the other, whose runs all satisfy ``where``: each
+    a timeline, or one of the curves, as the best of its runs recorded it.
 
     Bars and lines have rows along x, a series per column, a panel per metric; a heat map rows down, columns across.
     """
@@ -58,7 +51,7 @@ class Plot:
     runner: str = ""
     caption: str = ""
     where: Where = field(default_factory=dict)
-    panels: tuple[TimelinePanel, ...]
+    panels: tuple[Case, ...]
     axes: Axes = Axes()
     table: Table | None = None
     contest: ContestTable | None = None

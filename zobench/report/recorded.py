@@ -14,7 +14,8 @@ from zobench.cost.hardware import load as hardware_of
 from zobench.report.cells import meets
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.choice import dev_loss
-from zobench.report.plot import Plot, TimelinePanel, nothing
+from zobench.report.plot import Plot, nothing
+from zobench.report.table import Case
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL, RunSpec
 from zobench.runspec.registries import METRICS
@@ -92,7 +93,7 @@ def _by_machine(
     return [(name, made(plot, runs)) for name, runs in chosen if runs]
 
 
-def _fullest(panels: Sequence[TimelinePanel], results: Sequence[Result], alike: Sequence[str]) -> dict[str, Result]:
+def _fullest(panels: Sequence[Case], results: Sequence[Result], alike: Sequence[str]) -> dict[str, Result]:
     """For each title the first result that satisfies its conditions, all of them equal in the fields ``alike``; for as
     many titles as possible, then with what the figure means rather than what it takes for it."""
     groups: dict[tuple[str, ...], dict[str, Result]] = {}
@@ -107,7 +108,7 @@ def _fullest(panels: Sequence[TimelinePanel], results: Sequence[Result], alike: 
     return ordered[0][1] if ordered else {}
 
 
-def _stand_ins(panel: TimelinePanel, result: Result | None) -> int:
+def _stand_ins(panel: Case, result: Result | None) -> int:
     """The number of fields in which ``result`` does not have the value that the panel names first."""
     return 0 if result is None else sum(getattr(result.spec, name) != values[0] for name, values in panel.where.items())
 

@@ -44,6 +44,14 @@ Reported = Annotated[Mapping[str, str], checked_reference]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """The runs that satisfy ``where``, under a ``title``."""
+
+    title: str
+    where: Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TableRow:
     """The results that satisfy ``where``, and which of the paper's values they are (None: the paper has none).
 
