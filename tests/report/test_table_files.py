@@ -154,7 +154,9 @@ def test_an_unknown_format_names_the_known_ones(tiny: Table) -> None:
         render(tiny, [], "markdwon", reference=PAPER)
 
 
-def test_a_reference_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"the header of other\.csv must be paper,artifact,.*but got \['a', 'b'\]"):
-        Reference.load(tmp_path / "other.csv")
+def test_a_reference_file_of_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "reference.csv").write_text("a,b\n1,2\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"the header of reference\.csv must be paper,artifact,.*but got \['a', 'b'\]"):
+        Reference.load()
