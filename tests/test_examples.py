@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.parity import materialised
-from zobench import ZOSGD, Batch, Engine, EngineConfig, models
-from zobench.models import weights
+from tests.support.parity import engine_of, materialised
+from zobench import ZOSGD, Batch
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 EPS, LR, SEED, STEPS = 1e-3, 1e-3, 7, 12
@@ -43,8 +42,7 @@ def equal(first, second):
 @pytest.mark.parametrize("config", [{"placement": "resident"}, {"placement": "offload", "tier": "pageable"}], ids=str)
 def test_mezo_is_the_engine(programs, config):
     steps, tuned = mezo_run(programs)
-    model = models.build("opt-tiny", "fp32", True)
-    with Engine(model, EngineConfig(device="cpu", **config), weights=weights.RandomWeights(model, 3)) as engine:
+    with engine_of(device="cpu", **config) as engine:
         method = ZOSGD(lr=LR, eps=EPS, seed=SEED)
         results = [method.step(engine, Batch(ids, ids)) for ids in batches()]
         engine.flush()

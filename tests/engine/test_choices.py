@@ -8,14 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.parity import engine_of, materialised
 from tests.support.reference import draw_seeds, perturb, replay, update, z_of
-from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, models
+from zobench import ZOSGD, Entry, Point
 from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.engine.base import BASE
 from zobench.engine.passes.head import Head
 from zobench.engine.passes.loss import candidate_scores, choice_loss, only_right
 from zobench.engine.weights import blocks as units
-from zobench.models import weights
 
 MODELS = ("opt-tiny", "qwen3-tiny", "llama-tiny")
 EPS, SEED, CLOSE = 1e-3, 11, 1e-5
@@ -91,22 +91,6 @@ def naive_loss(model, examples, loss):
     return total / len(examples)
 
 
-def build(name, dtype="fp32"):
-    model = models.build(name, dtype)
-    return model, weights.RandomWeights(model, 3)
-
-
-def materialised(name):
-    model, values = build(name)
-    weights.materialise(model, values, "cpu")
-    return model
-
-
-def open_engine(name, mode, dtype="fp32"):
-    model, values = build(name, dtype)
-    return Engine(model, EngineConfig(**mode), weights=values)
-
-
 def naive_at(name, examples, loss, seed, scale, noise):
     model = materialised(name)
     if noise == "torch":
@@ -128,7 +112,7 @@ def test_losses_equal_each_other_and_nearly_the_naive_ones(name, shared, loss, n
     examples = SHARED if shared else EXAMPLES
     batch, found = gather(examples, loss, shared), {}
     for mode in TORCH if noise == "torch" else COUNTER:
-        with open_engine(name, mode) as engine:
+        with engine_of(name, **mode) as engine:
             found.setdefault(mode.get("granularity"), []).append(engine.probe(batch, POINTS))
     expected = [naive_at(name, examples, loss, point.seed or 0, point.scale, noise) for point in POINTS]
     for same in found.values():
@@ -142,7 +126,7 @@ def test_losses_equal_each_other_and_nearly_the_naive_ones(name, shared, loss, n
 def test_small_chunks_of_tokens_or_vocabulary_change_the_loss_by_rounding_only(loss, mode):
     batch, found = gather(EXAMPLES, loss), []
     for logits_bytes in (1, 3000, 1 << 20):
-        with open_engine("opt-tiny", mode | {"logits_bytes": logits_bytes}) as engine:
+        with engine_of(**mode, logits_bytes=logits_bytes) as engine:
             found.append(engine.probe(batch, POINTS))
     assert found[0] == pytest.approx(found[2], rel=1e-6)
     assert found[1] == pytest.approx(found[2], rel=1e-6)
@@ -151,7 +135,7 @@ def test_small_chunks_of_tokens_or_vocabulary_change_the_loss_by_rounding_only(l
 @pytest.mark.parametrize(("loss", "tokens"), [("choice", 14), ("lm", 8)])
 def test_the_head_sees_only_the_tokens_that_count(monkeypatch, loss, tokens):
     """Of the loss "lm" only the right candidates' tokens; of scores all."""
-    with open_engine("opt-tiny", {}) as engine:
+    with engine_of() as engine:
         seen, own = [], Head.logits
         monkeypatch.setattr(Head, "logits", lambda head, x, *rows: seen.append(x.shape[0]) or own(head, x, *rows))
         engine.probe(gather(EXAMPLES, loss), [BASE])
@@ -178,7 +162,7 @@ def test_scores_are_the_naive_ones_with_every_update_applied_and_change_nothing(
         for entry in ENTRIES:
             update(model, entry.seed, entry.g, entry.lr, 0.0)
     batch = gather(examples, shared=shared)
-    with open_engine(name, mode) as engine:
+    with engine_of(name, **mode) as engine:
         before = engine.scores(batch)
         engine.commit(ENTRIES)
         scores = engine.scores(batch)
@@ -196,7 +180,7 @@ def test_scores_are_the_naive_ones_with_every_update_applied_and_change_nothing(
 )
 def test_twenty_steps_are_the_same_resident_offloaded_and_on_disk_with_scores_between_them_or_not(name, dtype, loss):
     def run(mode, score):
-        with open_engine(name, mode, dtype) as engine:
+        with engine_of(name, dtype, **mode) as engine:
             method, steps = ZOSGD(lr=1e-3, eps=EPS, seed=7), []
             for n in range(20):
                 steps.append(method.step(engine, gather(EXAMPLES[n % 3 :], loss)))
@@ -210,9 +194,7 @@ def test_twenty_steps_are_the_same_resident_offloaded_and_on_disk_with_scores_be
 
 
 def test_choices_run_on_the_meta_device_for_their_memory():
-    model, _ = build("opt-tiny")
-    config = EngineConfig(device="meta", placement="resident", noise="counter")
-    with Engine(model, config, weights=weights.RandomWeights(model, 3)) as engine:
+    with engine_of(device="meta", placement="resident", noise="counter") as engine:
         batch = gather(EXAMPLES)
         batch = Batch(batch.input_ids, batch.labels, None, batch.choices)
         assert all(map(math.isnan, engine.probe(batch, POINTS)))
@@ -221,7 +203,7 @@ def test_choices_run_on_the_meta_device_for_their_memory():
 
 def test_scores_need_candidates():
     batch = gather(EXAMPLES)
-    with open_engine("opt-tiny", {}) as engine, pytest.raises(ValueError, match="choices") as error:
+    with engine_of() as engine, pytest.raises(ValueError, match="choices") as error:
         engine.scores(Batch(batch.input_ids, batch.labels, batch.attention_mask))
     assert str(error.value) == (
         "`batch.choices` must be given to score candidates, but got none; give Batch(..., choices=...)"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.fast import EPS, LR, RUN_SEED, batches, run
+from tests.support.parity import engine_of, materialised
 from zobench import ZOSGD, Engine, EngineConfig, Entry, models
 from zobench.engine.base import Point
 from zobench.engine.passes import head
@@ -32,9 +33,7 @@ def test_looking_at_the_weights_changes_nothing():
     """With pending updates in 16 bits, or behind a narrow wire, saving must neither round nor write."""
     for dtype, config in (("bf16", {}), ("fp32", {"wire": "fp8"}), ("bf16", {"placement": "resident"})):
         quiet = run("opt-tiny", dtype, True, 0.0, 1, count=6, writeback_every="inf", **config)
-        model = models.build("opt-tiny", dtype, True)
-        config = EngineConfig(noise="counter", writeback_every="inf", **config)
-        with Engine(model, config, weights=weights.RandomWeights(model, 3)) as engine:
+        with engine_of(dtype=dtype, noise="counter", writeback_every="inf", **config) as engine:
             method, losses = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED), []
             for batch in batches("opt-tiny", count=6):
                 losses.append(method.step(engine, batch).loss)
@@ -45,10 +44,8 @@ def test_looking_at_the_weights_changes_nothing():
 
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 def test_a_resident_model_is_handed_back_with_every_update(noise):
-    model = models.build("opt-tiny", "fp32")
-    with Engine(
-        model, EngineConfig(noise=noise, placement="resident"), weights=weights.RandomWeights(model, 3)
-    ) as engine:
+    with engine_of(noise=noise, placement="resident") as engine:
+        model = engine.model
         ZOSGD(lr=LR).step(engine, batches("opt-tiny", count=1)[0])
         trained = dict(engine.named_tensors())
         with pytest.raises(ValueError, match="`points` must not be empty, but got none"):
@@ -59,15 +56,13 @@ def test_a_resident_model_is_handed_back_with_every_update(noise):
 
 
 def test_a_checkpoint_in_another_dtype_cannot_be_the_tier(tmp_path):
-    model = models.build("opt-tiny", "fp16")
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    model.save_pretrained(tmp_path)
+    materialised(dtype="fp16").save_pretrained(tmp_path)
     model = models.build("opt-tiny", "fp32")
     config = EngineConfig(noise="counter", tier="checkpoint", writeback_every="inf")
     with pytest.raises(ValueError, match=r"float32, but .* is torch.float16; use that dtype or tier=disk"):
         Engine(model, config, weights=weights.PretrainedWeights(tmp_path, model))
     with pytest.raises(ValueError, match="needs the weights of a checkpoint, but got RandomWeights"):
-        Engine(model, config, weights=weights.RandomWeights(model, 3))
+        engine_of(noise="counter", tier="checkpoint", writeback_every="inf")
 
 
 def test_nothing_is_written_while_updates_are_deferred(monkeypatch):
@@ -86,9 +81,8 @@ def test_a_table_larger_than_the_scratch_is_settled_in_place(monkeypatch, tied, 
     monkeypatch.setattr(head, "HEAD_BYTES", 8 << 10)
     monkeypatch.setattr(head, "BIAS_BYTES", 64)
     config = {"granularity": "tile", "writeback_every": every, "tier": "disk"}
-    model = models.build("qwen3-tiny", "fp32", tied)
-    with Engine(model, EngineConfig(noise="counter", **config), weights=weights.RandomWeights(model, 3)) as engine:
-        assert engine.arithmetic._scratch.numel() < model.get_input_embeddings().weight.nbytes
+    with engine_of("qwen3-tiny", tied=tied, noise="counter", **config) as engine:
+        assert engine.arithmetic._scratch.numel() < engine.model.get_input_embeddings().weight.nbytes
     mine = run("qwen3-tiny", "fp32", tied, 0.1, 1, count=6, **config)
     monkeypatch.setattr(head, "HEAD_BYTES", 16 << 20)
     monkeypatch.setattr(head, "BIAS_BYTES", 64 << 10)
@@ -130,9 +124,8 @@ def test_a_configuration_that_cannot_be_says_why(values, error):
 
 
 def test_more_resident_blocks_than_there_are():
-    model = models.build("opt-tiny", "fp32")
     with pytest.raises(ValueError, match="`resident_blocks <= 3` must hold for this model, but got 4"):
-        Engine(model, EngineConfig(resident_blocks=4), weights=weights.RandomWeights(model, 3))
+        engine_of(resident_blocks=4)
 
 
 def test_a_direction_that_is_not_finite_is_left_out_and_counted():
@@ -160,8 +153,7 @@ def test_what_a_probe_rounds_is_in_an_offloaded_block_as_in_a_resident_one():
     written back to the tier."""
     tensors = {}
     for placement in ("resident", "offload"):
-        model = models.build("opt-tiny", "fp32")
-        with Engine(model, EngineConfig(placement=placement), weights=weights.RandomWeights(model, 3)) as engine:
+        with engine_of(placement=placement) as engine:
             before = dict(engine.named_tensors())
             engine.probe(batches("opt-tiny", count=1)[0], [Point(3, EPS), Point(3, -EPS)])
             tensors[placement] = dict(engine.named_tensors())
@@ -171,8 +163,7 @@ def test_what_a_probe_rounds_is_in_an_offloaded_block_as_in_a_resident_one():
 
 def test_weight_decay_leaves_biases_and_norms():
     """MeZO's trainer decays no parameter whose name has bias, layer_norm or layernorm."""
-    model = models.build("opt-tiny", "fp32")
-    with Engine(model, EngineConfig(placement="resident"), weights=weights.RandomWeights(model, 3)) as engine:
+    with engine_of(placement="resident") as engine:
         before = dict(engine.named_tensors())
         engine.commit([Entry(step=0, seed=1, g=0.0, lr=0.5, weight_decay=0.1)])
         for name, tensor in engine.named_tensors():

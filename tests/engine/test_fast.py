@@ -19,6 +19,7 @@ from tests.support.fast import (
     run,
     steps_on,
 )
+from tests.support.parity import engine_of, materialised
 from tests.support.reference import pristine_mezo
 from zobench import ZOSGD, Engine, EngineConfig, Point, kernels, models
 from zobench.engine.weights.survival import Survival
@@ -71,9 +72,7 @@ def test_sixteen_bits_equal_a_plain_loop_that_rounds_as_often(name, tied, decay,
 
 
 def test_a_checkpoint_is_its_own_tier_and_is_not_written(tmp_path):
-    model = models.build("opt-tiny", "fp32")
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    model.save_pretrained(tmp_path)
+    materialised().save_pretrained(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     expected = reference("opt-tiny", "fp32", None, 0.0, 1)
     for granularity, threshold in (("block", 256), ("linear", 256), ("linear", 7)):
@@ -108,8 +107,8 @@ def test_a_pass_draws_z_twice_per_step_and_never_for_rows_that_nobody_reads(monk
 
     monkeypatch.setattr(kernels, "advance", advance)
     monkeypatch.setattr(kernels, "advance_flat", advance_flat)
-    model = models.build("opt-tiny", "fp32", tied)
-    with Engine(model, EngineConfig(noise="counter"), weights=weights.RandomWeights(model, 3)) as engine:
+    with engine_of(tied=tied, noise="counter") as engine:
+        model = engine.model
         method, data = ZOSGD(lr=LR), batches("opt-tiny", count=3)
         method.step(engine, data[0])
         method.step(engine, data[1])
@@ -124,9 +123,7 @@ def test_a_pass_draws_z_twice_per_step_and_never_for_rows_that_nobody_reads(monk
 
 def test_the_pair_of_points_is_antithetic_in_sixteen_bits():
     """Exactly so unless 2W - S needs a digit more than it has, which takes a power of two between W and it."""
-    model = models.build("opt-tiny", "bf16")
-    config = EngineConfig(noise="counter", placement="resident", granularity="linear")
-    with Engine(model, config, weights=weights.RandomWeights(model, 3)) as engine:
+    with engine_of(dtype="bf16", noise="counter", placement="resident", granularity="linear") as engine:
         unit = next(unit for unit in engine.residents if "fc1" in unit.name)
         weight = unit.views(unit.buffer)[0].clone().double()
         plus = engine.arithmetic.at(unit, Point(1, 1e-3))[0].clone().double()
@@ -165,8 +162,7 @@ def test_a_head_with_a_bias(every):
 
 
 def survival(dtype, steps=20, **config):
-    model = models.build("opt-tiny", dtype)
-    with Engine(model, EngineConfig(noise="counter", **config), weights=weights.RandomWeights(model, 3)) as engine:
+    with engine_of(dtype=dtype, noise="counter", **config) as engine:
         watch, method = Survival(engine), ZOSGD(lr=1e-6, seed=7)
         for batch in batches("opt-tiny", count=steps):
             method.step(engine, batch)

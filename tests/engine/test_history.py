@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from tests.support.devices import CUDA, on_devices
+from tests.support.parity import engine_of
 from tests.support.reference import g_of
 from tests.support.streams import batches_of
-from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
+from zobench import Entry, Point, RunSpec
 from zobench.engine import core
 from zobench.engine.base import PassRecord, Position
 from zobench.engine.directions.noise import TorchNoise
 from zobench.engine.updates.rules import Momentum
 from zobench.engine.weights.tiers import allocate
-from zobench.models import weights
 
 STEPS, EPS = 6, 1e-3
 ENGINES = {
@@ -55,11 +55,6 @@ ENGINES_ON = {"cpu": ENGINES, CUDA: ENGINES_ON_CUDA}
 
 def batches(name, count=STEPS):
     return batches_of(RunSpec(model=name, batch_size=2, seq_len=17, seed=1), count)
-
-
-def engine_of(name, tied, config, dtype="fp32", **more):
-    model = models.build(name, dtype, tied)
-    return Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3), **more)
 
 
 def pairs(seeds, parts=(None,)):
@@ -107,9 +102,9 @@ def assert_equal_from_here(one, other, name):
 @pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
 def test_a_look_at_some_points_gives_the_numbers_of_a_look_at_all(name, tied, config, queries):
     with (
-        engine_of(name, tied, config) as whole,
-        engine_of(name, tied, config) as plus,
-        engine_of(name, tied, config) as minus,
+        engine_of(name, tied=tied, **config) as whole,
+        engine_of(name, tied=tied, **config) as plus,
+        engine_of(name, tied=tied, **config) as minus,
     ):
         for step, batch in enumerate(batches(name)):
             points = pairs([100 * step + query for query in range(queries)])
@@ -131,7 +126,7 @@ def test_a_rank_with_one_sign_draws_z_twice_for_a_step_and_four_times_to_be_exac
     monkeypatch.setattr(TorchNoise, "draw", lambda noise, *which: [drawn.append(which[1]), draw(noise, *which)][1])
     for out_of_place, count in ((True, 2), (False, 4)):
         config = {"placement": placement, "out_of_place": out_of_place}
-        with engine_of("opt-tiny", True, config) as engine:
+        with engine_of(**config) as engine:
             drawn.clear()
             for step, batch in enumerate(batches("opt-tiny")):
                 points = pairs([step])
@@ -149,7 +144,7 @@ def test_a_rank_with_one_sign_draws_z_twice_for_a_step_and_four_times_to_be_exac
 def test_a_run_is_retraced_bit_for_bit(name, device, engine, width):
     config = {"device": device, **ENGINES_ON[device][engine]}
     dtype = {32: "fp32", 16: {"cpu": "bf16", CUDA: "fp16"}[device]}[width]
-    with engine_of(name, True, config, dtype) as ran, engine_of(name, True, config, dtype) as again:
+    with engine_of(name, dtype, **config) as ran, engine_of(name, dtype, **config) as again:
         moments, _ = run(ran, name, queries=2)
         again.retrace(moments)
         assert again.journal == ran.journal
@@ -158,7 +153,7 @@ def test_a_run_is_retraced_bit_for_bit(name, device, engine, width):
 
 def test_a_run_of_several_windows_is_retraced_bit_for_bit(monkeypatch):
     monkeypatch.setattr(core, "RETRACED", 2)
-    with engine_of("opt-tiny", True, {}) as ran, engine_of("opt-tiny", True, {}) as again:
+    with engine_of() as ran, engine_of() as again:
         moments, _ = run(ran, "opt-tiny", queries=1)
         assert len(moments) > 2
         again.retrace(moments)
@@ -167,7 +162,7 @@ def test_a_run_of_several_windows_is_retraced_bit_for_bit(monkeypatch):
 
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 def test_parts_are_found_before_a_run_of_parts_is_retraced(noise):
-    with engine_of("opt-tiny", True, {"noise": noise}) as ran, engine_of("opt-tiny", True, {"noise": noise}) as again:
+    with engine_of(noise=noise) as ran, engine_of(noise=noise) as again:
         moments, _ = run(ran, "opt-tiny", queries=1, parts=range(ran.parts))
         again.retrace(moments)
         assert_equal_from_here(ran, again, "opt-tiny")
@@ -205,7 +200,7 @@ def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
     if rule is not None and (config.get("wire", "none") != "none" or config.get("writeback_every", 1) != 1):
         pytest.skip("a rule's state travels as it is, at every step")
     name, cuts = "opt-tiny", (2, 5)
-    with engine_of(name, True, config, rule=rule) as ran:
+    with engine_of(name, options={"rule": rule}, **config) as ran:
         moments, kept = [], None
         for step, batch in enumerate(batches(name)):
             points = pairs([100 * step])
@@ -219,7 +214,7 @@ def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
                 for unit in ran.units[::2]:
                     kept.keep(ran, unit)
         assert len({position.passes for position in kept.positions.values()}) == 2
-        with engine_of(name, True, config, rule=rule, start=kept) as again:
+        with engine_of(name, options={"rule": rule, "start": kept}, **config) as again:
             again.retrace(moments, kept)
             assert_equal_from_here(ran, again, name)
 
@@ -227,7 +222,7 @@ def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
 def test_units_read_between_a_pass_and_its_updates_get_these_before_the_next_pass():
     """A wire of 16 bits rounds what was written, so when it is written shows in the weights."""
     config = {"placement": "offload", "tier": "pageable", "wire": "fp16", "fused_update": False}
-    with engine_of("opt-tiny", True, config) as ran:
+    with engine_of(**config) as ran:
         moments, kept = [], None
         for step, batch in enumerate(batches("opt-tiny")):
             points = pairs([100 * step])
@@ -236,7 +231,7 @@ def test_units_read_between_a_pass_and_its_updates_get_these_before_the_next_pas
                 kept = Kept(ran)
             ran.commit(entries)
             moments.append(PassRecord(points=points, entries=entries))
-        with engine_of("opt-tiny", True, config, start=kept) as again:
+        with engine_of(options={"start": kept}, **config) as again:
             again.retrace(moments, kept)
             assert_equal_from_here(ran, again, "opt-tiny")
 
@@ -244,7 +239,7 @@ def test_units_read_between_a_pass_and_its_updates_get_these_before_the_next_pas
 @pytest.mark.parametrize(("device", "engine"), on_devices(ENGINES_ON))
 def test_units_are_read_by_another_thread_before_the_step_touches_them(device, engine):
     config, dtype = {"device": device, **ENGINES_ON[device][engine]}, {"cpu": "fp32", CUDA: "fp16"}[device]
-    with engine_of("opt-tiny", True, config, dtype) as ran:
+    with engine_of(dtype=dtype, **config) as ran:
         moments = []
         for step, batch in enumerate(batches("opt-tiny")):
             points = pairs([100 * step])
@@ -270,7 +265,7 @@ def test_units_are_read_by_another_thread_before_the_step_touches_them(device, e
 
 
 def test_units_are_told_before_they_settle():
-    with engine_of("opt-tiny", True, {"noise": "counter", "writeback_every": "inf"}) as engine:
+    with engine_of(noise="counter", writeback_every="inf") as engine:
         run(engine, "opt-tiny", queries=1)
         told = []
         engine.before_change = lambda unit: told.append((unit.name, unit.applied))
@@ -279,7 +274,7 @@ def test_units_are_told_before_they_settle():
 
 
 def test_what_is_read_at_rest_waits_for_its_write_back(monkeypatch):
-    with engine_of("opt-tiny", True, {}) as engine:
+    with engine_of() as engine:
         offload = engine.pipeline.tier.offload
         monkeypatch.setattr(engine.pipeline.tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
         run(engine, "opt-tiny", queries=1)
@@ -304,7 +299,7 @@ class Hasty:
 
 def test_what_no_step_changed_need_not_be_saved():
     config = {"noise": "counter", "writeback_every": "inf"}
-    with engine_of("opt-tiny", True, config) as engine:
+    with engine_of(**config) as engine:
         run(engine, "opt-tiny", queries=1)
         assert not any(unit.changed for unit in engine.units)
         engine.flush()

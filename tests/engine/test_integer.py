@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from tests.support.fast import batches
+from tests.support.parity import engine_of, materialised
 from tests.support.reference import draw_seeds, pristine_mezo
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
+from zobench import ZOSGD, EngineConfig, RunSpec, models
 from zobench.engine.weights.blocks import Field, Unit, make_unit
 from zobench.engine.weights.tiers import allocate
 from zobench.engine.weights.wire import IntegerWire
-from zobench.models import weights
 from zobench.runspec.kinds import WIRES
 
 STEPS, EPS, LR, SEED = 8, 1e-3, 1e-3, 7
@@ -83,20 +83,13 @@ def test_a_quarter_and_an_eighth_of_the_bytes_and_the_scales(kind, share):
 
 def unpacked(name, kind):
     """A model whose blocks' matrices are what ``kind`` makes of them, by NumPy."""
-    model = models.build(name, "fp32")
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
+    model = materialised(name)
     for block in models.blocks(model):
         for parameter in block.parameters():
             if parameter.dim() == 2:
                 grid = on_the_grid(parameter.detach().numpy(), WIRES[kind].bits, WIRES[kind].group)
                 parameter.data.copy_(torch.from_numpy(grid))
     return model
-
-
-def engine_of(name, kind, **config):
-    model = models.build(name, "fp32")
-    config = EngineConfig(noise="counter", writeback_every="inf", wire=kind, **config)
-    return Engine(model, config, weights=weights.RandomWeights(model, 3))
 
 
 def steps(engine, name, count=STEPS):
@@ -107,6 +100,7 @@ def steps(engine, name, count=STEPS):
     ]
 
 
+AS_INTEGERS = {"noise": "counter", "writeback_every": "inf"}
 PLACES = [
     {"tier": "pageable"},
     {"tier": "disk", "granularity": "linear"},
@@ -121,7 +115,7 @@ def test_a_run_equals_a_plain_loop_over_the_unpacked_weights(name, kind, place):
     model = unpacked(name, kind)
     seeds = [(seed,) for seed in draw_seeds(SEED, STEPS)]
     losses, gs = pristine_mezo(model, batches(name, count=STEPS), seeds, eps=EPS, lr=LR, wd=0.1, every=math.inf)
-    with engine_of(name, kind, **place) as engine:
+    with engine_of(name, wire=kind, **AS_INTEGERS, **place) as engine:
         assert steps(engine, name) == list(zip(losses, gs, strict=True))
         tuned = dict(engine.named_tensors())
         engine.flush()  # nothing can be written into what rests
@@ -133,11 +127,11 @@ def test_a_run_equals_a_plain_loop_over_the_unpacked_weights(name, kind, place):
 
 
 def test_replay_of_the_journal_is_exact():
-    with engine_of("opt-tiny", "int4") as engine:
+    with engine_of(wire="int4", **AS_INTEGERS) as engine:
         first = steps(engine, "opt-tiny")
         journal, tuned = list(engine.journal), dict(engine.named_tensors())
         score = engine.evaluate(batches("opt-tiny", count=1)[0])
-    with engine_of("opt-tiny", "int4") as engine:
+    with engine_of(wire="int4", **AS_INTEGERS) as engine:
         engine.commit(journal)
         assert engine.evaluate(batches("opt-tiny", count=1)[0]) == score
         assert all(torch.equal(tensor, tuned[key]) for key, tensor in engine.named_tensors())

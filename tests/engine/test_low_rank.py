@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import adapters
+from tests.support import adapters, parity
 from tests.support.low_rank import direction
-from tests.support.parity import batches, materialised
+from tests.support.parity import batches
 from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
 from zobench.cost import footprint
 from zobench.engine import Entry, Point
@@ -60,11 +60,8 @@ def test_nothing_is_written_to_the_disk_while_a_subspace_lasts(config):
 def test_sixteen_bits_come_near_to_the_weights_that_are_made_whole(dtype):
     """To the rounding of one product in 16 bits; updates that are pending are not rounded to 16 bits one by one."""
     batch = batches("opt-tiny")[0]
-    model = materialised("opt-tiny", dtype, None)
-    with Engine(
-        models.build("opt-tiny", dtype), EngineConfig(noise="counter"), weights=RandomWeights(model, 3),
-        directions=LowRank(2),
-    ) as engine:  # fmt: skip
+    model = parity.materialised(dtype=dtype)
+    with parity.engine_of(dtype=dtype, options={"directions": LowRank(2)}, noise="counter") as engine:
         points = (Point(3, EPS, None, 8), Point(3, -EPS, None, 8))
         entries = [Entry(step=n, seed=n, g=1.0, lr=1e-4, subspace=8) for n in range(20)]
         engine.commit(entries)

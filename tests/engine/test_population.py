@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import adapters
+from tests.support import adapters, parity
 from tests.support.low_rank import direction, other_family
-from tests.support.parity import materialised
 from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, models
 from zobench.cost import footprint
 from zobench.engine import BASE, Point
@@ -150,13 +149,10 @@ def test_candidates_of_several_tokens_are_scored_by_each_members_own_weights():
 
 @pytest.mark.parametrize(("dtype", "close"), [("bf16", 1e-2), ("fp16", 2e-3)])
 def test_sixteen_bits_come_near(dtype, close):
-    model = materialised("opt-tiny", dtype, None)
+    model = parity.materialised(dtype=dtype)
     wide = {name: tensor.double() for name, tensor in model.state_dict().items()}
     rows = rows_of(full(), len(POINTS))
-    with Engine(
-        models.build("opt-tiny", dtype), EngineConfig(noise="counter"), weights=RandomWeights(model, 3),
-        directions=RANK_2,
-    ) as engine:  # fmt: skip
+    with parity.engine_of(dtype=dtype, options={"directions": RANK_2}, noise="counter") as engine:
         found = engine.fitness(less_loss, rows, POINTS)
     exact = models.build("opt-tiny", "fp32").to_empty(device="cpu")
     exact.load_state_dict({name: tensor.float() for name, tensor in wide.items()})

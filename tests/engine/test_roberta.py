@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM
 
+from tests.support.parity import engine_of, materialised
 from tests.support.reference import draw_seeds, mezo, perturb, z_of
 from tests.support.streams import batches_of
 from zobench import ZOSGD, Engine, EngineConfig, Point, RunSpec, models
@@ -49,19 +50,8 @@ def batches(kind="ragged"):
     return batches_of(RunSpec(model=NAME, batch_size=3, seq_len=17, data=kind, seed=1), STEPS)
 
 
-def materialised(dtype="fp32"):
-    model = models.build(NAME, dtype)
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    return model
-
-
-def open_engine(mode, dtype="fp32"):
-    model = models.build(NAME, dtype)
-    return Engine(model, EngineConfig(**mode), weights=weights.RandomWeights(model, 3))
-
-
 def run(mode, dtype="fp32", kind="ragged", decay=0.0):
-    with open_engine(mode, dtype) as engine:
+    with engine_of(NAME, dtype, **mode) as engine:
         method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED, weight_decay=decay)
         steps = [method.step(engine, batch) for batch in batches(kind)]
         return [s.loss for s in steps], [s.projected_grad for s in steps], dict(engine.named_tensors())
@@ -73,7 +63,7 @@ def reference(dtype, kind, decay):
 
     In 16 bits the model's own loss is of 16 bits too; here, as with causal models, it is in float32.
     """
-    model = materialised(dtype)
+    model = materialised(NAME, dtype)
     if dtype != "fp32":
         own = model.forward
 
@@ -146,12 +136,12 @@ def naive_loss(model, loss):
 @pytest.mark.parametrize("mode", [*TORCH, *COUNTER])
 def test_losses_and_scores_at_the_masks_are_those_of_the_models_own_logits(mode, left, loss):
     config, batch = (TORCH | COUNTER)[mode], gather(left, loss)
-    with open_engine(config) as engine:
+    with engine_of(NAME, **config) as engine:
         mine = engine.probe(batch, (Point(11, 1e-2), Point(11, -1e-2), BASE))
         scores = engine.scores(batch)
     expected = []
     for scale in (1e-2, -1e-2, 0.0):
-        model = materialised()
+        model = materialised(NAME)
         if mode in TORCH:
             perturb(model, 11, 1.0, scale)
         else:
@@ -160,11 +150,11 @@ def test_losses_and_scores_at_the_masks_are_those_of_the_models_own_logits(mode,
         expected.append(naive_loss(model, loss))
     assert mine == pytest.approx(expected, abs=CLOSE)
     assert max(expected) - min(expected) > 10 * CLOSE
-    assert scores.tolist() == pytest.approx(naive_scores(materialised()).flatten().tolist(), abs=CLOSE)
+    assert scores.tolist() == pytest.approx(naive_scores(materialised(NAME)).flatten().tolist(), abs=CLOSE)
 
 
 def test_the_head_sees_only_the_masks_and_what_comes_before_it_runs_once(monkeypatch):
-    with open_engine({"placement": "resident"}) as engine:
+    with engine_of(NAME, placement="resident") as engine:
         dense, seen, judged = engine.model.lm_head.dense, [], []
         folded, logits = dense.forward, Head.logits
         monkeypatch.setattr(dense, "forward", lambda x: seen.append(tuple(x.shape)) or folded(x))
@@ -184,10 +174,10 @@ def own_loss(model, batch):
 
 
 def test_gradients_are_those_of_the_models_own_loss():
-    model, batch = materialised(), batches()[0]
+    model, batch = materialised(NAME), batches()[0]
     expected = own_loss(model, batch)
     expected.backward()
-    with Backprop(materialised(), EngineConfig(placement="resident")) as engine:
+    with Backprop(materialised(NAME), EngineConfig(placement="resident")) as engine:
         assert engine.backward(batch) == pytest.approx(expected.item(), abs=CLOSE)
         mine = dict(engine.model.named_parameters())
         for name, parameter in model.named_parameters():
@@ -200,8 +190,8 @@ def test_gradients_are_those_of_the_models_own_loss():
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 @pytest.mark.parametrize("choices", [True, False])
 def test_the_forward_derivative_is_the_difference_of_losses(choices, noise):
-    batch, model = gather(left=False) if choices else batches()[0], materialised()
-    with open_engine({"noise": noise}) as engine:
+    batch, model = gather(left=False) if choices else batches()[0], materialised(NAME)
+    with engine_of(NAME, noise=noise) as engine:
         loss, slope = engine.tangent(batch, 11)
         above, below = engine.probe(batch, (Point(11, EPS), Point(11, -EPS)))
     expected = naive_loss(model, "choice") if choices else own_loss(model, batch).item()
@@ -213,7 +203,7 @@ def test_the_forward_derivative_is_the_difference_of_losses(choices, noise):
 
 
 def test_a_saved_checkpoint_is_the_trained_model_and_can_be_trained_on(tmp_path):
-    with open_engine({"tier": "disk"}) as engine:
+    with engine_of(NAME, tier="disk") as engine:
         method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED)
         for batch in batches()[:3]:
             method.step(engine, batch)

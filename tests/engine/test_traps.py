@@ -6,17 +6,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.support.parity import MODES, batches, materialised
+from tests.support.parity import MODES, batches, engine_of, materialised
 from tests.support.reference import draw_seeds, mezo, perturb, update
 from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, run
 from zobench.engine.passes.fold import fold
 from zobench.engine.shrink import shrunk
 from zobench.models import weights
-
-
-def engine(name="opt-tiny", dtype="fp32", tied=True, **config):
-    model = models.build(name, dtype, tied)
-    return Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3))
 
 
 def own_loss(model, batch):
@@ -26,7 +21,7 @@ def own_loss(model, batch):
 
 def test_seed_zero_is_a_direction_like_any_other():
     batch = batches("opt-tiny", count=1)[0]
-    with engine() as mine:
+    with engine_of() as mine:
         base = mine.evaluate(batch)
         moved = mine.probe(batch, [Point(0, 1e-2), Point(1, 1e-2)])
     assert len({base, *moved}) == 3
@@ -35,7 +30,7 @@ def test_seed_zero_is_a_direction_like_any_other():
 def test_run_seed_zero_is_used():
     runs = []
     for seed in (0, 0, 1):
-        with engine() as mine:
+        with engine_of() as mine:
             runs.append(ZOSGD(lr=1e-3, seed=seed).step(mine, batches("opt-tiny", count=1)[0]).seed)
     assert runs[0] == runs[1] != runs[2]
 
@@ -50,7 +45,7 @@ def test_the_frameworks_random_state_neither_matters_nor_changes():
     runs = []
     for noise in (False, True):
         torch.manual_seed(0)
-        with engine() as mine:
+        with engine_of() as mine:
             method, losses = ZOSGD(lr=1e-2, seed=2), []
             for batch in data:
                 if noise:
@@ -126,7 +121,7 @@ def test_several_pending_updates_are_replayed_in_order(mode):
     with torch.inference_mode():
         for entry in entries:
             update(plain, entry.seed, entry.g, entry.lr, entry.weight_decay)
-    with engine(dtype="bf16", **MODES[mode]) as mine:
+    with engine_of(dtype="bf16", **MODES[mode]) as mine:
         mine.commit(entries)
         assert mine.evaluate(batch) == own_loss(plain, batch)
         assert all(torch.equal(tensor, plain.get_parameter(name)) for name, tensor in mine.named_tensors())

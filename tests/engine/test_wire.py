@@ -6,12 +6,12 @@ import torch
 
 from tests.support.devices import CUDA, DEVICES
 from tests.support.fast import EPS, LR, PLACES_ON, RUN_SEED, assert_equal, batches, run
+from tests.support.parity import engine_of, materialised
 from tests.support.reference import draw_seeds, g_of, perturb, update
-from zobench import ZOSGD, Engine, EngineConfig, Point, models
+from zobench import ZOSGD, EngineConfig, Point, models
 from zobench.engine.weights import blocks as units
 from zobench.engine.weights.tiers import allocate
 from zobench.engine.weights.wire import FloatWire
-from zobench.models import weights
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
@@ -84,8 +84,7 @@ def test_autocast_changes_the_products_of_both_points_alike(noise):
     """Both points of a pair give what two passes with one point each give: no cast is kept from one to the other."""
 
     def losses(points, **config):
-        model = models.build("opt-tiny", "fp32")
-        with Engine(model, EngineConfig(noise=noise, **config), weights=weights.RandomWeights(model, 3)) as engine:
+        with engine_of(noise=noise, **config) as engine:
             return [loss for some in points for loss in engine.probe(batches("opt-tiny", count=1)[0], some)]
 
     pair = [Point(5, 0.05), Point(5, -0.05)]
@@ -109,9 +108,7 @@ def test_torch_noise_with_a_wire_is_zo2s_amp(granularity):
         with pytest.raises(ValueError, match="use noise=counter"):
             EngineConfig(wire="bf16", granularity=granularity)
         return
-    model = models.build("opt-tiny", "fp32", True)
-    expected = models.build("opt-tiny", "fp32", True)
-    weights.materialise(expected, weights.RandomWeights(expected, 3), "cpu")
+    expected = materialised()
     low = {name for name, _ in expected.named_parameters() if ".layers." in name}
     losses = []
     generator = iter(draw_seeds(RUN_SEED, 5))
@@ -130,7 +127,7 @@ def test_torch_noise_with_a_wire_is_zo2s_amp(granularity):
             perturb(expected, seed, 1, EPS)
             pending = seed, g_of(*pair, EPS)
             losses.append(sum(pair) / 2)
-    with Engine(model, EngineConfig(wire="bf16"), weights=weights.RandomWeights(model, 3)) as engine:
+    with engine_of(wire="bf16") as engine:
         method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED)
         assert [method.step(engine, batch).loss for batch in batches("opt-tiny", count=5)] == losses
 

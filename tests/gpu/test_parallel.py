@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.devices import ON_GPU
+from tests.support.parity import engine_of
 from tests.support.processes import torchrun
 from tests.support.streams import batches_of
-from zobench import Engine, EngineConfig, RunSpec, models
+from zobench import RunSpec
 from zobench.execute.process import run_in_process
-from zobench.models import weights
 from zobench.parallel.hosts import Counts, SharedTier
 from zobench.result import Outcome
 
@@ -45,9 +45,7 @@ def steps_of(engine, spec):
 
 
 def build(engine, hosts=None):
-    model = models.build("opt-tiny", "fp32")
-    config = EngineConfig(device="cuda:0", tier="pinned", **engine)
-    return Engine(model, config, weights=weights.RandomWeights(model, 3), hosts=hosts)
+    return engine_of(options={"hosts": hosts}, device="cuda:0", tier="pinned", **engine)
 
 
 def alone(engine):

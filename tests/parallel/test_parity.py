@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support import forked_ranks, rank, reference
+from tests.support.parity import materialised
 from tests.support.reference import draw_seeds, g_of, perturb, pristine_mezo, update
 from tests.support.streams import batches_of
-from zobench import RunSpec, methods, models
-from zobench.models import weights
+from zobench import RunSpec, methods
 from zobench.runspec import METHODS as KINDS
 
 STEPS = 10
@@ -97,12 +97,6 @@ def plain(model, spec, shards):
     return losses, gs
 
 
-def materialised(spec):
-    model = models.build(spec.model, spec.dtype, None)
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    return model
-
-
 @pytest.mark.slow
 def test_all_ranks_end_with_the_same_bits(found):
     gpus, cases, ranks, tensors, _ = found
@@ -123,7 +117,7 @@ def test_torch_noise_equals_a_plain_loop_over_the_shards(found):
             continue
         key = (spec.model, shards_of(spec), spec.data, spec.exact or spec.parallel == "ddp")
         if key not in known:
-            model = materialised(spec)
+            model = materialised(spec.model, spec.dtype)
             known[key] = (*plain(model, spec, shards_of(spec)), dict(model.named_parameters()))
         losses, gs, final = known[key]
         assert ranks[0][number]["losses"] == losses, case
@@ -151,7 +145,7 @@ def test_counter_noise_equals_a_pristine_loop_over_the_shards(found, monkeypatch
         monkeypatch.setattr(reference, "plain_loss", sharded)
         key = (spec.model, shards, spec.data)
         if key not in known:
-            model = materialised(spec)
+            model = materialised(spec.model, spec.dtype)
             seeds = [(seed,) for seed in draw_seeds(7, STEPS)]
             told = pristine_mezo(model, batches_of(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
             known[key] = (*told, dict(model.named_parameters()))
@@ -247,10 +241,12 @@ def test_losses_are_those_of_the_whole_batch_on_one_device(found):
         spec = RunSpec(**case["spec"])
         key = (spec.model, spec.noise, spec.data)
         if key not in known and spec.noise == "torch":
-            known[key] = plain(materialised(spec), spec.replace(exact=spec.parallel != "ddp"), 1)
+            known[key] = plain(materialised(spec.model, spec.dtype), spec.replace(exact=spec.parallel != "ddp"), 1)
         elif key not in known:
             seeds = [(seed,) for seed in draw_seeds(7, STEPS)]
-            known[key] = pristine_mezo(materialised(spec), batches_of(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
+            known[key] = pristine_mezo(
+                materialised(spec.model, spec.dtype), batches_of(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr
+            )
         losses, gs = known[key]
         assert ranks[0][number]["losses"] == pytest.approx(losses, rel=1e-6)
         assert ranks[0][number]["gs"] == pytest.approx(gs, abs=1e-6 * losses[0] / spec.eps)

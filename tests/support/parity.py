@@ -1,7 +1,7 @@
 """Models, batches and the modes of the engine that must all leave the same bits."""
 
 from tests.support.streams import batches_of
-from zobench import RunSpec, models
+from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.models import weights
 
 STEPS, EPS, LR, RUN_SEED = 20, 1e-3, 1e-3, 7
@@ -23,7 +23,13 @@ def batches(name, kind="random", count=STEPS, rows=1):
     return batches_of(spec, count)
 
 
-def materialised(name, dtype, tied, device="cpu"):
+def materialised(name="opt-tiny", dtype="fp32", tied=None, device="cpu"):
     model = models.build(name, dtype, tied)
     weights.materialise(model, weights.RandomWeights(model, 3), device)
     return model.to(device)
+
+
+def engine_of(name="opt-tiny", dtype="fp32", tied=None, options=None, **config):
+    """An engine over the same weights; ``options`` are its own, beside its configuration."""
+    model = models.build(name, dtype, tied)
+    return Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3), **options or {})
