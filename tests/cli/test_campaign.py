@@ -180,14 +180,12 @@ def test_a_part_without_its_weights_is_named_with_its_remedy_and_the_others_run(
         (["nope"], "no such recipe in campaigns: 'nope'; "),
         (["c", "--part", "frist"], "`part` must be one of the campaign's, but got 'frist'; did you mean first?"),
         (["c", "--gpu", "h100-sxm"], "`--gpu` is for campaigns of a GPU, but c is of a CPU; leave it out"),
-        (
-            ["--part", "first"],
-            "`--part`, `--more`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME",
-        ),
+        (["--part", "first"],
+         "`--part`, `--more`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME"),
         (["c", "--budget", "soon"], "`--budget` must be a time, but got 'soon'; write 90s, 10m or 2h30m"),
         (["one-gpu"], "the campaign one-gpu needs a CUDA device, but none is visible; add --gpu h100-sxm to see what"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_one_line(mine: Path, zobench: Command, arguments: list[str], told: str) -> None:
     code, out, err = zobench("campaign", *arguments)
     assert (code, out) == (2, "")

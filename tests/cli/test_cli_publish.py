@@ -151,10 +151,7 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
         ("reproduce zo2/figure5 --out file/x", "`--out` must be a folder, but got "),
         ("report --out file", "`--out` must be a folder, but got "),
         ("report", "Missing option '--out'"),
-        (
-            "report --out x --results resluts",
-            "`--results` must be a folder with results, but there is no resluts",
-        ),
+        ("report --out x --results resluts", "`--results` must be a folder with results, but there is no resluts"),
         ("table zo2/figure3", "`zobench table` shows tables, but 'zo2/figure3' is a figure; use zobench figure"),
         ("figure zo2/table5", "`zobench figure` draws figures, but 'zo2/table5' is a table; use zobench table"),
         ("figure zo2/figure3 --out file", "`--out` must be a folder, but got "),
@@ -163,7 +160,7 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
         ("figure . file", "`FOLDER` must be a folder, but got 'file'; it is a file; name a folder"),
         ("figure .", "a figure of curves must have 1 to 8 fine-tuning runs, but got 0; "),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_2(here: Path, refused: Any, arguments: str, message: str) -> None:
     (here / "file").write_text("")
     assert message in refused(*arguments.split())

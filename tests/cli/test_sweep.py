@@ -390,17 +390,13 @@ def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
     ("arguments", "text"),
     [
         (["--budget", "5m"], "`turns` runs the cells of a round at the same time, but got a budget; leave it out"),
-        (
-            ["--cell-by-cell"],
-            "`turns` runs the cells of a round at the same time, but got interleave=False (--cell-by-cell); leave",
-        ),
-        (
-            ["--set", "checkpoint=sync", "--set", "checkpoint_every=1"],
-            "`turns` needs cells that do nothing between two",
-        ),
+        (["--cell-by-cell"],
+         "`turns` runs the cells of a round at the same time, but got interleave=False (--cell-by-cell); leave"),
+        (["--set", "checkpoint=sync", "--set", "checkpoint_every=1"],
+         "`turns` needs cells that do nothing between two"),
         (["--executor", "local"], "`--repeats` needs --executor here, whose rounds are of one machine, and so do "),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_take_turns_is_one_line(here: Path, refused: Any, arguments: list[str], text: str) -> None:
     path = write(here, '[axes]\nmodel = ["opt-tiny"]\n')
     assert refused("sweep", path, "--device", "cpu", "--turns", *arguments).startswith(f"zobench: {text}")

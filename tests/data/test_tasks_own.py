@@ -306,31 +306,19 @@ def test_a_first_task_file_guesses_columns_and_lists_labels(folder: Path) -> Non
     [
         ("rows.dat", "", "`FILE` must be rows in a file .jsonl, .ndjson, .json, .csv, "),
         ("none.csv", None, "`FILE` must be there, but "),
-        (
-            "half.jsonl",
-            '{"text": "a b", "label": "\\ud800"}\n{"text": "c d", "label": "x"}\n' * 3,
-            "half.jsonl must be Unicode text, but its labels or columns are not",
-        ),
-        (
-            "unnamed.csv",
-            ",label\n0,x\n1,y\n2,x\n3,y\n",
-            "must have a column of text and one of 2 to 20 labels, but has ",
-        ),
+        ("half.jsonl", '{"text": "a b", "label": "\\ud800"}\n{"text": "c d", "label": "x"}\n' * 3,
+         "half.jsonl must be Unicode text, but its labels or columns are not"),
+        ("unnamed.csv", ",label\n0,x\n1,y\n2,x\n3,y\n",
+         "must have a column of text and one of 2 to 20 labels, but has "),
         ("empty.jsonl", "", "empty.jsonl must hold rows, but is empty"),
-        (
-            "ids.csv",
-            "id,text\n1,one\n2,two\n3,three\n",
-            "must have a column of text and one of 2 to 20 labels, but has id",
-        ),
+        ("ids.csv", "id,text\n1,one\n2,two\n3,three\n",
+         "must have a column of text and one of 2 to 20 labels, but has id"),
         ("gap.csv", "text,label\na b,0\nc d,1\ne f,\ng h,0\n", "but has text, label (empty in row 3); write"),
-        (
-            "bare.csv",
-            "a b,0\nc d,1\ne f,0\ng h,1\ni j,0\n",
-            "must begin with a line of column names, but its first line",
-        ),
+        ("bare.csv", "a b,0\nc d,1\ne f,0\ng h,1\ni j,0\n",
+         "must begin with a line of column names, but its first line"),
         ("two.csv", "label,text\n0,one\n1,two\n", "`data.split` must leave rows to train on, but takes 2 of 2 rows"),
     ],
-)
+)  # fmt: skip
 def test_rows_of_which_no_task_file_is_made_are_one_line(folder: Path, name: str, text: str | None, told: str) -> None:
     if text is not None:
         (folder / name).write_text(text)

@@ -253,13 +253,10 @@ def test_edges_of_the_wording() -> None:
         ("winogrande", {"sentence": "a _", "option1": "b", "option2": "c", "answer": ""}, "'1', '2', but got ''"),
         ("winogrande", {"sentence": "a", "option1": "b", "option2": "c", "answer": "1"}, "must hold one _ for"),
         ("winogrande", {"sentence": "_ _", "option1": "b", "option2": "c", "answer": "1"}, "but got '_ _'"),
-        (
-            "copa",
-            {"premise": "a", "choice1": "b", "choice2": "c", "question": "why", "label": 0},
-            "`question` must be effect or cause, but got 'why'",
-        ),
+        ("copa", {"premise": "a", "choice1": "b", "choice2": "c", "question": "why", "label": 0},
+         "`question` must be effect or cause, but got 'why'"),
     ],
-)
+)  # fmt: skip
 def test_rows_that_are_no_example(name: str, row: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         one(name, **row)

@@ -85,16 +85,14 @@ IDS = torch.ones(2, 4, dtype=torch.int64)
 @pytest.mark.parametrize(
     ("parts", "text"),
     [
-        (
-            (IDS[0], IDS[0]),
-            r"`input_ids` must have shape \(rows, tokens\), but got \(4,\); give one row as ids\[None\]",
-        ),
+        ((IDS[0], IDS[0]),
+         r"`input_ids` must have shape \(rows, tokens\), but got \(4,\); give one row as ids\[None\]"),
         ((IDS, IDS[:, :3]), r"`labels` must have the shape of input_ids \(2, 4\), but got \(2, 3\); pad both alike"),
         ((IDS, IDS, IDS[:1]), r"`attention_mask` must have the shape of input_ids \(2, 4\), but got \(1, 4\)"),
         ((IDS, IDS.float()), r"`labels` must be of dtype int64, but got torch.float32; give labels.long\(\)"),
         ((IDS, IDS, IDS.bool()), r"`attention_mask` must be of dtype int64, but got torch.bool"),
     ],
-)
+)  # fmt: skip
 def test_a_batch_refuses_what_does_not_fit_together(parts: tuple[torch.Tensor, ...], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Batch(*parts)

@@ -170,16 +170,12 @@ def test_two_runs_cannot_write_one_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (
-            {"run": "ba9876543210"},
-            r"` must be a new folder or this run's own, but holds the run 0123456789ab, and this ",
-        ),
-        (
-            {"base": "sha256 11"},
-            r"` must go with the weights that it began from \(sha256 00\), but the weights are othe",
-        ),
+        ({"run": "ba9876543210"},
+         r"` must be a new folder or this run's own, but holds the run 0123456789ab, and this "),
+        ({"base": "sha256 11"},
+         r"` must go with the weights that it began from \(sha256 00\), but the weights are othe"),
     ],
-)
+)  # fmt: skip
 def test_another_run_or_base_is_refused_and_the_journal_stays(tmp_path, changes, told) -> None:
     path = written(tmp_path / "journal.bin", ITEMS)
     with pytest.raises(ValueError, match=told):

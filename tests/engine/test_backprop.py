@@ -251,18 +251,14 @@ def test_nothing_is_kept_of_the_layers_below(name, layers, checkpointing):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            {"config": EngineConfig()},
-            "needs placement=resident and noise=torch, but got placement=offload, noise=torch",
-        ),
-        (
-            {"config": EngineConfig(placement="resident", noise="counter")},
-            "needs placement=resident and noise=torch, but got placement=resident, noise=counter",
-        ),
+        ({"config": EngineConfig()},
+         "needs placement=resident and noise=torch, but got placement=offload, noise=torch"),
+        ({"config": EngineConfig(placement="resident", noise="counter")},
+         "needs placement=resident and noise=torch, but got placement=resident, noise=counter"),
         ({"zo_layers": 4}, "`0 <= zo_layers <= 3` must hold for this model, but got zo_layers=4"),
         ({"train": lambda name: False}, "some parameter must require gradients, but none does"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_built(options, words):
     with pytest.raises(ValueError, match=words):
         backprop(**options)

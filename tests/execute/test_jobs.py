@@ -148,13 +148,11 @@ def test_a_cell_ends_before_its_job_does() -> None:
         (["account"], "`--slurm` needs KEY=VALUE, but got 'account'; for example --slurm account=mine"),
         (["qos=a", "--qos=b"], "`--slurm qos` must be given once, but got it twice; leave one out"),
         (["gres=gpu:1"], "`--slurm` takes options that a sweep does not set, but got gres; use --gres"),
-        (
-            ["gpus-per-node=2"],
-            "`--slurm` takes options that a sweep does not set, but got gpus_per_node; use --gres gpu:1",
-        ),
+        (["gpus-per-node=2"],
+         "`--slurm` takes options that a sweep does not set, but got gpus_per_node; use --gres gpu:1"),
         (["array=1"], "`--slurm` takes options that a sweep does not set, but got array; leave it out"),
     ],
-)
+)  # fmt: skip
 def test_options_that_are_not_for_sbatch(texts: list[str], told: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
         slurm.parse_options(texts)

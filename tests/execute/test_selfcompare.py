@@ -192,17 +192,13 @@ def test_the_command_tells_and_keeps_every_comparison(tmp_path, zobench, monkeyp
         (["a"], "`compare` needs A and B, but got one of them at most; name both, or add --self-test"),
         (["a", "b", "--comparisons", "3"], "`--comparisons`, `--slowdown` and `--budget` are of --self-test; leave"),
         (["a", "b", "--self-test"], "`--self-test` compares one cell with itself, but got a second, 'b'; leave it out"),
-        (
-            ["--self-test", "--format", "csv"],
-            "`--tolerance`, `--fail-on-regression`, `--across-machines` and `--format` are not for --self-test; leave",
-        ),
+        (["--self-test", "--format", "csv"],
+         "`--tolerance`, `--fail-on-regression`, `--across-machines` and `--format` are not for --self-test; leave"),
         (["--self-test", "--comparisons", "0"], "`--comparisons >= 1` must hold, but got 0; leave it out for 20"),
-        (
-            ["--self-test", "model=opt-tiny,seq_len=32,gpus=2,parallel=pertp,device=cpu"],
-            "`--self-test` needs a cell of zobench's own",
-        ),
+        (["--self-test", "model=opt-tiny,seq_len=32,gpus=2,parallel=pertp,device=cpu"],
+         "`--self-test` needs a cell of zobench's own"),
         (["--self-test", "zz"], "RUN must be a result file or 4 to 12 digits of a run's hash, but got 'zz'; see "),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line(refused: Any, arguments: list[str], text: str) -> None:
     assert refused("compare", *arguments).startswith(f"zobench: {text}")

@@ -188,24 +188,18 @@ def test_check_accepts_what_the_model_has() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        (
-            RunSpec(model="Qwen3-4B", seq_len=40961),
-            "`seq_len <= 40960` must hold for Qwen3-4B, but got seq_len=40961; "
-            "the model has 40960 positions: use --set seq_len=40960 or less",
-        ),
-        (
-            RunSpec(model="OPT-13B", seq_len=2049, weights="pretrained"),
-            "`seq_len <= 2048` must hold for OPT-13B, but got seq_len=2049; "
-            "the model has 2048 positions: use --set seq_len=2048 or less, or weights=random",
-        ),
-        (
-            RunSpec(model="OPT-175B", weights="pretrained"),
-            "`weights=pretrained` needs a checkpoint, but none of OPT-175B is on the hub; "
-            "give weights_path=FOLDER or use weights=random",
-        ),
+        (RunSpec(model="Qwen3-4B", seq_len=40961),
+         "`seq_len <= 40960` must hold for Qwen3-4B, but got seq_len=40961; "
+         "the model has 40960 positions: use --set seq_len=40960 or less"),
+        (RunSpec(model="OPT-13B", seq_len=2049, weights="pretrained"),
+         "`seq_len <= 2048` must hold for OPT-13B, but got seq_len=2049; "
+         "the model has 2048 positions: use --set seq_len=2048 or less, or weights=random"),
+        (RunSpec(model="OPT-175B", weights="pretrained"),
+         "`weights=pretrained` needs a checkpoint, but none of OPT-175B is on the hub; "
+         "give weights_path=FOLDER or use weights=random"),
         (RunSpec(model="Qwen3-9B"), "unknown model 'Qwen3-9B'; did you mean Qwen3-8B or Qwen3-4B or Qwen3-32B?"),
     ],
-)
+)  # fmt: skip
 def test_check_names_constraint_value_and_remedy(spec: RunSpec, text: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the text is compared whole)
         models.check(spec)

@@ -195,12 +195,10 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     ("wrong", "text"),
     [
         (torch.zeros(3, 3), "`lm_head.weight` must have shape (128, 64), but {} has (3, 3); "),
-        (
-            torch.zeros(128, 64, dtype=torch.int8),
-            "`lm_head.weight` must be fp32, fp16 or bf16, but {} has torch.int8; ",
-        ),
+        (torch.zeros(128, 64, dtype=torch.int8),
+         "`lm_head.weight` must be fp32, fp16 or bf16, but {} has torch.int8; "),
     ],
-)
+)  # fmt: skip
 def test_another_shape_or_a_quantised_tensor_is_refused(wrong: torch.Tensor, text: str, tmp_path: Path) -> None:
     tensors = {key: value.detach() for key, value in filled("llama-tiny").named_parameters()}
     save_file({**tensors, "lm_head.weight": wrong}, tmp_path / "model.safetensors")
@@ -319,16 +317,12 @@ def test_shards_may_be_links_as_in_the_hubs_cache(tmp_path: Path) -> None:
     [
         ("{", "must hold an index that says weight_map, but {} is damaged (Expecting property name"),
         ("[]", "must hold an index that says weight_map, but {} holds a list; copy it again"),
-        (
-            "{}",
-            "must hold an index whose weight_map names a file for each tensor, but that of {} does not; copy it again",
-        ),
-        (
-            '{"weight_map": {"a": 1}}',
-            "must hold an index whose weight_map names a file for each tensor, but that of {} ",
-        ),
+        ("{}",
+         "must hold an index whose weight_map names a file for each tensor, but that of {} does not; copy it again"),
+        ('{"weight_map": {"a": 1}}',
+         "must hold an index whose weight_map names a file for each tensor, but that of {} "),
     ],
-)
+)  # fmt: skip
 def test_a_broken_index_is_named(text: str, expected: str, tmp_path: Path) -> None:
     listed(tmp_path, outside("model-00001-of-00002.safetensors"))
     index = tmp_path / "model.safetensors.index.json"

@@ -252,13 +252,11 @@ def test_a_cell_runs_and_predictions_and_bytes_at_rest_are_equal(spec: RunSpec) 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        (
-            {"weights": "random", "weights_path": ""},
-            "`data=sst2` needs the tokenizer of opt-tiny, but it is on no hub;",
-        ),
+        ({"weights": "random", "weights_path": ""},
+         "`data=sst2` needs the tokenizer of opt-tiny, but it is on no hub;"),
         ({}, "must hold the training set of sst2, but has no train.tsv"),
     ],
-)
+)  # fmt: skip
 def test_what_is_missing_is_the_cells_reason_in_one_line(spec, changes, text, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(tmp_path))
     result = run(spec.replace(data="sst2", **changes))

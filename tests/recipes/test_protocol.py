@@ -232,77 +232,41 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        (
-            "points = 2",
-            "points = 3",
-            "every method must have 3 points in its grid, as [protocol] says, but ZO-SGD has 2; give all as many",
-        ),
-        (
-            "forwards = 140",
-            "",
-            "[protocol] must have one budget, but got none; give one of forwards, seconds, gigabytes",
-        ),
-        (
-            "forwards = 140",
-            "forwards = 140\nseconds = 3",
-            "[protocol] must have one budget, but got forwards and seconds; give one of forwards, seconds, gigabytes",
-        ),
-        (
-            "forwards = 140",
-            "forwards = 27",
-            "a budget must buy a step, but 27 forwards buy none of Four queries, which costs 8 a step and 4 for each "
-            "of 5 evaluations; raise it",
-        ),
+        ("points = 2", "points = 3",
+         "every method must have 3 points in its grid, as [protocol] says, but ZO-SGD has 2; give all as many"),
+        ("forwards = 140", "",
+         "[protocol] must have one budget, but got none; give one of forwards, seconds, gigabytes"),
+        ("forwards = 140", "forwards = 140\nseconds = 3",
+         "[protocol] must have one budget, but got forwards and seconds; give one of forwards, seconds, gigabytes"),
+        ("forwards = 140", "forwards = 27",
+         "a budget must buy a step, but 27 forwards buy none of Four queries, which costs 8 a step and 4 for each "
+         "of 5 evaluations; raise it"),
         ("forwards = 140", "forwards = 0", "`forwards > 0` must hold in [protocol], but got 0; raise it"),
         ("points = 2", "", "`points` must be given in [protocol], but is missing; write points = 1"),
         ("points = 2", "points = 2\nround = 3", "unknown key 'round' in [protocol]; use "),
-        (
-            "tuning_seeds = [9, 10]",
-            "tuning_seeds = [9, 1]",
-            "`tuning_seeds` must be none of seeds, but both have 1; write tuning_seeds = [3, 4]",
-        ),
-        (
-            "seeds = [0, 1, 2]",
-            "seeds = [1]",
-            "`seeds` in [protocol] must be two or more that differ, but got [1]; write seeds = [0, 1, 2]",
-        ),
-        (
-            "warmup = 0",
-            "warmup = 0\nsteps = 5",
-            "`steps` must be left to a protocol, but is given; the budget in [protocol] decides it",
-        ),
-        (
-            "warmup = 0",
-            "warmup = 0\ntest_size = 0",
-            "`test_size >= 1` must hold in a protocol, but got test_size=0; its winners see the test set",
-        ),
+        ("tuning_seeds = [9, 10]", "tuning_seeds = [9, 1]",
+         "`tuning_seeds` must be none of seeds, but both have 1; write tuning_seeds = [3, 4]"),
+        ("seeds = [0, 1, 2]", "seeds = [1]",
+         "`seeds` in [protocol] must be two or more that differ, but got [1]; write seeds = [0, 1, 2]"),
+        ("warmup = 0", "warmup = 0\nsteps = 5",
+         "`steps` must be left to a protocol, but is given; the budget in [protocol] decides it"),
+        ("warmup = 0", "warmup = 0\ntest_size = 0",
+         "`test_size >= 1` must hold in a protocol, but got test_size=0; its winners see the test set"),
         ('task = "sst2"\n', "", "a protocol needs a task, but its runs have none; write task in [base]"),
-        (
-            "queries = 4",
-            "queries = 4\nseed = [1, 2]",
-            "`seed` must not be in [[methods]], but is; tuning_seeds and seeds decides it",
-        ),
-        (
-            'header = "FO-SGD"',
-            'header = "ZO-SGD"',
-            "[[methods]] must be two or more with headers that differ, but got ",
-        ),
+        ("queries = 4", "queries = 4\nseed = [1, 2]",
+         "`seed` must not be in [[methods]], but is; tuning_seeds and seeds decides it"),
+        ('header = "FO-SGD"', 'header = "ZO-SGD"',
+         "[[methods]] must be two or more with headers that differ, but got "),
         ('header = "FO-SGD"\n', "", "`header` must be given in [[methods]], but is missing; write header = "),
-        (
-            'lr = ["x10", "x100"]',
-            "lr = [1e-2, 1e-2]",
-            "the points of all grids must differ, but two are the same run; ",
-        ),
+        ('lr = ["x10", "x100"]', "lr = [1e-2, 1e-2]",
+         "the points of all grids must differ, but two are the same run; "),
         ("lr = 1e-3", "", "`lr = 'x1'` needs a lr in [base] that it multiplies, but there is none"),
         ("extra = 2", "extra = -1", "`extra >= 0` must hold in [protocol], but got -1; raise it"),
-        (
-            "queries = 4",
-            'dtype = ["fp32", "bf16"]',
-            "`dtype` in [[methods]] must list numbers, which a grid can go beyond, ",
-        ),
+        ("queries = 4", 'dtype = ["fp32", "bf16"]',
+         "`dtype` in [[methods]] must list numbers, which a grid can go beyond, "),
         ("[base]", '[axes]\nmethod = ["zo-sgd"]\n[base]', "unknown key 'axes' in the file; "),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, told: str, tmp_path: Path) -> None:
     assert old in PROTOCOL
     with pytest.raises(ValueError, match=re.escape(f"mine.toml: {told}")) as caught:
@@ -313,20 +277,14 @@ def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, told: str, tmp_
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (
-            {"queries": 2},
-            "`queries` must be as the protocol states it for Four queries, but is changed; leave it out, or ",
-        ),
-        (
-            {"method": "zo-adam"},
-            "`method` must be as the protocol states it for ZO-SGD, but is changed; leave it out, or ",
-        ),
-        (
-            {"seed": 5},
-            "`seed` must be left to a protocol, but is given; tuning_seeds and seeds in [protocol] decides it",
-        ),
+        ({"queries": 2},
+         "`queries` must be as the protocol states it for Four queries, but is changed; leave it out, or "),
+        ({"method": "zo-adam"},
+         "`method` must be as the protocol states it for ZO-SGD, but is changed; leave it out, or "),
+        ({"seed": 5},
+         "`seed` must be left to a protocol, but is given; tuning_seeds and seeds in [protocol] decides it"),
     ],
-)
+)  # fmt: skip
 def test_what_the_methods_state_cannot_be_changed(changes: Any, told: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(f"mine.toml: {told}")):
         load(tmp_path, **changes)

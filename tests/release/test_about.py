@@ -80,18 +80,14 @@ def test_the_notes_of_this_release_are_its_part_of_the_changelog() -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        (
-            "CITATION.cff",
-            "\nversion: ",
-            "\nversion: 9.",
-            "one version must be named, but CHANGELOG.md has .* CITATION.cff 9",
-        ),
+        ("CITATION.cff", "\nversion: ", "\nversion: 9.",
+         "one version must be named, but CHANGELOG.md has .* CITATION.cff 9"),
         ("CITATION.cff", "-released: 20", "-released: 19", "one day must be named, but CHANGELOG.md has 20.* 19"),
         ("zobench/version.py", '= "', '= "9.', "one version must be named, .* zobench/version.py 9"),
         ("CHANGELOG.md", "## ", "## 9.", "one version must be named, but CHANGELOG.md has 9"),
         ("CHANGELOG.md", "\n## ", "\n# ", "CHANGELOG.md must begin with a release, but has none"),
     ],
-)
+)  # fmt: skip
 def test_a_version_or_day_that_differs_anywhere_is_one_line(tmp_path, file, old, new, said) -> None:
     (tmp_path / "zobench").mkdir()
     for name in ("CHANGELOG.md", "CITATION.cff", "zobench/version.py"):

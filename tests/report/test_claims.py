@@ -209,30 +209,17 @@ def test_bounds_are_inclusive_and_nothing_is_inside_and_outside(value, spread, l
     ("old", "new", "message"),
     [
         ('ratio = ["B", "A"]', 'ratio = ["C", "A"]', "a claim needs headers of this table, but got 'C'; "),
-        (
-            'ratio = ["B", "A"]',
-            'ratio = ["B"]',
-            "`ratio` in [[claims]] must be a list of 2, each of type str, but got ['B']; write ",
-        ),
+        ('ratio = ["B", "A"]', 'ratio = ["B"]',
+         "`ratio` in [[claims]] must be a list of 2, each of type str, but got ['B']; write "),
         ('rows = ["M1"]', 'rows = ["M9"]', "a claim needs headers of this table, but got 'M9'; use one of M0, M1, M2"),
-        (
-            "at_most = 0.5",
-            "",
-            "a claim must have a bound, but 'B needs at most half' has none; add at_least",
-        ),
-        (
-            "at_most = 0.5",
-            "at_most = nan",
-            "`at_most` in [[claims]] must be of type number, but got nan; write at_most",
-        ),
+        ("at_most = 0.5", "", "a claim must have a bound, but 'B needs at most half' has none; add at_least"),
+        ("at_most = 0.5", "at_most = nan",
+         "`at_most` in [[claims]] must be of type number, but got nan; write at_most"),
         ("at_most = 0.5", 'at_most = "0.5"', "`at_most` in [[claims]] must be of type number, but got '0.5'"),
-        (
-            'metric = "throughput"\nratio',
-            'metric = "step_time"\nratio',
-            "a claim needs a metric of this table, but got",
-        ),
+        ('metric = "throughput"\nratio', 'metric = "step_time"\nratio',
+         "a claim needs a metric of this table, but got"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_a_claim_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     text = TINY + CLAIMS
     assert old in text

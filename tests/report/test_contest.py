@@ -294,35 +294,20 @@ def test_the_front_is_what_no_other_point_beats() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        (
-            'baseline = "ZO-SGD"',
-            'baseline = "ZO-SDG"',
-            "a table of mine needs headers of its methods, but got 'ZO-SDG'; did you mean ZO-SGD or FO-SGD?",
-        ),
-        (
-            'of = ["FO-SGD", "ZO-SGD"]',
-            'of = ["FO-SGD"]',
-            '`of` in [[claims]] must be a list of 2, each of type str, but got [\'FO-SGD\']; write of = ["...", "..."]',
-        ),
-        (
-            "at_least = 0.05\n",
-            "",
-            "a claim must have a bound, but 'FO-SGD is better' has none; add at_least or at_most",
-        ),
-        (
-            'metric = "accuracy"',
-            'metric = "accurcy"',
-            "`metric` in [[claims]] must be one of accuracy, forwards, step_time, "
-            "memory, but got 'accurcy'; did you mean accuracy?",
-        ),
+        ('baseline = "ZO-SGD"', 'baseline = "ZO-SDG"',
+         "a table of mine needs headers of its methods, but got 'ZO-SDG'; did you mean ZO-SGD or FO-SGD?"),
+        ('of = ["FO-SGD", "ZO-SGD"]', 'of = ["FO-SGD"]',
+         '`of` in [[claims]] must be a list of 2, each of type str, but got [\'FO-SGD\']; write of = ["...", "..."]'),
+        ("at_least = 0.05\n", "",
+         "a claim must have a bound, but 'FO-SGD is better' has none; add at_least or at_most"),
+        ('metric = "accuracy"', 'metric = "accurcy"',
+         "`metric` in [[claims]] must be one of accuracy, forwards, step_time, "
+         "memory, but got 'accurcy'; did you mean accuracy?"),
         ("target = 0.7", "target = 70", "`0 < target < 1` must hold, but got 70; write target = 0.75"),
-        (
-            'runner = "mine"',
-            'runner = "smoke"',
-            "`runner` must be a matrix with a [protocol], but smoke has none; name another",
-        ),
+        ('runner = "mine"', 'runner = "smoke"',
+         "`runner` must be a matrix with a [protocol], but smoke has none; name another"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_the_table_is_one_line(old: str, new: str, told: str, folder: Path) -> None:
     assert old in support.TABLE
     (folder / "tables" / "mine.toml").write_text(support.TABLE.replace(old, new, 1))

@@ -270,12 +270,8 @@ def test_each_machine_has_its_own_timeline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "old", "new", "message"),
     [
-        (
-            BARS,
-            'kind = "bars"',
-            'kind = "bar"',
-            "`kind` must be one of bars, lines, heatmap, timeline, pareto, curves, but got 'bar'",
-        ),
+        (BARS, 'kind = "bars"', 'kind = "bar"',
+         "`kind` must be one of bars, lines, heatmap, timeline, pareto, curves, but got 'bar'"),
         (BARS, "log_y = true", "log_y = 3", "`log_y` in [axes] must be of type bool, but got 3"),
         (BARS, "value = 1e9", "value = '1'", "`value` in [axes.limit] must be of type number, but got '1'"),
         (LINES, "batch_size = [1, 4]", 'model = ["a"]', "lines need numbers along x, but a row is none"),
@@ -283,7 +279,7 @@ def test_each_machine_has_its_own_timeline(tmp_path: Path) -> None:
         (TIMELINE, "overlap = false", "overlop = false", "unknown key 'overlop'; did you mean overlap"),
         (TIMELINE, 'title = "a. naive"', "", "`title` must be given in [[panels]], but is missing"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_a_figure_is_one_line(tmp_path: Path, text: str, old: str, new: str, message: str) -> None:
     assert old in text
     with pytest.raises(ValueError, match=re.escape("figure.toml: ")) as caught:

@@ -91,34 +91,21 @@ def test_an_option_is_told_and_hashed_only_where_it_is_not_default() -> None:
 @pytest.mark.parametrize(
     ("program", "options", "text"),
     [
-        (
-            "mezo",
-            {"betta": 1},
-            "unknown option 'betta' of method=zo-sgd, scheme=full, program=mezo; did you mean beta?",
-        ),
-        (
-            "plain",
-            {"beta": 1},
-            "unknown option 'beta' of method=zo-sgd, scheme=full, program=plain; leave options.beta out",
-        ),
-        (
-            "zobench",
-            {"beta": 1},
-            "unknown option 'beta' of method=zo-sgd, scheme=full, program=zobench; leave options.beta out",
-        ),
+        ("mezo", {"betta": 1},
+         "unknown option 'betta' of method=zo-sgd, scheme=full, program=mezo; did you mean beta?"),
+        ("plain", {"beta": 1},
+         "unknown option 'beta' of method=zo-sgd, scheme=full, program=plain; leave options.beta out"),
+        ("zobench", {"beta": 1},
+         "unknown option 'beta' of method=zo-sgd, scheme=full, program=zobench; leave options.beta out"),
         ("mezo", {"rank": 1.5}, "`options.rank` must be of type int, but got 1.5; for example options.rank=8"),
         ("mezo", {"rank": True}, "`options.rank` must be of type int, but got True; for example options.rank=8"),
         ("mezo", {"beta": "x"}, "`options.beta` must be of type float, but got 'x'; for example options.beta=0.5"),
         ("mezo", {"exact": 1}, "`options.exact` must be of type bool, but got 1; for example options.exact=false"),
-        (
-            "mezo",
-            {"beta": [1]},
-            "`options.beta` must be text, a number, true or false, but got [1]; write option",
-        ),
+        ("mezo", {"beta": [1]}, "`options.beta` must be text, a number, true or false, but got [1]; write option"),
         ("mezo", {"beta": float("nan")}, "`options.beta` must be finite, but got nan; write options.beta=0.5"),
         ("mezo", 3, "`options` must be a table, but got 3; write options.NAME=VALUE"),
     ],
-)
+)  # fmt: skip
 def test_an_option_that_nothing_declares_or_of_another_type_is_refused(program: str, options: Any, text: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         RunSpec(model="OPT-125M", program=program, options=options)

@@ -60,16 +60,13 @@ def test_an_unknown_name_is_told_the_nearest(things: Registry[registry.Named]) -
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (
-            "import nowhere_at_all",
-            "must be importable, but ModuleNotFoundError: No module named 'nowhere_at_all'",
-        ),
+        ("import nowhere_at_all", "must be importable, but ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("raise RuntimeError('two\\nlines')", "must be importable, but RuntimeError: two lines; mend or remove"),
         ("import sys; sys.exit(3)", "must be importable, but SystemExit: 3; mend or remove"),
         ("ADDED = 3", "must be a One, but guest:ADDED is of type int; name one"),
         ("from own_things import One\nADDED = One('other')", "must have that name, but guest:ADDED is called 'other'"),
     ],
-)
+)  # fmt: skip
 def test_a_plug_in_that_fails_is_one_line_that_names_it(source, told, things, tmp_path) -> None:
     install(tmp_path, "guest", "added = guest:ADDED", source)
     with pytest.raises(ValueError, match="the thing 'added' of the package guest") as error:

@@ -95,10 +95,8 @@ specs = (
         ({"seed": 2**31}, "`seed <= 2147483647` must hold, but got seed=2147483648; seeds are 0, 1, 2, ..."),
         ({"dtype": "fp12"}, "`dtype` must be one of fp32, fp16, bf16, but got 'fp12'; did you mean fp32 or fp16?"),
         ({"engine": "zo2"}, "`engine` must be one of resident, offload, but got 'zo2'; use one of resident, offload"),
-        (
-            {"tier": "dsk"},
-            "`tier` must be one of auto, device, pinned, pageable, disk, checkpoint, but got 'dsk'; did you mean disk?",
-        ),
+        ({"tier": "dsk"},
+         "`tier` must be one of auto, device, pinned, pageable, disk, checkpoint, but got 'dsk'; did you mean disk?"),
         ({"eps": 0}, "`eps > 0` must hold, but got eps=0.0; MeZO uses eps=1e-3"),
         ({"eps": float("nan")}, "`eps` must be finite, but got nan; MeZO uses eps=1e-3"),
         ({"eps": 10**400}, "`eps` must be finite, but got inf; MeZO uses eps=1e-3"),
@@ -119,15 +117,13 @@ specs = (
         ({"compile": 1}, "`compile` must be of type bool, but got 1; for example compile=False"),
         ({"method": "zo-sgd-sgn"}, "`method` must be one of zo-sgd, zo-sgd-sign, "),
         ({"scheme": "lara"}, "`scheme` must be one of full, lora, prefix, prompt, but got 'lara'; did you mean lora?"),
-        (
-            {"task": "sst3"},
-            "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, multirc, copa, winogrande, squad, drop, "
-            "record, but ",
-        ),
+        ({"task": "sst3"},
+         "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, multirc, copa, winogrande, squad, drop, "
+         "record, but "),
         ({"definition": "shipped"}, "`definition` must be one of as-written, as-shipped, but got 'shipped'; did you "),
         ({"lr_schedule": "step"}, "`lr_schedule` must be one of constant, linear, cosine, but got 'step'; "),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_cannot_run_is_named_with_its_constraint_and_a_remedy(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         RunSpec(**{"model": "OPT-125M", **changes})
@@ -159,81 +155,51 @@ CHECKPOINT: dict[str, Any] = {"engine": "offload", "noise": "counter", "tier": "
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        (
-            {"granularity": "tile"},
-            "`granularity=tile` needs noise=counter, but got noise=torch; torch noise can only be drawn a block at a "
-            "time; use noise=counter",
-        ),
-        (
-            {"writeback_every": "inf"},
-            "`writeback_every=inf` needs noise=counter, but got noise=torch; torch noise perturbs the weights in place,"
-            " so an update that is not written back cannot be exact; use noise=counter",
-        ),
-        (
-            {"wire": "fp8"},
-            "`wire=fp8` needs engine=offload, but got engine=resident; a resident model's weights do not travel; "
-            "use engine=offload",
-        ),
-        (
-            {"engine": "offload", "wire": "bf16", "dtype": "fp16"},
-            "`wire=bf16` needs dtype=fp32, but got dtype=fp16; a wire format must be narrower than dtype; use wire=fp8",
-        ),
-        (
-            {"autocast": "fp16", "dtype": "fp16"},
-            "`autocast=fp16` needs dtype=fp32, but got dtype=fp16; 16-bit weights already compute in 16 bits; "
-            "use dtype=fp32",
-        ),
-        (
-            CHECKPOINT | {"engine": "resident"},
-            "`tier=checkpoint` needs engine=offload, but got engine=resident; a resident model reads its checkpoint "
-            "once; use tier=auto",
-        ),
-        (
-            CHECKPOINT,
-            "`tier=checkpoint` needs weights=pretrained, but got weights=random; only they have a checkpoint; "
-            "use weights=pretrained",
-        ),
-        (
-            CHECKPOINT | {"weights": "pretrained", "writeback_every": 4},
-            "`tier=checkpoint` needs writeback_every=inf, but got writeback_every=4; a checkpoint is only read; "
-            "use writeback_every=inf",
-        ),
-        (
-            CHECKPOINT | {"weights": "pretrained", "wire": "fp8"},
-            "`tier=checkpoint` needs wire=none, but got wire=fp8; the files' own format travels; use wire=none",
-        ),
-        (
-            {"resident_blocks": 2},
-            "`resident_blocks=2` needs engine=offload, but got engine=resident; a resident model keeps every block; "
-            "use engine=offload",
-        ),
-        (
-            {"device_memory": 8 * 10**9},
-            "`device_memory=8GB` needs engine=offload, but got engine=resident; a resident model takes what it takes; "
-            "use engine=offload",
-        ),
-        (
-            {"device_memory": 2**30, "engine": "offload"},
-            "`device_memory=1GiB` needs noise=counter, but got noise=torch; its planner may need parts of a block; "
-            "use noise=counter",
-        ),
-        (
-            {"noise": "counter", "granularity": "tile", "compile": True},
-            "`compile=true` needs granularity=block, but got granularity=tile; what is compiled is a block's forward; "
-            "use compile=false",
-        ),
-        (
-            {"survival": True},
-            "`survival=true` needs noise=counter, but got noise=torch; only its z can be made again for a sample; "
-            "use noise=counter",
-        ),
-        (
-            OFFLOAD | {"fused_update": False, "writeback_every": 4},
-            "`fused_update=false` needs writeback_every=1, but got writeback_every=4; without the fused update every "
-            "update is written back at once; use writeback_every=1",
-        ),
+        ({"granularity": "tile"},
+         "`granularity=tile` needs noise=counter, but got noise=torch; torch noise can only be drawn a block at a "
+         "time; use noise=counter"),
+        ({"writeback_every": "inf"},
+         "`writeback_every=inf` needs noise=counter, but got noise=torch; torch noise perturbs the weights in place,"
+         " so an update that is not written back cannot be exact; use noise=counter"),
+        ({"wire": "fp8"},
+         "`wire=fp8` needs engine=offload, but got engine=resident; a resident model's weights do not travel; "
+         "use engine=offload"),
+        ({"engine": "offload", "wire": "bf16", "dtype": "fp16"},
+         "`wire=bf16` needs dtype=fp32, but got dtype=fp16; a wire format must be narrower than dtype; use wire=fp8"),
+        ({"autocast": "fp16", "dtype": "fp16"},
+         "`autocast=fp16` needs dtype=fp32, but got dtype=fp16; 16-bit weights already compute in 16 bits; "
+         "use dtype=fp32"),
+        (CHECKPOINT | {"engine": "resident"},
+         "`tier=checkpoint` needs engine=offload, but got engine=resident; a resident model reads its checkpoint "
+         "once; use tier=auto"),
+        (CHECKPOINT,
+         "`tier=checkpoint` needs weights=pretrained, but got weights=random; only they have a checkpoint; "
+         "use weights=pretrained"),
+        (CHECKPOINT | {"weights": "pretrained", "writeback_every": 4},
+         "`tier=checkpoint` needs writeback_every=inf, but got writeback_every=4; a checkpoint is only read; "
+         "use writeback_every=inf"),
+        (CHECKPOINT | {"weights": "pretrained", "wire": "fp8"},
+         "`tier=checkpoint` needs wire=none, but got wire=fp8; the files' own format travels; use wire=none"),
+        ({"resident_blocks": 2},
+         "`resident_blocks=2` needs engine=offload, but got engine=resident; a resident model keeps every block; "
+         "use engine=offload"),
+        ({"device_memory": 8 * 10**9},
+         "`device_memory=8GB` needs engine=offload, but got engine=resident; a resident model takes what it takes; "
+         "use engine=offload"),
+        ({"device_memory": 2**30, "engine": "offload"},
+         "`device_memory=1GiB` needs noise=counter, but got noise=torch; its planner may need parts of a block; "
+         "use noise=counter"),
+        ({"noise": "counter", "granularity": "tile", "compile": True},
+         "`compile=true` needs granularity=block, but got granularity=tile; what is compiled is a block's forward; "
+         "use compile=false"),
+        ({"survival": True},
+         "`survival=true` needs noise=counter, but got noise=torch; only its z can be made again for a sample; "
+         "use noise=counter"),
+        (OFFLOAD | {"fused_update": False, "writeback_every": 4},
+         "`fused_update=false` needs writeback_every=1, but got writeback_every=4; without the fused update every "
+         "update is written back at once; use writeback_every=1"),
     ],
-)
+)  # fmt: skip
 def test_options_that_do_not_go_together_are_named_with_a_remedy(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         RunSpec(**{"model": "OPT-125M", **changes})
@@ -425,20 +391,14 @@ def test_text_is_read_as_the_fields_type(key: str, text: str, value: Any) -> Non
         ("steps", "", "`steps` must be a whole number, but got ''; for example steps=5"),
         ("lr", "fast", "`lr` must be a number, but got 'fast'; for example lr=1e-07"),
         ("parts", "2", "`parts` must be true or false, but got '2'; write parts=true or parts=false"),
-        (
-            "writeback_every",
-            "x",
-            "`writeback_every` must be a whole number or inf, but got 'x'; for example writeback_every=1",
-        ),
-        (
-            "device_memory",
-            "8XB",
-            "`device_memory` must be a size, but got '8XB'; write device_memory=8GB, 512MB or 4GiB",
-        ),
+        ("writeback_every", "x",
+         "`writeback_every` must be a whole number or inf, but got 'x'; for example writeback_every=1"),
+        ("device_memory", "8XB",
+         "`device_memory` must be a size, but got '8XB'; write device_memory=8GB, 512MB or 4GiB"),
         ("device_memory", "", "`device_memory` must be a size, but got ''; write device_memory=8GB, 512MB or 4GiB"),
         ("step", "2", "unknown key 'step'; did you mean steps or eps?"),
     ],
-)
+)  # fmt: skip
 def test_text_that_cannot_be_read_is_an_error_with_an_example(key: str, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_value(key, text)

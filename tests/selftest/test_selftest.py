@@ -259,17 +259,13 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (
-            ["--only", "kernel"],
-            "`--only` must be one of kernels, offload, devices, races, memory, speed, but got 'kernel'; did you mean "
-            "kernels?",
-        ),
+        (["--only", "kernel"],
+         "`--only` must be one of kernels, offload, devices, races, memory, speed, but got 'kernel'; did you mean "
+         "kernels?"),
         (["--minutes", "0"], "`--minutes > 0` must hold, but got 0; leave it out for 10"),
-        (
-            ["--device", "xpu"],
-            "`device` must be auto, cpu, cuda or cuda:N, but got 'xpu': torch cannot register host memory with an XPU, "
-            "from which blocks would be streamed; use device=cpu",
-        ),
+        (["--device", "xpu"],
+         "`device` must be auto, cpu, cuda or cuda:N, but got 'xpu': torch cannot register host memory with an XPU, "
+         "from which blocks would be streamed; use device=cpu"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(arguments, told, refused):

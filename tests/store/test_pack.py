@@ -233,12 +233,10 @@ def facts(**changes: Any) -> dict[str, Any]:
         (facts(calibration=None), "it lacks its machine's rates or memory"),
         (facts(calibration={"rates": "none"}), "it lacks its machine's rates or memory"),
         (facts(memory_limit_bytes=None), "it lacks its machine's rates or memory"),
-        (
-            {"spec": SPECS[0].replace(weights="pretrained", weights_path="/models/opt")},
-            "its weights_path must be a plain name, which others can have too, but is '/models/opt'",
-        ),
+        ({"spec": SPECS[0].replace(weights="pretrained", weights_path="/models/opt")},
+         "its weights_path must be a plain name, which others can have too, but is '/models/opt'"),
     ],
-)
+)  # fmt: skip
 def test_what_is_in_doubt_is_neither_packed_nor_merged(tmp_path, zobench, changes, why) -> None:
     assert implausible(GOOD) == ""
     bad = dataclasses.replace(GOOD, **changes)
@@ -377,16 +375,14 @@ SPARSE = {"GNU_sparse_major": 1, "GNU_sparse_minor": 0, "GNU_sparse_realsize": 5
     ("content", "why"),
     [
         (pax(path="a/x.json") * 2000 + plain(), r"must hold names of 64 KiB at most, but has a longer header$"),
-        (
-            pax(**SPARSE) + plain(60 << 20) + b"100000000\n" + b"0\n" * (2 << 20),
-            r"must hold names of 64 KiB at most, but has a longer header$",
-        ),
+        (pax(**SPARSE) + plain(60 << 20) + b"100000000\n" + b"0\n" * (2 << 20),
+         r"must hold names of 64 KiB at most, but has a longer header$"),
         (pax(**SPARSE) + plain(512) + bytes(2048), "must be an archive of `zobench results --pack`, but "),
         (pax(size=-700) + plain() + bytes(2048), "must hold at most 20,000 runs of 256 MiB in all"),
         (pax(size=10**18) + plain() + bytes(2048), "must hold at most 20,000 runs of 256 MiB in all"),
     ],
     ids=["chain", "holes", "damaged", "negative", "huge"],
-)
+)  # fmt: skip
 def test_headers_that_tell_more_of_a_file_are_read_to_a_limit(tmp_path: Path, content: bytes, why: str) -> None:
     """tarfile follows one to the next, and reads a list of holes, however long they are."""
     (file := tmp_path / "x.tar.gz").write_bytes(gzip.compress(content))
@@ -489,12 +485,9 @@ def test_an_archive_that_is_too_large_or_none_is_one_line(tmp_path: Path, monkey
         (["--keep-text"], "`--keep-text` needs --pack or --merge-into, but got neither; leave it out"),
         (["--pack", "x.tar.gz", "--sort", "seed"], "`--pack` needs one whole folder, but got more; merge folders"),
         (["--pack", "x.tar.gz"], "`--pack` needs runs, but results has none that can be read; `zobench sweep smoke "),
-        (
-            ["a.tar.gz", "--merge-into", "b"],
-            "`DIR` must be a folder, but got 'a.tar.gz'; it is not there; check it",
-        ),
+        (["a.tar.gz", "--merge-into", "b"], "`DIR` must be a folder, but got 'a.tar.gz'; it is not there; check it"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line(tmp_path, refused, monkeypatch, arguments, text) -> None:
     monkeypatch.chdir(tmp_path)
     assert refused("results", *arguments).startswith(f"zobench: {text}")

@@ -77,16 +77,14 @@ def test_a_task_of_a_file_and_a_model_of_a_folder_are_had_by_their_names(tmp_pat
         ("model", "`--where` needs KEY=VALUE, but got 'model'; for example --where model=OPT-125M"),
         ("modle=x", "unknown key 'modle'; did you mean model"),
         ("outcom=ok", "unknown key 'outcom'; did you mean outcome?"),
-        (
-            "outcome=okay",
-            "`outcome` must be one of ok, oom, timeout, failed, skipped, contaminated, but got 'okay'; did",
-        ),
+        ("outcome=okay",
+         "`outcome` must be one of ok, oom, timeout, failed, skipped, contaminated, but got 'okay'; did"),
         ("dtype=fp12", "`dtype` must be one of fp32, fp16, bf16, but got 'fp12'; did you mean"),
         ("seq_len=long", "`seq_len` must be a whole number, but got 'long'; for example seq_len=2048"),
         ("seq_len=1", "`seq_len >= 2` must hold, but got seq_len=1; "),
         ("throughput=3", "unknown key 'throughput'; "),
     ],
-)
+)  # fmt: skip
 def test_a_condition_that_cannot_be_meant_is_one_line(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         query.conditions([text])
@@ -204,22 +202,18 @@ def test_conditions_that_nothing_fulfils_say_so(root: Path, zobench: Any) -> Non
     ("arguments", "text"),
     [
         (["--sort", "sped"], "unknown key 'sped'; did you mean "),
-        (
-            ["--sort", "foo"],
-            "unknown key 'foo'; did you mean floor_share or outcome or options? `zobench list fields` and ",
-        ),
+        (["--sort", "foo"],
+         "unknown key 'foo'; did you mean floor_share or outcome or options? `zobench list fields` and "),
         (["results", "--results", "b"], "`--results` names the folder, but got 'results' too; leave one of them out"),
         (["nowhere"], "`DIR` must be a folder, but got 'nowhere'; it is not there; check it"),
         (["--out", "runs.xlsx"], "`--out` must end in .csv or .parquet, but got 'runs.xlsx'; name it runs.csv"),
         (["--out", "no/runs.csv"], "`--out` must be a file in a folder that exists, but got 'no/runs.csv'; "),
-        (
-            ["--merge-into", "all", "--sort", "seed"],
-            "`--merge-into` needs whole folders, but got another option; merge",
-        ),
+        (["--merge-into", "all", "--sort", "seed"],
+         "`--merge-into` needs whole folders, but got another option; merge"),
         (["--merge-into", "results"], "`--merge-into` must be none of the merged folders, but got 'results'; name"),
         (["--merge-into", "file"], "`--merge-into` must be a folder, but got 'file'; it is a file; name a folder"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_2(root, refused, arguments, text) -> None:
     Path("file").write_text("")
     assert refused("results", *arguments).startswith(f"zobench: {text}")

@@ -162,19 +162,15 @@ def nested(depth: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (
-            json.dumps(GOOD)[:200].encode(),
-            "JSON, but this is cut off at line 1, column .*; delete it, and the next sweep",
-        ),
+        (json.dumps(GOOD)[:200].encode(),
+         "JSON, but this is cut off at line 1, column .*; delete it, and the next sweep"),
         (json.dumps(GOOD, indent=1)[:300].encode(), "JSON, but this is cut off at line 1?[0-9], column .*; delete it"),
         (b"", "whole JSON, but this is cut off at line 1, column 1; delete it, and the next sweep measures it again"),
         (b'{"some": }', r"JSON, but this is none \(Expecting value\) at line 1, column 10; delete it"),
         (b"\xff\xfe\x00", "decode|Expecting"),
         (b"[]", "this file is not a zobench result"),
-        (
-            b'{"some": "other program"}',
-            "`schema_version` must be 1 to 3, but got None; this file is not a zobench result",
-        ),
+        (b'{"some": "other program"}',
+         "`schema_version` must be 1 to 3, but got None; this file is not a zobench result"),
         (json.dumps({**GOOD, "schema_version": 99}).encode(), "must be 1 to 3, but got 99; a newer zobench wrote"),
         (json.dumps({**GOOD, "spec": "OPT-125M"}).encode(), "this file is not a zobench result"),
         (json.dumps({**GOOD, "spec": {"model": "m", "spede": 1}}).encode(), "unknown key 'spede'"),
@@ -201,22 +197,16 @@ def nested(depth: int) -> list[Any]:
         (json.dumps({**GOOD, "warnings": [1]}).encode(), "`warnings` must hold text"),
         (json.dumps({**GOOD, "reason": None}).encode(), "`reason` must be of type str"),
         (json.dumps({**GOOD, "skipped_updates": True}).encode(), "`skipped_updates` must be of type int"),
-        (
-            json.dumps({**GOOD, "memory": {"device_peak_bytes": 2**63}}).encode(),
-            "`memory` must hold numbers of 64 bits",
-        ),
+        (json.dumps({**GOOD, "memory": {"device_peak_bytes": 2**63}}).encode(),
+         "`memory` must hold numbers of 64 bits"),
         (json.dumps({**GOOD, "samples": {"loss": [10**400]}}).encode(), "a number must fit 64 bits"),
-        (
-            json.dumps({**GOOD, "environment": {"machine": MACHINE, "calibration": {"copy": 10**30}}}).encode(),
-            "64 bits",
-        ),
+        (json.dumps({**GOOD, "environment": {"machine": MACHINE, "calibration": {"copy": 10**30}}}).encode(),
+         "64 bits"),
         (json.dumps(GOOD).replace('"power": {', '"power": {"watts": 1e999').encode(), "a number must fit 64 bits"),
         (json.dumps({**GOOD, "power": {"x": nested(300)}}).encode(), "nesting 20 levels"),
         (json.dumps({**GOOD, "reason": "\ud800"}).encode(), "surrogates not allowed"),
-        (
-            json.dumps({**GOOD, "reason": "\ud800"}, ensure_ascii=False).encode("utf-8", "surrogatepass"),
-            "can't decode byte 0xed",
-        ),
+        (json.dumps({**GOOD, "reason": "\ud800"}, ensure_ascii=False).encode("utf-8", "surrogatepass"),
+         "can't decode byte 0xed"),
         (json.dumps({**GOOD, "reason": "\ud800"}).encode("utf-16"), "can't decode byte 0xff"),
         (b'{"schema_version": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
         (json.dumps({**GOOD, "samples": None}).encode(), "`samples` must be of type dict"),
@@ -224,7 +214,7 @@ def nested(depth: int) -> list[Any]:
         (json.dumps({**GOOD, "memory": {"a": 1}}).replace('"a": 1', '"a": 1e999').encode(), "numbers of 64 bits"),
         (b"[" * 100_000, "nesting 20 levels"),
     ],
-)
+)  # fmt: skip
 def test_an_unreadable_file_is_reported_and_the_others_still_load(tmp_path: Path, content: bytes, why: str) -> None:
     store = Store(tmp_path)
     store.save(result())
