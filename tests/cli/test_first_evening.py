@@ -97,6 +97,7 @@ from zobench import cli
 for arguments in (["run", "--model", "OPT-1.3"], ["run", "--model", "opt-tiny", "--set", "method=zo-sdg"],
                   ["run", "--model", "opt-tiny", "--task", "sst3"], ["plan", "--model", "OPT-1.3"],
                   ["sweep", "smoke", "--set", "method=zo-sdg"], ["sweep", "smoke", "--set", "model=OPT-1.3"],
+                  ["finetune", "--task", "sst2"], ["search", "--task", "sst2"],
                   ["finetune", "--model", "OPT-1.3", "--task", "sst2"],
                   ["finetune", "--model", "opt-tiny", "--task", "sst2", "--method", "zo-sdg"],
                   ["finetune", "--model", "opt-tiny", "--task", "sst3"],
@@ -111,7 +112,7 @@ for arguments in (["run", "--model", "OPT-1.3"], ["run", "--model", "opt-tiny", 
         [sys.executable, "-c", program], env=process.child_environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stderr.splitlines()) == 10
+    assert len(done.stderr.splitlines()) == 12
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 """The command line: every mistake ends in one line and exit code 2, a refusal of the system in one line and 1."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.commands import run_in
 from zobench.execute import rates
 
 
@@ -87,13 +85,6 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(here, refused, cells, argume
     line = refused(*words, *(["--device", "cpu"] if wants_device else []))
     assert line.startswith(f"zobench: {message}")
     assert cells == []
-
-
-def test_a_mistake_shows_no_traceback_in_a_process_of_its_own(tmp_path: Path) -> None:
-    done = run_in(tmp_path, "run", "--model", "opt-tny")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("zobench: ")
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_what_the_system_refuses_is_one_line_and_exit_code_1(here, zobench, monkeypatch) -> None:

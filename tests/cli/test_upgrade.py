@@ -45,7 +45,6 @@ def test_nothing_of_a_run_is_lost_or_renamed(path: Path) -> None:
     store, old = Store(OLD), raw(path)
     result = store.read(path)
     assert store.problems == []
-    assert result is not None
     now = result.to_dict()
     upgraded = {**LATER[old["schema_version"]], **old, "schema_version": SCHEMA_VERSION}
     assert {**now, "spec": None} == {**upgraded, "spec": None}

@@ -64,7 +64,6 @@ def test_in_16_bits_at_rest_it_is_never_shorter_than_without_rates() -> None:
     """Each write-back rounds, and what is below half a unit in the last place is lost."""
     for changes in ({"dtype": "bf16"}, {"dtype": "fp32", "wire": "fp16"}, {"dtype": "fp32", "wire": "fp8"}):
         found = cost.estimate(cell(**changes), SLOW_NOISE).consolidation
-        assert found is not None
         assert found.steps == CONSOLIDATE_AFTER
 
 

@@ -253,6 +253,5 @@ def test_whole_tasks_load_with_their_default_sizes(real_data: Path, name: str, t
     assert {part: sum(counts.values()) for part, counts in data.facts["labels"].items()} == data.facts["counts"]
     assert data.majority("test") == {"sst2": 444 / 872, "cb": 0.5, "wsc": 66 / 104, "copa": 0.55, "wic": 0.5}[name]
     batch = data.train_batch(3)
-    assert batch.choices is not None
     assert len(batch.choices.answers) == 16
     assert batch.input_ids.shape[1] % 8 == 0

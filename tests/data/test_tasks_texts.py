@@ -131,7 +131,6 @@ def test_masked_texts_are_padded_on_the_right_and_scored_at_the_mask(tmp_path: P
     assert batch.choices.tokens.tolist() == ids * 5
     assert (batch.input_ids[:, 0] == 0).all()
     mask = batch.attention_mask
-    assert mask is not None
     assert torch.equal(mask.sort(dim=1, descending=True).values, mask)
 
 

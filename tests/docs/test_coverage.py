@@ -32,7 +32,6 @@ NUMBERED = ("algorithm", "equation", "table", "figure")
 def loaded() -> Any:
     """docs/elements.py, which lies in no package."""
     spec = importlib.util.spec_from_file_location("elements", DOCS / "elements.py")
-    assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

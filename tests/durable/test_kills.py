@@ -83,7 +83,6 @@ def runner(data_dir: Path) -> Iterator[Runner]:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         yield Runner(process, data_dir)
-        assert process.stdin is not None
         process.stdin.close()
 
 

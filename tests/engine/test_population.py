@@ -337,7 +337,6 @@ def test_accuracy_is_a_reward():
 
 
 def _share(scores: Tensor, batch: Batch) -> float:
-    assert batch.choices is not None
     groups, right = batch.choices.groups, 0
     for example, answer in enumerate(batch.choices.answers.tolist()):
         own = (groups == example).nonzero().flatten()

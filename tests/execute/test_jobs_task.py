@@ -47,13 +47,11 @@ def test_a_cell_is_planned_run_stored_and_told(tmp_path: Path, monkeypatch: pyte
     (result,) = Store(tmp_path).load()
     assert (result.spec, result.reason, result.environment.calibration) == (made.cells[1], "it broke", CALIBRATION)
     said = jobs.progress(made, 1)
-    assert said is not None
     assert (said.job, said.attempt, said.action, said.outcome, said.reason) == ("7_1", 2, "run", "failed", "it broke")
     assert said.machine == result.environment.machine
     assert said.ended is not None
     assert task.run_cell(replace(made, retry=()), 1, job="8_1")  # kept: this machine has it
     again = jobs.progress(made, 1)
-    assert again is not None
     assert (again.action, again.outcome) == ("keep", "failed")
     assert seeds == [1]
 
@@ -66,7 +64,6 @@ def test_a_cell_that_is_ended_is_as_if_it_had_never_begun(tmp_path: Path, monkey
     assert not task.run_cell(made, 0, job="7_0")
     assert Store(tmp_path).load() == []
     said = jobs.progress(made, 0)
-    assert said is not None
     assert said.outcome == ""
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -79,7 +76,6 @@ def test_a_result_that_cannot_be_stored_is_lost_and_its_worker_goes_on(tmp_path,
     monkeypatch.setattr(Store, "save", full)
     assert task.run_cell(made, 0, job="7_0")
     said = jobs.progress(made, 0)
-    assert said is not None
     assert (said.outcome, said.reason) == (
         "lost", "its result could not be stored: a result must be writable, but the disk is full"
     )  # fmt: skip

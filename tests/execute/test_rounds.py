@@ -85,7 +85,6 @@ def test_every_round_holds_every_cell_in_an_order_that_the_stored_seed_makes(tmp
     runs = machine.store.runs(MACHINE)
     assert sorted((run.spec.seed, number_of(run)) for run in runs) == [(s, n) for s in SEEDS for n in range(4)]
     for run in runs:
-        assert run.round is not None
         assert machine.orders[run.round.number][run.round.place] == run.spec.seed
         assert (run.round.cells, run.round.seed) == (3, 7)
     assert len({run.round.began for run in runs if run.round}) == 4
@@ -184,11 +183,9 @@ def test_a_ratio_is_of_pairs_so_what_slows_a_round_cancels(tmp_path: Path, monke
     machine.go(rounds.Repeats(count=7))
     one, two, _ = sorted(machine.store.load(), key=lambda found: found.spec.seed)
     known = evidence.ratio(two, one, STEP_TIME)
-    assert known is not None
     assert (known.value, known.pairs) == (pytest.approx(2.0), 7)
     assert known.interval == pytest.approx((2.0, 2.0))
     speed = evidence.ratio(two, one, THROUGHPUT)
-    assert speed is not None
     assert speed.value == pytest.approx(0.5)
     assert one.step_seconds == pytest.approx(statistics.median(1 + 0.05 * n for n in range(7)))
     low, high = STEP_TIME.interval(one) or (0, 0)
@@ -243,7 +240,6 @@ def test_a_process_that_had_fewer_threads_than_its_partner_is_in_no_pair() -> No
     whole = rounds_of(cell(0), [1.0] * 7, [2, 2, 2, 2, 2, 2, None])
     crowded = rounds_of(cell(1), [2.0, 2.0, 9.0, 2.0, 9.0, 2.0, 2.0], [2, 2, 1, 2, 1, 2, 2])
     known = evidence.ratio(crowded, whole, STEP_TIME)
-    assert known is not None
     assert (known.pairs, known.value, known.interval) == (5, 2.0, (2.0, 2.0))
     ranks = rounds_of(cell(1).replace(gpus=2, parallel="pertp"), [2.0] * 7, [1] * 7)  # each has its share of the cores
     assert len(pairs(ranks, whole)) == 7

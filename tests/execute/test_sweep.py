@@ -113,7 +113,6 @@ def test_a_bad_cell_is_stored_with_its_reason_and_the_rest_goes_on(run: Any, res
     assert outcomes(summary) == [outcome, "ok"]
     assert runner.ran == [0, 1]
     found = results.find(cell(0), MACHINE)
-    assert found is not None
     assert (found.outcome, found.reason) == (outcome, "a reason")
 
 
@@ -124,7 +123,6 @@ def test_the_machines_rates_travel_with_every_result_of_a_cell_that_ran(run: Any
     told = [one.environment.calibration for one in summary.results]
     assert told == [None, None, {"copy_bytes_per_second": 1.0}]
     found = results.find(cell(2), MACHINE)
-    assert found is not None
     assert found.environment == Facts(machine=MACHINE, calibration={"copy_bytes_per_second": 1.0})
 
 
@@ -145,7 +143,6 @@ def test_kept_and_skipped_cells_do_not_run(run: Any, results: Store) -> None:
     assert outcomes(summary) == ["ok", "skipped", "ok"]
     assert results.find(cell(0), MACHINE) is None
     skipped = results.find(cell(1), MACHINE)
-    assert skipped is not None
     assert skipped.reason == "needs 9 GB of disk space"
 
 
@@ -182,7 +179,6 @@ def test_what_is_left_of_the_budget_goes_to_cells_that_can_end_early(run, result
     assert (runner.ran, runner.enough) == ([1, 0], [60, 60])
     assert outcomes(summary) == ["ok", "ok", "skipped"]
     found = results.find(cell(0), MACHINE)
-    assert found is not None
     assert found.partial
     _, runner = run(
         [step(0, seconds=300, least=50, earlier=found), step(1, "keep", earlier=result(cell(1)))], budget=60.0
@@ -201,7 +197,6 @@ def test_a_part_is_replaced_by_a_longer_one_only(run: Any, results: Store) -> No
         again: Behaviour = lambda spec, n=steps: took(spec, n, n < 20)  # type: ignore[misc]  # noqa: E731
         run([step(0, seconds=300, least=50, earlier=known)], Runner(cell0=again), budget=budget)
         found = results.find(cell(0), MACHINE)
-        assert found is not None
         assert (len(found.measured_seconds), found.partial) == (kept, kept < 20)
     whole = found
     run([step(0, seconds=300, least=50, earlier=whole)], Runner(cell0=lambda spec: took(spec, 3)), budget=200.0)
@@ -319,7 +314,6 @@ def test_a_done_cell_corrects_the_estimates_of_those_that_wait(run: Any, results
     waiting = dataclasses.replace(step(), spec=large, estimate=guess[large])
     done = dataclasses.replace(result(small), samples={"step_seconds": [10 * guess[small].step_seconds]})
     after = plan.learned(waiting, [done]).estimate
-    assert after is not None
     assert after.step_seconds == pytest.approx(10 * guess[large].step_seconds)
     assert after.source == "calibration, corrected by 1 earlier run"
     assert plan.learned(waiting, []) == waiting

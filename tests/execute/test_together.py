@@ -212,7 +212,6 @@ def test_what_slowed_both_for_a_while_is_in_no_ratio() -> None:
     streamed = replace(one, spec=replace(SPEC, engine="offload", tier="disk"))
     assert evidence.remarks(streamed)[0].endswith(", each until its transfers were done")
     known = evidence.ratio(one, other, STEP_TIME)
-    assert known is not None
     assert known.value == pytest.approx(1.1)
     later = run([1.1 * s for s in slow], 0, 6.0)  # in another game: only medians can be compared
     assert seconds_of_pair(later, other) == (pytest.approx(3.3), 1.0)

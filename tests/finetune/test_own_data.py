@@ -166,7 +166,6 @@ def test_the_loss_of_an_answer_is_that_of_its_tokens_alone(own: Any) -> None:
     wanted = own("answer")
     data = loaded(wanted)
     batch = data.train_batch(0)
-    assert batch.choices is not None
     assert batch.choices.loss == "lm"
     words = tokenizers.load(wanted)[0]
     for row, tokens in zip(range(4), batch.choices.tokens.view(4, -1).tolist(), strict=True):

@@ -294,7 +294,6 @@ def test_the_saved_model_is_the_best_and_judges_as_the_run_did(spec: Any, data_d
     assert result.evaluation["test"]["accuracy"] == right / len(rows)
     assert result.evaluation["test"]["loss"] == pytest.approx(loss, rel=1e-5)
     each = unpacked(result.evaluation)
-    assert each is not None
     assert (each.right.sum(), each.loss.mean(dtype=float)) == (right, pytest.approx(loss, rel=1e-3))
 
 

@@ -30,7 +30,6 @@ from zobench.machine import locks
 """
     command = [sys.executable, "-c", program, str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
 
         def kill() -> None:

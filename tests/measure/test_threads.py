@@ -24,7 +24,6 @@ def free(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_as_many_threads_as_cores_are_idle(free: pytest.MonkeyPatch, busy: float, count: int) -> None:
     free.setattr(threads, "other_cores", lambda: busy)
     own = threads.chosen()
-    assert own is not None
     assert (own.count, own.environment) == (count, {"OMP_NUM_THREADS": str(count)})
     assert own.reason == (
         "threads: 4, because the cores are idle"

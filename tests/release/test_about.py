@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 def script(name: str) -> ModuleType:
     """The module of ``.ci/NAME.py``."""
     spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -261,7 +261,6 @@ def test_stored_runs_of_a_model_that_is_not_here_are_shown_but_for_its_sizes(tab
 
 def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Path) -> None:
     frame = artifacts.make(table, stored(folder), Reference.load())[0].frame
-    assert frame is not None
     read = frame.to_dict("records")
     tests = [row for row in read if row["quantity"] == "test_accuracy"]
     assert len(tests) == 9

@@ -95,7 +95,6 @@ def expected(plot: Plot, own: Sequence[dict[str, str]]) -> dict[str, list[str]]:
 def check_map(plot: Plot, artifact: Artifact, chart: Chart, machine: str) -> None:
     """A cell of a map says what its column is of the baseline's in the same row: the (x) of the table, or the quotient
     of two of the paper's values."""
-    assert plot.table is not None
     base = plot.table.baseline
     for panel, axes in zip(chart.drawn, drawn(chart), strict=True):
         kind = "measured" if "measured" in panel.title else "paper"

@@ -32,7 +32,6 @@ def _processes(command: bytes, **environment: str) -> dict[int, dict[str, str]]:
 
 def _job(site: Site) -> str:
     said = site.progress(0)
-    assert said is not None
     return said.job.partition("_")[0]
 
 

@@ -39,7 +39,6 @@ def test_memory_of_a_process_is_nvmls_on_a_gpu_and_has_the_ratio_of_its_rounds()
     mine, base = (folded([held(spec, number, device_peak_bytes=size) for number in range(3)])[0]
                   for spec, size in ((SPEC, 600), (OTHER, 300)))  # fmt: skip
     known = evidence.ratio(mine, base, memory)
-    assert known is not None
     assert (known.value, known.pairs) == (pytest.approx(2.0), 3)
     assert known.interval == pytest.approx((2.0, 2.0))
     assert memory.interval(mine) == pytest.approx((600, 600))
@@ -63,7 +62,6 @@ def test_repeats_have_an_interval_and_ratios_from_their_rounds() -> None:
     low, high = energy.interval(one) or (0, 0)
     assert 30 / 300 <= low < 32 / 300 < high < 36 / 300
     known = evidence.ratio(two, one, energy)
-    assert known is not None
     assert (known.value, known.interval) == (pytest.approx(2), pytest.approx((2, 2)))
 
 

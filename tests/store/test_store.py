@@ -420,7 +420,6 @@ def test_which_examples_are_right_and_their_losses_are_kept(tmp_path: Path) -> N
     store, one = Store(tmp_path), result(evaluation=EVALUATION | {KEY: packed(told)})
     store.save(one)
     known = unpacked(store.load()[0].evaluation)
-    assert known is not None
     assert list(known.right) == [right for right, _ in told]
     assert list(known.loss[:15]) == pytest.approx([loss for _, loss in told[:15]], rel=1e-3)
     assert known.loss[15] == math.inf  # float16 ends at 65504
