@@ -357,27 +357,17 @@ def test_tuning_an_adapter_draws_and_writes_back_only_the_adapter() -> None:
         ({"method": "adamezo", "options": {"horizon": 40}}, 43),
         ({"method": "forward-grad"}, 2),
         ({"method": "fo-sgd"}, 0),
+        ({"method": "zo-sgd-cons", "noise": "counter"}, 3),  # for a pair, for its two candidates, and in the update
+        ({"method": "qes", "queries": 4, "noise": "counter"}, 4 * 3),  # opposite points of codes are no mirror images
     ],
 )
 def test_every_method_draws_its_own_noise(changes: dict[str, Any], draws: int) -> None:
+    """Opposite points share a draw of counter noise if they are mirror images."""
     spec = RunSpec(model="OPT-1.3B", **changes).resolve("cpu")
     without = dataclasses.replace(RATES, noise=dict.fromkeys(RATES.noise, 1e99))
     seconds = step_seconds(spec, RATES) - step_seconds(spec, without)
-    assert seconds == pytest.approx(draws * PARAMETERS / 3e8)
-
-
-@pytest.mark.parametrize(
-    ("changes", "draws"),
-    [
-        ({"method": "zo-sgd-cons"}, 3),  # for a pair, for its two candidates, and in the update
-        ({"method": "qes", "queries": 4}, 4 * 3),  # opposite points of codes are no mirror images
-    ],
-)
-def test_opposite_points_share_a_draw_of_counter_noise_if_they_are_mirror_images(changes, draws) -> None:
-    spec = RunSpec(model="OPT-1.3B", noise="counter", **changes).resolve("cpu")
-    without = dataclasses.replace(RATES, noise=dict.fromkeys(RATES.noise, 1e99))
-    seconds = step_seconds(spec, RATES) - step_seconds(spec, without)
-    assert seconds == pytest.approx(draws * sizes.drawn(spec) / RATES.noise["fused"])
+    each = sizes.drawn(spec) / RATES.noise["fused"] if "noise" in changes else PARAMETERS / 3e8
+    assert seconds == pytest.approx(draws * each)
 
 
 def test_the_candidates_of_cons_are_uploaded_once_more() -> None:

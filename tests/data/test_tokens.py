@@ -49,6 +49,7 @@ def test_random_ids_cover_the_ordinary_vocabulary() -> None:
 def test_ragged_rows_are_padded_on_the_left_and_keep_two_tokens(step, seed, batch_size, seq_len) -> None:
     batch = ragged_batch(step, seed=seed, batch_size=batch_size, seq_len=seq_len, vocab=128, pad_id=1)
     mask = batch.attention_mask
+    assert mask is not None
     assert mask.shape == batch.input_ids.shape == (batch_size, seq_len)
     assert torch.equal(mask.sort(dim=1).values, mask)  # zeros, then ones
     assert (mask.sum(dim=1) >= max(2, seq_len // 4)).all()
@@ -74,6 +75,7 @@ def test_a_batch_moves_with_its_mask() -> None:
     batch = next(stream(spec(data="ragged"), 128, 1)).to("meta")
     assert batch.input_ids.is_meta
     assert batch.labels.is_meta
+    assert batch.attention_mask is not None
     assert batch.attention_mask.is_meta
 
 

@@ -15,7 +15,8 @@ from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.engine.base import BASE
 from zobench.engine.passes.head import Head
 from zobench.engine.passes.loss import candidate_scores, choice_loss, only_right
-from zobench.engine.weights import blocks as units
+
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 MODELS = ("opt-tiny", "qwen3-tiny", "llama-tiny")
 EPS, SEED, CLOSE = 1e-3, 11, 1e-5
@@ -33,12 +34,6 @@ EXAMPLES = (
 )
 # one row for all candidates, which are one token each, predicted at one place
 SHARED = (([5, 9, 77, 31, 8], [[40], [41], [42]], 1), ([17, 6, 21], [[50], [51]], 0))
-
-
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch):
-    """Several tiles also for tiny models."""
-    monkeypatch.setattr(units.tiles, "__defaults__", (20_000,))
 
 
 def gather(examples, loss="choice", shared=False):

@@ -108,6 +108,12 @@ def test_granularity_needs_linears_that_are_called_once():
     ("values", "error"),
     [
         ({"granularity": "linear"}, "need noise=counter, but got noise=torch"),
+        ({"wire": "bf16", "granularity": "tile"}, "use noise=counter"),
+        ({"placement": "offloaded"}, "did you mean offload"),
+        ({"tier": "dsk"}, "did you mean disk"),
+        ({"slots": 0}, "use slots=3"),
+        ({"tier": "pinned"}, "needs a CUDA device, but got device=cpu"),
+        ({"slots": 3, "shared_blocks": 2}, "share at least as many blocks"),
         ({"writeback_every": 4}, "use noise=counter"),
         ({"writeback_every": 0, "noise": "counter"}, 'must be at least 1 or "inf", but got 0'),
         ({"tier": "checkpoint", "noise": "counter"}, "needs writeback_every=inf and wire=none"),
@@ -119,8 +125,9 @@ def test_granularity_needs_linears_that_are_called_once():
     ],
 )
 def test_a_configuration_that_cannot_be_says_why(values, error):
-    with pytest.raises(ValueError, match=error):
+    with pytest.raises(ValueError, match=error) as caught:
         EngineConfig(**values)
+    assert "\n" not in str(caught.value)
 
 
 def test_more_resident_blocks_than_there_are():

@@ -61,19 +61,12 @@ def test_chunks_equal_a_whole_draw_at_every_length_around_a_chunk():
         assert torch.equal(drawn(noise, 3, 0, [torch.zeros(size)])[0], torch.randn(size)), extra
 
 
-def test_seeds_do_not_disturb_each_other():
-    mine = tensors(torch.float32)
-    noise = TorchNoise(layout(mine))
-    first = [t.clone() for t in drawn(noise, 1, 1, mine[1])]
-    drawn(noise, 2, 0, mine[0])
-    assert all(map(torch.equal, drawn(noise, 1, 1, mine[1]), first))
-
-
-def test_forgotten_seeds_are_drawn_again_from_the_start():
+@pytest.mark.parametrize("between", [lambda noise, unit: drawn(noise, 2, 0, unit), lambda noise, unit: noise.keep({2})])
+def test_another_seed_or_forgetting_this_one_changes_no_draw(between):
     mine = tensors(torch.float32)
     noise = TorchNoise(layout(mine))
     first = [t.clone() for t in drawn(noise, 1, 2, mine[2])]
-    noise.keep({2})
+    between(noise, mine[0])
     assert all(map(torch.equal, drawn(noise, 1, 2, mine[2]), first))
 
 

@@ -16,8 +16,9 @@ from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.engine.backprop import Backprop
 from zobench.engine.base import BASE
 from zobench.engine.passes.head import Head
-from zobench.engine.weights import blocks as units
 from zobench.models import weights
+
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 NAME, STEPS, EPS, LR, RUN_SEED, CLOSE = "roberta-tiny", 20, 1e-3, 1e-3, 7, 1e-5
 TORCH = {
@@ -38,12 +39,6 @@ COUNTER = {
 }
 MASK, WORDS = 127, (40, 41)
 SENTENCES = (([0, 5, 9, 77, MASK, 8, 2], 0), ([0, 17, MASK, 2], 1), ([0, 99, 98, 97, 96, MASK, 2], 1))
-
-
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch):
-    """Several tiles also for tiny models."""
-    monkeypatch.setattr(units.tiles, "__defaults__", (20_000,))
 
 
 def batches(kind="ragged"):

@@ -198,20 +198,20 @@ def test_blocks_under_half_of_the_model_are_refused():
 # --- 16 bits, the router, the cost ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_mamba_in_16_bits_gives_its_own_loss(noise):
-    model = small("mamba").to(torch.bfloat16)
+@pytest.mark.parametrize(
+    ("name", "dtype", "config", "within"),
+    [
+        ("mamba", torch.bfloat16, {"noise": "torch", "slots": 2}, {"rel": 1e-3}),
+        ("mamba", torch.bfloat16, {"noise": "counter", "slots": 2}, {"rel": 1e-3}),
+        ("olmo", torch.float32, {"noise": "counter", "placement": "resident"}, {"abs": 2e-6}),
+        ("olmo", torch.float32, {"noise": "counter"}, {"abs": 2e-6}),
+    ],
+)
+def test_mamba_in_16_bits_and_olmo_whose_norms_have_no_weights_give_their_own_loss(name, dtype, config, within):
+    model = small(name).to(dtype)
     expected = own_loss(model)
-    with Engine(model, EngineConfig(noise=noise, slots=2)) as engine:
-        assert engine.evaluate(BATCH) == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize("placement", ["resident", "offload"])
-def test_olmo_whose_norms_have_no_weights_runs_with_counter_noise(placement):
-    model = small("olmo")
-    expected = own_loss(model)
-    with Engine(model, EngineConfig(noise="counter", placement=placement)) as engine:
-        assert engine.evaluate(BATCH) == pytest.approx(expected, abs=2e-6)
+    with Engine(model, EngineConfig(**config)) as engine:
+        assert engine.evaluate(BATCH) == pytest.approx(expected, **within)
 
 
 def test_a_router_loss_is_left_out_and_told():

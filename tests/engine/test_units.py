@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from zobench import EngineConfig, Point
+from zobench import Point
 from zobench.engine.base import BASE, rows_per_chunk, transitions
 from zobench.engine.passes.fold import fold, join, split
 from zobench.engine.passes.loss import log_probabilities, mean_loss
@@ -111,19 +111,3 @@ def test_a_disk_without_space_says_so_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"the disk tier needs 0\.\d+ GB, but .* name a folder on another disk") as caught:
         DiskTier([64 << 20], tmp_path)
     assert caught.value.errno == errno.ENOSPC
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"placement": "offloaded"}, "did you mean offload"),
-        ({"tier": "dsk"}, "did you mean disk"),
-        ({"slots": 0}, "use slots=3"),
-        ({"tier": "pinned"}, "needs a CUDA device, but got device=cpu"),
-        ({"slots": 3, "shared_blocks": 2}, "share at least as many blocks"),
-    ],
-)
-def test_an_impossible_configuration_is_one_line(values, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        EngineConfig(**values)
-    assert "\n" not in str(caught.value)

@@ -8,7 +8,7 @@ from tests.support.devices import CUDA, DEVICES
 from tests.support.fast import EPS, LR, PLACES_ON, RUN_SEED, assert_equal, batches, run
 from tests.support.parity import engine_of, materialised
 from tests.support.reference import draw_seeds, g_of, perturb, update
-from zobench import ZOSGD, EngineConfig, Point, models
+from zobench import ZOSGD, Point, models
 from zobench.engine.weights import blocks as units
 from zobench.engine.weights.tiers import allocate
 from zobench.engine.weights.wire import FloatWire
@@ -101,13 +101,8 @@ def test_a_matrix_of_zeros_survives_eight_bits():
     assert not packed("fp8", lambda unit, master: master.zero_())[3].any()
 
 
-@pytest.mark.parametrize("granularity", ["block", "linear", "tile"])
-def test_torch_noise_with_a_wire_is_zo2s_amp(granularity):
-    """As published: float32 on the device, the low-bit copy persists; here only block is published."""
-    if granularity != "block":
-        with pytest.raises(ValueError, match="use noise=counter"):
-            EngineConfig(wire="bf16", granularity=granularity)
-        return
+def test_torch_noise_with_a_wire_is_zo2s_amp():
+    """As published: float32 on the device, the low-bit copy persists."""
     expected = materialised()
     low = {name for name, _ in expected.named_parameters() if ".layers." in name}
     losses = []

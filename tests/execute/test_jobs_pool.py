@@ -77,11 +77,13 @@ def test_a_cell_that_waits_for_its_gpu_is_queued(tmp_path: Path) -> None:
     with pool._alive(submission, 0):
         assert pool._next(submission, 0) == 0
         seen = pool.look(submission)
+        assert seen is not None
         assert [(seen[n].state, seen[n].reason) for n in (0, 1)] == [("queued", "waits for a GPU"), ("queued", "")]
         said = jobs.progress(submission, 0)
         assert said is not None
         jobs.write_report(submission, 0, replace(said, machine="mine"))
         seen = pool.look(submission)
+        assert seen is not None
         assert (seen[0].state, seen[0].reason) == ("running", "")
 
 
@@ -133,6 +135,7 @@ with pool.leased({GPUS!r}, 1):
     time.sleep(60)
 """
     other = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
     with pool.leased(GPUS, 1) as held:
         assert held == ("GPU-b",)
@@ -232,6 +235,7 @@ def test_a_killed_worker_loses_its_cell_and_cancel_ends_the_others(tmp_path: Pat
     here.wait(lambda: here.states() == ["running", "running", "queued", "queued"])
     submission = jobs.submissions(here.results)[-1]
     first = jobs.progress(submission, 0)
+    assert first is not None
     status = Path(f"/proc/{here.worker(first.worker)}/status").read_text()
     ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
     assert ignored >> (signal.SIGHUP - 1) & 1  # the terminal that it was started from may be closed

@@ -80,6 +80,7 @@ def test_intervals_are_those_of_the_median_step(tmp_path: Path) -> None:
     one = dataclasses.replace(result("M1"), samples={"step_seconds": list(seconds)})
     mark = drawn(plot_from(tmp_path, BARS), [one]).panels[1].series[0].marks[0]
     interval = median_interval(seconds)
+    assert interval is not None
     assert (mark.low, mark.high) == (100 / interval[1], 100 / interval[0])
     assert mark.low <= mark.value <= mark.high
     memory = drawn(plot_from(tmp_path, BARS), [one]).panels[0].series[0].marks[0]
@@ -88,6 +89,7 @@ def test_intervals_are_those_of_the_median_step(tmp_path: Path) -> None:
 
 def test_the_least_and_the_most_of_several_runs_are_no_interval(tmp_path: Path) -> None:
     plot = plot_from(tmp_path, BARS)
+    assert plot.table is not None
     rows = [dataclasses.replace(row, over="seed", where={**row.where, "seed": (0, 1)}) for row in plot.table.rows]
     means = dataclasses.replace(plot, table=dataclasses.replace(plot.table, rows=tuple(rows)))
     runs = [result("M1", memory=memory * MIB, seed=seed) for seed, memory in enumerate((100, 300))]

@@ -132,9 +132,12 @@ def test_what_a_cpu_did_not_run_is_predicted_for_it_beside_the_papers_gpu_and_no
     every = [cell for row in grid for group in row for cell in group]
     flat = {(cell.row.header, cell.column.header, cell.metric.name): cell for cell in every}
     on_machine = flat["OPT-350M", "MeZO (FP32)", "throughput"].on_machine
+    assert on_machine is not None
     assert on_machine.value == pytest.approx(2048 / out.step_seconds, rel=0.15)
+    assert on_machine.interval is not None
     assert on_machine.interval[0] < 2048 / out.step_seconds < on_machine.interval[1]
     memory = flat["OPT-350M", "MeZO (FP32)", "gpu_memory"].on_machine
+    assert memory is not None
     assert memory.value == pytest.approx(out.memory["device_peak_bytes"], rel=0.1)
     assert flat["OPT-6.7B", "MeZO (FP32)", "throughput"].on_machine.value is None  # 27 GB of weights in 24 GiB
     assert all(cell.on_machine is None for cell in flat.values() if cell.value is not None)

@@ -119,6 +119,7 @@ def test_each_row_has_its_numbers_commit_date_and_run() -> None:
     assert (told["Memory (MB) ↓"], told["J/token ↓"], told["Runs"]) == ("300", "—", "6")
     assert (told["Commit"], told["Date"]) == ("ee3ca2f17f", "2026-11-10")
     assert told["Run"] == f"fast/OPT-125M-resident-fp32-{MEZO.hash}.json"
+    assert made.frame is not None
     speeds = made.frame[made.frame["metric"] == "throughput"].to_dict("records")
     assert [(row["machine"], row["rank"]) for row in speeds] == [("fast", 1), ("slow", 2)]
     assert speeds[0]["low"] < speeds[0]["value"] < speeds[0]["high"]

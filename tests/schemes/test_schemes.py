@@ -244,24 +244,19 @@ def test_a_prefix_that_a_window_would_hide_is_refused():
     assert schemes.apply(spec.replace(seq_len=4091), model).virtual_tokens == 5
 
 
-def test_a_model_that_takes_no_past_is_refused_a_prefix():
-    config = DistilBertConfig(vocab_size=99, dim=16, n_layers=2, n_heads=2, hidden_dim=32)
-    with pytest.raises(ValueError, match="past") as error:
-        schemes.apply(RunSpec(model="opt-tiny", scheme="prefix"), DistilBertForMaskedLM(config))
-    assert str(error.value) == (
-        "`scheme=prefix` needs a model that takes past keys and values, but DistilBertForMaskedLM does not; "
-        "use scheme=prompt"
-    )
-
-
-def test_lora_without_query_and_value_projections_is_refused():
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_embd=16, n_layer=2, n_head=2))
-    with pytest.raises(ValueError, match="lora") as error:
-        schemes.apply(RunSpec(model="opt-tiny", scheme="lora"), model)
-    assert str(error.value) == (
-        "`scheme=lora` needs layers named q_proj and v_proj or query and value, but GPT2LMHeadModel has none; "
-        "use scheme=full"
-    )
+@pytest.mark.parametrize(
+    ("scheme", "kind", "config", "told"),
+    [
+        ("prefix", DistilBertForMaskedLM,
+         DistilBertConfig(vocab_size=99, dim=16, n_layers=2, n_heads=2, hidden_dim=32),
+         "a model that takes past keys and values, but DistilBertForMaskedLM does not; use scheme=prompt"),
+        ("lora", GPT2LMHeadModel, GPT2Config(vocab_size=99, n_embd=16, n_layer=2, n_head=2),
+         "layers named q_proj and v_proj or query and value, but GPT2LMHeadModel has none; use scheme=full"),
+    ],
+)  # fmt: skip
+def test_a_model_that_a_scheme_cannot_tune_is_refused(scheme, kind, config, told):
+    with pytest.raises(ValueError, match=f"^`scheme={scheme}` needs {told}$"):
+        schemes.apply(RunSpec(model="opt-tiny", scheme=scheme), kind(config))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

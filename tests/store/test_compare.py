@@ -123,6 +123,7 @@ def test_a_planted_slowdown_of_a_tenth_is_found_among_twenty_steady_steps(seed: 
     judged = judge(steps(1, 0.02, 20, seed), steps(1.1, 0.02, 20, 1000 + seed), 0.02)
     assert judged.verdict is Verdict.SLOWER
     assert judged.ratio == pytest.approx(1.1, rel=0.03)
+    assert judged.interval is not None
     assert 1 < judged.interval[0] < judged.ratio < judged.interval[1] < 1.2
 
 

@@ -114,12 +114,6 @@ def test_an_export_has_every_column_and_every_number(root: Path, zobench: Any, n
     assert list(map(float, back["writeback_every"])) == list(map(float, expected["writeback_every"]))
 
 
-def test_the_same_runs_export_to_the_same_bytes(root: Path, zobench: Any) -> None:
-    for name in ("one.csv", "two.csv"):
-        zobench("results", "--out", name)
-    assert Path("one.csv").read_bytes() == Path("two.csv").read_bytes()
-
-
 # ---- the listing
 
 
