@@ -274,21 +274,10 @@ def test_runs_of_similar_cells_correct_the_calibration() -> None:
         measured(offload("OPT-1.3B").replace(model="a model of another version"), 1e4),
     ],
     ids=[
-        "tiny",
-        "dtype",
-        "tier",
-        "engine",
-        "noise",
-        "autocast",
-        "method",
-        "scheme",
-        "device",
-        "contaminated",
-        "no sample",
-        "empty",
-        "unknown model",
+        "tiny", "dtype", "tier", "engine", "noise", "autocast", "method", "scheme", "device", "contaminated",
+        "no sample", "empty", "unknown model",
     ],
-)
+)  # fmt: skip
 def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result) -> None:
     assert estimate(offload("OPT-2.7B"), RATES, [other]) == estimate(offload("OPT-2.7B"), RATES)
 

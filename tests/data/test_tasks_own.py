@@ -132,10 +132,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
         DATA + '[prompt]\ntemplate = "{sentence}"\n' + LABELS,
         "`prompt.template` must name columns of the data, but got 'sentence'; use one of text, label, tags, answers",
     ),
-    "a near one": (
-        DATA + '[prompt]\ntemplate = "{txt}"\n' + LABELS,
-        "`prompt.template` must name columns of the data, but got 'txt'; did you mean text?",
-    ),
+    "a near one": (DATA + '[prompt]\ntemplate = "{txt}"\n' + LABELS,
+                   "`prompt.template` must name columns of the data, but got 'txt'; did you mean text?"),
     "a brace": (DATA + '[prompt]\ntemplate = "{text"\n' + LABELS, "`prompt.template` must be text with {columns}, but"),
     "a layout": (DATA + '[prompt]\ntemplate = "{text:>3}"\n' + LABELS, "`prompt.template` must name a column, but got"),
     "no template": (DATA + "[prompt]\n" + LABELS, "`template` must be given in [prompt], but is missing; write"),
@@ -150,18 +148,14 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a key of data": (DATA + 'sed = "x"\n' + PROMPT + LABELS, "unknown key 'sed' in [data]; "),
     "a name": ('name = "a b"\n' + DATA + PROMPT + LABELS, "`name` must be of letters, digits, '.', '_' and '-', but g"),
     "words": (DATA + PROMPT + '[labels]\ncolumn = "label"\n', "`words` must be given in [labels], but is missing; "),
-    "a label": (
-        DATA + PROMPT + '[labels]\ncolumn = "label"\nwords = { 0 = "no", 2 = "yes" }\n',
-        "{folder}/rows.jsonl:8: `label` must be one of 0, 2, but got '1'; add it to labels.words",
-    ),
+    "a label": (DATA + PROMPT + '[labels]\ncolumn = "label"\nwords = { 0 = "no", 2 = "yes" }\n',
+                "{folder}/rows.jsonl:8: `label` must be one of 0, 2, but got '1'; add it to labels.words"),
     "a candidate": (
         DATA + PROMPT + '[candidates]\ncolumn = "tags"\nanswer = "text"\n',
         "{folder}/rows.jsonl:7: `text` must be the text of a candidate, or its number from 0 to 1, but got 'row 6'",
     ),
-    "a list": (
-        DATA + PROMPT + '[candidates]\ncolumn = "text"\nanswer = "label"\n',
-        "{folder}/rows.jsonl:7: `text` must be a list of texts, at least one, but got 'row 6'",
-    ),
+    "a list": (DATA + PROMPT + '[candidates]\ncolumn = "text"\nanswer = "label"\n',
+               "{folder}/rows.jsonl:7: `text` must be a list of texts, at least one, but got 'row 6'"),
     "a loss": (DATA + PROMPT + LABELS + 'loss = "mse"\n', "`loss` in [labels] must be one of choice, lm, but got "),
     "a split": (DATA.replace("seed = 0, ", "") + PROMPT + LABELS, "`seed` must be given in [data.split], but is mis"),
     "a share": (DATA.replace("0.3", "1.5") + PROMPT + LABELS, "`data.split.test` must be a share between 0 and 1 or a"),
@@ -169,31 +163,21 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "no test": ('[data]\npath = "rows.jsonl"\n' + PROMPT + LABELS, "`data` must have a set to test on, but has none;"),
     "no file": ('[data]\ntrain = "no.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS, "`data.train` must be a file, but"),
     "no file at path": (DATA.replace("rows", "no") + PROMPT + LABELS, "`data.path` must be a file, but there is no"),
-    "an empty file": (
-        '[data]\ntrain = "empty.jsonl"\ntest = "rows.csv"\n' + PROMPT + LABELS,
-        "empty.jsonl must hold rows, but is empty; give a whole set",
-    ),
-    "a format": (
-        '[data]\ntrain = "rows.dat"\ntest = "rows.csv"\n' + PROMPT + LABELS,
-        "`data.format` must be given for rows.dat; use one of csv, json, jsonl, parquet, text, tsv",
-    ),
-    "a line of CSV": (
-        '[data]\ntrain = "bad.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
-        "{folder}/bad.csv:3: a line must have the header's 2 fields; repair it",
-    ),
+    "an empty file": ('[data]\ntrain = "empty.jsonl"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+                      "empty.jsonl must hold rows, but is empty; give a whole set"),
+    "a format": ('[data]\ntrain = "rows.dat"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+                 "`data.format` must be given for rows.dat; use one of csv, json, jsonl, parquet, text, tsv"),
+    "a line of CSV": ('[data]\ntrain = "bad.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+                      "{folder}/bad.csv:3: a line must have the header's 2 fields; repair it"),
     "a path": ("[data]\npath = 3\n" + PROMPT + LABELS, "`path` in [data] must be of type str, but got 3; "),
     "several files": ('[data]\ntrain = ["rows.csv"]\n' + PROMPT + LABELS, "`train` in [data] must be of type str, b"),
     "a key of the hub": (DATA + 'config = "x"\n' + PROMPT + LABELS, "`data.config` has no meaning for rows of files, "),
     "a key of files": ('[data]\nhub = "x/y"\nformat = "csv"\n' + PROMPT + LABELS, "`data.format` has no meaning for r"),
     "a seed": (DATA.replace("seed = 0", "seed = -1") + PROMPT + LABELS, "`data.split.seed` must be from 0 to 2**32 -"),
-    "one word": (
-        DATA + PROMPT + LABELS.replace('"no"', '"yes"'),
-        "`labels.words` must tell the labels apart, but got {'0': 'yes', '1': 'yes'}; give each another word",
-    ),
-    "a column twice": (
-        '[data]\ntrain = "twice.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
-        "{folder}/twice.csv:1: a header must name each column once, but has 'label' twice; rename one",
-    ),
+    "one word": (DATA + PROMPT + LABELS.replace('"no"', '"yes"'),
+                 "`labels.words` must tell the labels apart, but got {'0': 'yes', '1': 'yes'}; give each another word"),
+    "a column twice": ('[data]\ntrain = "twice.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+                       "{folder}/twice.csv:1: a header must name each column once, but has 'label' twice; rename one"),
     "an empty candidate": (
         '[data]\ntrain = "gap.csv"\ntest = "rows.csv"\n' + PROMPT
         + '[candidates]\ncolumns = ["a", "b"]\nanswer = "label"\n',
@@ -203,10 +187,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
         '[data]\ntrain = "latin.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
         "{folder}/latin.csv: a data file must be UTF-8, but 'utf-8' codec can't decode byte 0xe9 in position 3: inval",
     ),
-    "no records": (
-        '[data]\ntrain = "three.json"\ntest = "rows.csv"\n' + PROMPT + LABELS,
-        "{folder}/three.json: a file must be a list of records, but got int; repair it",
-    ),
+    "no records": ('[data]\ntrain = "three.json"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+                   "{folder}/three.json: a file must be a list of records, but got int; repair it"),
     "TOML": ("[data\n", "it must be TOML, but is not: Expected ']' at the end of a table declaration"),
 }  # fmt: skip
 

@@ -101,14 +101,8 @@ def test_a_prediction_is_lighter_and_hatched_and_named() -> None:
 
 def test_the_legend_names_what_is_there_and_nothing_else() -> None:
     assert list(legend(drawn(LINEAR))) == [
-        "MeZO",
-        "ZO2 (no reusable memory)",
-        "95 % interval",
-        "predicted",
-        "paper",
-        "out of memory",
-        "80 GB device",
-    ]
+        "MeZO", "ZO2 (no reusable memory)", "95 % interval", "predicted", "paper", "out of memory", "80 GB device",
+    ]  # fmt: skip
     plain = chart("bars", Panel(positions=("a",), series=(series("x", Mark(value=1.0)),)))
     assert list(legend(drawn(plain))) == ["x"]
 
