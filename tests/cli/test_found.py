@@ -66,6 +66,5 @@ def test_it_is_said_where_all_of_it_is_and_how_to_go_on() -> None:
 
 def test_the_command_that_goes_on_has_the_options_of_this_one() -> None:
     assert sweep_command("main_table", None, "auto", Path("results"), None) == "zobench sweep main_table"
-    assert sweep_command("m.toml", ["model=a b", "steps=3"], "cpu", Path("/mine"), Path("disk")) == (
-        "zobench sweep m.toml --set 'model=a b' --set steps=3 --device cpu --disk-dir disk --results /mine"
-    )
+    told = "zobench sweep m.toml --set 'model=a b' --set steps=3 --device cpu --disk-dir disk --results /mine"
+    assert sweep_command("m.toml", ["model=a b", "steps=3"], "cpu", Path("/mine"), Path("disk")) == told

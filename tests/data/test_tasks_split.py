@@ -56,9 +56,8 @@ def test_a_small_set_keeps_the_sizes_that_fit() -> None:
 def test_a_dev_that_leaves_nothing_to_train_on() -> None:
     with pytest.raises(ValueError, match=r"`dev_size < 500` must hold, but got dev_size=500: the training set has 500"):
         split(spec("sst2"), TASKS.get("sst2"), [0, 1] * 250, 9)
-    with pytest.raises(
-        ValueError, match=r"^a training set must have two rows, one of them for dev, but sst2's has 1; "
-    ):
+    told = r"^a training set must have two rows, one of them for dev, but sst2's has 1; "
+    with pytest.raises(ValueError, match=told):
         split(spec("sst2"), TASKS.get("sst2"), [0], 9)
 
 

@@ -87,9 +87,8 @@ def test_a_candidate_of_no_tokens_is_one_line() -> None:
     words = Tokenizer(models.WordLevel({"<pad>": 0, "good": 1}, unk_token="<pad>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()  # which a line's end is none of
     one = encoder(PreTrainedTokenizerFast(tokenizer_object=words))
-    with pytest.raises(
-        ValueError, match=r"^x: a candidate must add a token to its prompt, but .* none of .*; give each"
-    ):
+    told = r"^x: a candidate must add a token to its prompt, but .* none of .*; give each"
+    with pytest.raises(ValueError, match=told):
         one.encode([Example("good", (" \n",), 0)], ["x"])
 
 

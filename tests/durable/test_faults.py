@@ -257,9 +257,8 @@ def test_a_step_of_another_run_is_not_gone_over() -> None:
         step=0, loss=0.0, lr=1.0, seconds=0.0, applied=True, passes=1, directions=((seed, None),), gradients=(0.5,),
         entries=(),
     )  # fmt: skip
-    with pytest.raises(
-        ValueError, match=r"^a journal must be of this run, but its step 0 went along \(\(\d+, None\),\), "
-    ):
+    told = r"^a journal must be of this run, but its step 0 went along \(\(\d+, None\),\), "
+    with pytest.raises(ValueError, match=told):
         mine.retrace(NoEngine(), taken)  # type: ignore[arg-type]
     own = replace(taken, directions=((ZOSGD(lr=1.0, seed=1)._draw(1)[0], None),), passes=2)
     with pytest.raises(ValueError, match=r"^a journal must be of this version, but its step 0 came to 2 passes over "):

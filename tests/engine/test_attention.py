@@ -126,9 +126,8 @@ def test_the_kernel_follows_from_the_length_of_the_rows(monkeypatch: pytest.Monk
     assert [attention.kernel_for(choice, length) for length in (7, 33, 512, 513, 4096)] == [
         FUSED, PRODUCTS, PRODUCTS, FUSED, FUSED,
     ]  # fmt: skip
-    assert attention.described(choice) == (
-        "attention: fused up to 32 tokens, products up to 512 tokens, fused above (measured)"
-    )
+    told = "attention: fused up to 32 tokens, products up to 512 tokens, fused above (measured)"
+    assert attention.described(choice) == told
     assert attention.each_alone(choice) == [((2048, FUSED),), ((2048, PRODUCTS),)]
     attention.choice_of.cache_clear()
 

@@ -266,9 +266,8 @@ def test_what_cannot_be_built(options, words):
 
 def test_what_cannot_be_asked():
     with backprop(zo_layers=1) as engine:
-        with pytest.raises(
-            ValueError, match=r"`batch` must be a zobench.Batch, but got Tensor; build Batch\(ids, labels"
-        ):
+        told = r"`batch` must be a zobench.Batch, but got Tensor; build Batch\(ids, labels"
+        with pytest.raises(ValueError, match=told):
             engine.backward(padded().input_ids)
         with pytest.raises(ValueError, match=r"`batch\.choices` must be given to score candidates, but got none"):
             engine.scores(padded())

@@ -200,9 +200,8 @@ def test_scores_need_candidates():
     batch = gather(EXAMPLES)
     with engine_of() as engine, pytest.raises(ValueError, match="choices") as error:
         engine.scores(Batch(batch.input_ids, batch.labels, batch.attention_mask))
-    assert str(error.value) == (
-        "`batch.choices` must be given to score candidates, but got none; give Batch(..., choices=...)"
-    )
+    told = "`batch.choices` must be given to score candidates, but got none; give Batch(..., choices=...)"
+    assert str(error.value) == told
 
 
 # --- the sums alone, by plain loops -----------------------------------------------------------------------------------

@@ -139,9 +139,8 @@ def test_replay_of_the_journal_is_exact():
 
 
 def test_what_rests_cannot_take_updates():
-    with pytest.raises(
-        ValueError, match=r"`wire=int4` needs writeback_every=inf, because an update is far below a step"
-    ):
+    text = r"`wire=int4` needs writeback_every=inf, because an update is far below a step"
+    with pytest.raises(ValueError, match=text):
         EngineConfig(noise="counter", wire="int4")
     told = (
         r"`wire=int8` needs writeback_every=inf, but got writeback_every=1; an update is far below a step of its grid"

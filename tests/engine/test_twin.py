@@ -297,9 +297,8 @@ def test_a_class_whose_loss_shifts_no_labels_is_given_shifted_ones():
 def test_an_embedding_that_is_reshaped_is_named():
     """MPNet's positions are one for all rows, and at several points there are several of them."""
     model = small("mpnet", AutoModelForMaskedLM, hidden_size=32, num_attention_heads=2, intermediate_size=48)
-    with pytest.raises(
-        ValueError, match=r"relative_attention_bias, which is one for all rows and another at every point; use"
-    ):
+    told = r"relative_attention_bias, which is one for all rows and another at every point; use"
+    with pytest.raises(ValueError, match=told):
         Engine(model, EngineConfig())
 
 

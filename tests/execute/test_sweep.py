@@ -150,9 +150,8 @@ def test_a_cell_over_the_budget_is_skipped_with_its_estimate_and_a_shorter_one_s
     summary, runner = run([step(0, seconds=10), step(1, seconds=300), step(2, seconds=20)], budget=60.0)
     assert runner.ran == [0, 2]
     assert outcomes(summary) == ["ok", "skipped", "ok"]
-    assert summary.results[1].reason == (
-        "needs 5.0 min of the budget, 60 s are left (need predicted: 60 s a step, from calibration)"
-    )
+    told = "needs 5.0 min of the budget, 60 s are left (need predicted: 60 s a step, from calibration)"
+    assert summary.results[1].reason == told
 
 
 def test_the_budget_counts_what_cells_took_not_what_was_predicted(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,9 +209,8 @@ def test_resume_needs_a_run_to_go_on_with(zobench: Command, given: list[str]) ->
     wanted = [*given, "--method", "zo-sgd", "--steps", "2", "--out", "mine"]
     code, _, err = zobench("finetune", *wanted, "--resume")
     assert code == 2
-    assert err.splitlines()[-1] == (
-        "zobench: `--resume` needs a run to go on with, but mine holds none; leave --resume out to begin one"
-    )
+    told = "zobench: `--resume` needs a run to go on with, but mine holds none; leave --resume out to begin one"
+    assert err.splitlines()[-1] == told
     assert zobench("finetune", *wanted)[0] == 0
     assert zobench("finetune", *wanted, "--resume")[0] == 0
 

@@ -198,9 +198,8 @@ def test_an_answer_is_scored_by_f1_and_exact_match(own: Any, monkeypatch: pytest
 
 
 def test_a_prompt_leaves_room_for_its_answer(own: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"at most 6 tokens \(seq_len=9, the model's positions 64, less 3 for the answer"
-    ):
+    told = r"at most 6 tokens \(seq_len=9, the model's positions 64, less 3 for the answer"
+    with pytest.raises(ValueError, match=told):
         loaded(own("answer", seq_len=9))
     data = loaded(own("answer", seq_len=9, truncate=True))
     assert max(len(item.prompt) for item in data.splits["train"]) == 6

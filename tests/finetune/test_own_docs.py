@@ -78,9 +78,8 @@ def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(folder, zob
             RunSpec(model="opt-tiny", weights="pretrained", seq_len=64, **values).resolve("cpu"),
             folder=folder / data[:5],
         )
-    assert zobench("task", "new", "reviews.jsonl")[2] == (
-        "zobench: the task file must be new, but there is a reviews.toml; use --task reviews.toml, or remove it\n"
-    )
+    text = "zobench: the task file must be new, but there is a reviews.toml; use --task reviews.toml, or remove it\n"
+    assert zobench("task", "new", "reviews.jsonl")[2] == text
 
 
 def test_the_mistake_of_the_page(folder: Path, zobench: Any) -> None:

@@ -98,9 +98,8 @@ def test_only_the_leader_keeps_a_snapshot_and_a_loser_cannot_be_tested(spec, dat
     leaders = [min(found[:n], key=lambda cell: cell.result.rank_on_dev).result.spec.hash for n in (1, 2, 3)]
     assert kept == [[], *([leader] for leader in leaders)]
     loser = next(cell for cell in found if cell.changes != winner.changes).result.spec
-    with pytest.raises(
-        ValueError, match=rf"must be looked at once, but .*search.json has looked for {leaders[-1]}, and "
-    ):
+    told = rf"must be looked at once, but .*search.json has looked for {leaders[-1]}, and "
+    with pytest.raises(ValueError, match=told):
         run(loser, folder=tmp_path / loser.hash, data_dir=data_dir)
     assert not (tmp_path / loser.hash / "model").exists()
 
@@ -116,9 +115,8 @@ def test_a_test_that_the_folder_remembers_is_the_only_one(searched, spec, data_d
     _, _, winner = searched
     loser = next(own for own, point in cells(short(spec), AXES).items() if point != winner.changes)
     run(loser, folder=tmp_path / loser.hash, data_dir=data_dir)
-    with pytest.raises(
-        ValueError, match=rf"^the test set must be looked at once, but .* holds the test of {loser.hash}, "
-    ):
+    told = rf"^the test set must be looked at once, but .* holds the test of {loser.hash}, "
+    with pytest.raises(ValueError, match=told):
         search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
     assert not (tmp_path / winner.result.spec.hash / "model").exists()
 

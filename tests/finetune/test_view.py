@@ -28,9 +28,8 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, mo
     hooks.step(StepReport(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
     (task,) = bar._bars.tasks
     assert (task.completed, task.total, task.description) == (30, 110, "opt-tiny sst2 zo-sgd")
-    assert task.fields["scores"] == (
-        "loss 0.5123, g -1.5, lr 1e-06, least dev loss 0.5000 (62.5%), 2 skipped, 5 steps/s, about 16 s left"
-    )
+    told = "loss 0.5123, g -1.5, lr 1e-06, least dev loss 0.5000 (62.5%), 2 skipped, 5 steps/s, about 16 s left"
+    assert task.fields["scores"] == told
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "best so far, step 8: dev accuracy 50.0%, loss 0.5500 (best)\nstep 10: " in written
     assert "step 10: dev accuracy 62.5%, loss 0.5000 (best)" in written

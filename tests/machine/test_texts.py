@@ -45,7 +45,6 @@ def test_the_first_line_or_the_type(error: Exception, line: str) -> None:
 def test_what_is_no_toml_names_its_place_and_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "runner.toml"
     path.write_text('title = "x"\n[base]\nmodel = OPT-125M\n')
-    with pytest.raises(
-        ValueError, match=r"must be TOML, but is not: .*line 3, column 9\); mend it there: text stands in"
-    ):
+    told = r"must be TOML, but is not: .*line 3, column 9\); mend it there: text stands in"
+    with pytest.raises(ValueError, match=told):
         toml_of(path)

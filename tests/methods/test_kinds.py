@@ -90,9 +90,8 @@ def test_what_a_method_names_is_there(kind: MethodKind) -> None:
     assert all(grids.shipped(kind.name, scheme.name).axes for scheme in SCHEMES if scheme.tunes_all or not own)
     if kind.scheme is not None:
         assert callable(resolve(kind.scheme.make))
-        with pytest.raises(
-            ValueError, match=f"`method={kind.name}` needs scheme=full, but got scheme=lora; use scheme"
-        ):
+        told = f"`method={kind.name}` needs scheme=full, but got scheme=lora; use scheme"
+        with pytest.raises(ValueError, match=told):
             grids.shipped(kind.name, "lora")
     fields = RunSpec.__dataclass_fields__
     assert fields.keys() >= {*kind.takes, *kind.unused, *(need.name for need in kind.needs)}

@@ -257,9 +257,8 @@ def test_a_gguf_file_without_all_tensors_and_a_model_that_was_not_added_are_one_
     whole = (tmp_path / "part.gguf").read_bytes()
     for size in (4, 30, 500, len(whole) - 1000):  # in the header, in its keys, in a tensor
         (tmp_path / "cut.gguf").write_bytes(whole[:size])
-        with pytest.raises(
-            ValueError, match=r"^transformers must be able to read cut\.gguf, but .*; download"
-        ) as error:
+        told = r"^transformers must be able to read cut\.gguf, but .*; download"
+        with pytest.raises(ValueError, match=told) as error:
             given(tmp_path / "cut.gguf")
         assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="must hold all tensors") as error:

@@ -386,9 +386,8 @@ def test_experts_that_do_not_go_together_are_named(tmp_path: Path) -> None:
     name = "model.layers.1.mlp.experts.gate_up_proj"
     weights = PretrainedWeights(tmp_path, model)
     values(weights, model, name.replace("1", "0"))
-    with pytest.raises(
-        ValueError, match=rf"`{name}` must be what transformers makes of 23 tensors in .*, but they do not"
-    ):
+    told = rf"`{name}` must be what transformers makes of 23 tensors in .*, but they do not"
+    with pytest.raises(ValueError, match=told):
         values(weights, model, name)
     with pytest.raises(ValueError, match=r"`tier=checkpoint` reads weights as they lie, but .* in another form"):
         weights.locate(name)

@@ -172,9 +172,8 @@ def test_what_a_program_does_is_the_cells_outcome(told: Any, script: str, outcom
     assert result.outcome is outcome
     assert reason in result.reason
     assert "\n" not in result.reason
-    assert result.environment.program == (
-        f"mezo {clones.load()['mezo'].commit}, torch 2.1.0, transformers 4.28.1, Python 3.9.18"
-    )
+    text = f"mezo {clones.load()['mezo'].commit}, torch 2.1.0, transformers 4.28.1, Python 3.9.18"
+    assert result.environment.program == text
 
 
 def test_a_program_that_the_system_killed_for_memory_is_out_of_memory(told, monkeypatch) -> None:

@@ -228,9 +228,8 @@ def test_columns_and_rows_without_any_value_are_named_and_not_shown() -> None:
     full = sheet(("A", entry("1"), entry("2")), ("B", blank, blank)).groups[0]
     first = sheet(("A", entry("1"), blank), ("B", blank, blank))
     both = dataclasses.replace(first, groups=(*first.groups, dataclasses.replace(full, header=entry("Memory"))))
-    assert without_blanks(both).remarks[-1] == (
-        "Without any value, and not shown: B, ZO2 (FP32) (Throughput (tokens/s) ↑)."
-    )
+    told = "Without any value, and not shown: B, ZO2 (FP32) (Throughput (tokens/s) ↑)."
+    assert without_blanks(both).remarks[-1] == told
 
 
 def test_names_in_the_contents_differ_in_their_first_twenty_letters() -> None:

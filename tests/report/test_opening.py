@@ -109,9 +109,8 @@ def test_where_nothing_was_measured_the_papers_values_are_shown_and_the_first_co
 ) -> None:
     for results in ([], [result("opt-tiny", seq_len=64, machine="box")]):
         found = opened(results, paper)
-        assert found.sentences[0] == (
-            "Nothing that a paper compares was measured here yet: `zobench sweep main_table` begins with it."
-        )
+        told = "Nothing that a paper compares was measured here yet: `zobench sweep main_table` begins with it."
+        assert found.sentences[0] == told
         assert found.chart.source.startswith("Paper: zo2 table1, on ")
         assert "<svg" in svg(found.chart, tmp_path)
         assert "yet: <code>zobench sweep main_table</code> begins" in write(book(opening=found), {})

@@ -254,9 +254,8 @@ def test_a_rank_with_one_sign_was_exact_before_there_was_another_way_and_keeps_t
         assert RunSpec.from_stored(spec.to_dict()) == spec
     ddp = RunSpec(model="OPT-125M", parallel="ddp", gpus=2, batch_size=4)
     assert ddp.hash == "4b4f16ce3abc"
-    with pytest.raises(
-        ValueError, match=r"^`exact=true` needs parallel=pertp or 2d or 2d-outer, but got parallel=ddp;"
-    ):
+    told = r"^`exact=true` needs parallel=pertp or 2d or 2d-outer, but got parallel=ddp;"
+    with pytest.raises(ValueError, match=told):
         ddp.replace(exact=True)
 
 
@@ -345,9 +344,8 @@ def test_the_arithmetic_of_a_resident_run_makes_another_cell() -> None:
 def test_tf32_needs_a_cuda_device() -> None:
     spec = RunSpec(model="OPT-125M", autocast="tf32")
     assert spec.resolve("cuda:0").autocast == "tf32"
-    with pytest.raises(
-        ValueError, match=r"^`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16"
-    ):
+    told = r"^`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16"
+    with pytest.raises(ValueError, match=told):
         spec.resolve("cpu")
 
 

@@ -132,9 +132,8 @@ def test_a_planted_slowdown_of_a_tenth_is_found_among_twenty_steady_steps(seed: 
 def test_three_against_three_is_always_ambiguous_and_says_what_is_needed(a: list[float], factor: float) -> None:
     judged = judge(a, [factor * value for value in a], 0.02)
     assert (judged.verdict, judged.interval) == (Verdict.AMBIGUOUS, None)
-    assert judged.reason == (
-        "3 against 3 step times cannot reach 5 %, whatever they are; measure at least 4 on each side (--set steps=4)"
-    )
+    told = "3 against 3 step times cannot reach 5 %, whatever they are; measure at least 4 on each side (--set steps=4)"
+    assert judged.reason == told
 
 
 def test_same_needs_an_interval_within_the_tolerance() -> None:
@@ -208,9 +207,8 @@ def test_other_hardware_is_refused_unless_asked_for_and_other_software_is_not() 
     with pytest.raises(ValueError, match=rf"of the same hardware, but got {MACHINE} and h200-16c-0a1b2c; add --across"):
         compare([cell()], [cell(environment=OTHER)])
     assert len(compare([cell()], [cell(environment=OTHER)], across_machines=True).pairs) == 1
-    with pytest.raises(
-        ValueError, match=r"^`--across-machines` needs one machine on each side, but got epyc-2c-fcab62, "
-    ):
+    told = r"^`--across-machines` needs one machine on each side, but got epyc-2c-fcab62, "
+    with pytest.raises(ValueError, match=told):
         compare([cell(), cell(environment=OTHER)], [cell()], across_machines=True)
     with pytest.raises(ValueError, match=r"^A must have one result of each cell, but has two of "):
         compare([cell(), cell(environment=newer)], [cell()])
@@ -342,9 +340,8 @@ def test_a_word_that_names_nothing_or_two_things_is_one_line(root: Path, word: s
 
 def test_a_folder_and_a_machine_of_one_name_are_two_things_unless_they_hold_the_same(root: Path) -> None:
     Store(Path(MACHINE)).save(cell(SPECS[2]))
-    with pytest.raises(
-        ValueError, match=rf"must name one thing, but got the folder {MACHINE}, the machine {MACHINE}; wr"
-    ):
+    told = rf"must name one thing, but got the folder {MACHINE}, the machine {MACHINE}; wr"
+    with pytest.raises(ValueError, match=told):
         side(MACHINE, root)
     assert [one.spec for one in side(f"./{MACHINE}", root)[0]] == [SPECS[2]]
 
@@ -473,9 +470,8 @@ def test_too_few_processes_are_told_what_is_needed() -> None:
     one, two = repeated(SPECS[0], [1.0]), repeated(SPECS[0], [1.0])
     assert compare([one], [two]).pairs[0].judgement.values == "steps"
     few = compare([repeated(SPECS[0], [1, 1.1])], [repeated(SPECS[0], [1, 1.2, 1], began=9.0)])
-    assert few.pairs[0].judgement.reason == (
-        "2 against 3 processes cannot reach 5 %, whatever they are; measure at least 4 on each side (--repeats 4)"
-    )
+    told = "2 against 3 processes cannot reach 5 %, whatever they are; measure at least 4 on each side (--repeats 4)"
+    assert few.pairs[0].judgement.reason == told
     cut = repeated(SPECS[0], [1.0, 1.0, 2.0]).repeats[2]
     single = compare([repeated(SPECS[0], [1.0, 1.0, 2.0])], [cut]).pairs[0].judgement
     assert single.reason == "one round tells nothing of chance; repeat them (--repeats 6)"

@@ -123,9 +123,8 @@ def test_a_table_is_told_the_price_of_an_hour(tmp_path, zobench, monkeypatch) ->
     assert "20.00" in out
     assert "30.00 (x1.5000, 1.5000 to 1.5000)" in out
     assert "no price of an hour was named (--price)" in " ".join(zobench("table", "mine")[1].split())
-    assert zobench("table", "mine", "--price", "0")[2] == (
-        "zobench: `price > 0` must hold, but got 0; name the price of an hour, as 2.49\n"
-    )
+    told = "zobench: `price > 0` must hold, but got 0; name the price of an hour, as 2.49\n"
+    assert zobench("table", "mine", "--price", "0")[2] == told
 
 
 # ---- the packages' counters

@@ -353,9 +353,8 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file_whole(tmp_path, monkeyp
         store.save(result(reason="newer"))
     monkeypatch.undo()
     assert caught.value.errno == errno.ENOSPC
-    assert caught.value.strerror == (
-        f"a result must be writable, but got 'No space left on device' for {path}; free some space there"
-    )
+    told = f"a result must be writable, but got 'No space left on device' for {path}; free some space there"
+    assert caught.value.strerror == told
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     assert store.load() == [result()]
 
@@ -365,9 +364,8 @@ def test_a_read_only_disk_is_one_line_with_the_remedy(tmp_path: Path, monkeypatc
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "mkdir", read_only)
-    with pytest.raises(
-        StoreError, match=r"'Read-only file system' for .*; choose a results folder on a writable disk$"
-    ):
+    told = r"'Read-only file system' for .*; choose a results folder on a writable disk$"
+    with pytest.raises(StoreError, match=told):
         Store(tmp_path).save(result())
 
 
