@@ -33,9 +33,6 @@ OPTIONS = {
 """Options per command. A new one needs a user, and a change here."""
 
 
-# ---- what it is made of
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("90s", 90), ("10m", 600), ("2h", 7200), ("2h30m", 9000), ("1h1m1s", 3661), ("1.5h", 5400)],
@@ -118,9 +115,6 @@ def test_the_fields_are_listed_each_with_type_default_words_and_a_line(here, zob
     assert any(line.rstrip().endswith("the type of the weights on the device [fp32, fp16, bf16]") for line in
                zobench("list", "fields")[1].splitlines())  # fmt: skip
     assert "checkpoint_every" not in zobench("list")[1]
-
-
-# ---- run
 
 
 def test_run_tells_on_standard_error_and_leaves_standard_output_alone(here, zobench, cells) -> None:

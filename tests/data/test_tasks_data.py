@@ -22,9 +22,6 @@ from zobench.runspec.registries import TASKS
 WITH_LABELS = [task.name for task in TASKS.builtin() if task.names]
 
 
-# --- scores against the unbatched reference ------------------------------------------------------------------------
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("name", WITH_LABELS)
 def test_scores_of_a_batch_equal_those_of_each_candidate_alone(real_data, name, tokenizer, model) -> None:
@@ -239,9 +236,6 @@ def test_facts_say_where_the_numbers_come_from(tmp_path: Path, tokenizer: Any) -
     assert facts["longest"] <= longest
     assert facts["longest"] == max(item.length for items in data.splits.values() for item in items)
     assert data.majority("test") == 14 / 21
-
-
-# --- every task whole, on the real data -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["sst2", "cb", "wsc", "copa", "wic"])

@@ -32,9 +32,6 @@ def assert_close(mine, theirs, rel=1e-5):
         assert (mine[name] - theirs[name]).norm() <= rel * theirs[name].norm() + 1e-7, name
 
 
-# --- gradients -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("name", MODELS)
@@ -92,9 +89,6 @@ def test_checkpointing_changes_nothing_but_memory(name):
     assert not any("forward" in vars(block) for block in blocks(checkpointed.model))
 
 
-# --- mixed precision -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(("autocast", "rel"), [("bf16", 0.15), ("fp16", 0.02)])
 def test_autocast_is_close(autocast, rel, checkpointing):
@@ -122,9 +116,6 @@ def test_scaling_the_loss_saves_small_gradients_from_fp16():
             gradient = engine.model.get_parameter("model.layers.0.self_attn.v_proj.weight").grad
             lost[scale] = (gradient == 0).float().mean().item()
     assert lost[2.0**16] < 0.01 < 0.5 < lost[1.0]
-
-
-# --- the optimizers --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("foreach", [True, False])
@@ -164,9 +155,6 @@ def test_bytes_of_state():
     assert found == {"sgd": 0, "adam": 2 * sum(trained) + 4 * len(trained)}
 
 
-# --- what it shares with Engine --------------------------------------------------------------------------------------
-
-
 def test_its_own_weights_are_trained_where_none_are_given():
     model = filled("opt-tiny")
     with Backprop(model, RESIDENT) as engine:
@@ -184,8 +172,6 @@ def test_on_the_meta_device():
         assert math.isnan(engine.backward(Batch(ids, ids)))
         engine.update("adam", lr=1e-3)
 
-
-# --- the hybrid's lower half -----------------------------------------------------------------------------------------
 
 AFTER = {
     "opt-tiny": {"model.decoder.final_layer_norm.weight", "model.decoder.final_layer_norm.bias"},
@@ -243,9 +229,6 @@ def test_nothing_is_kept_of_the_layers_below(name, layers, checkpointing):
     assert (saved["before"] > 0) == (layers == 0)
     assert [saved[n] > 0 for n in range(len(own))] == [n >= layers for n in range(len(own))]
     assert saved["after"] > 0
-
-
-# --- what it refuses -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

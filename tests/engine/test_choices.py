@@ -204,8 +204,6 @@ def test_scores_need_candidates():
     assert str(error.value) == told
 
 
-# --- the sums alone, by plain loops -----------------------------------------------------------------------------------
-
 shapes = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=4)
 
 

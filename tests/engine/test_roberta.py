@@ -84,9 +84,6 @@ def test_engine_equals_plain_mezo(dtype, kind, decay, mode):
     assert len(set(gradients)) == STEPS
 
 
-# --- candidates at the masks ------------------------------------------------------------------------------------------
-
-
 def gather(left, loss="choice"):
     """One row per sentence, one candidate per word, all at its mask."""
     width = max(len(ids) for ids, _ in SENTENCES) + 1
@@ -161,9 +158,6 @@ def test_the_head_sees_only_the_masks_and_what_comes_before_it_runs_once(monkeyp
     assert judged == [(len(WORDS) * len(SENTENCES), 64)] * 2
 
 
-# --- first order ------------------------------------------------------------------------------------------------------
-
-
 def own_loss(model, batch):
     return model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss
 
@@ -192,9 +186,6 @@ def test_the_forward_derivative_is_the_difference_of_losses(choices, noise):
     expected = naive_loss(model, "choice") if choices else own_loss(model, batch).item()
     assert loss == pytest.approx(expected, abs=CLOSE)
     assert slope == pytest.approx((above - below) / (2 * EPS), rel=2e-2, abs=1e-2)
-
-
-# --- checkpoints and refusals -----------------------------------------------------------------------------------------
 
 
 def test_a_saved_checkpoint_is_the_trained_model_and_can_be_trained_on(tmp_path):

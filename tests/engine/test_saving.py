@@ -87,9 +87,6 @@ def test_an_engine_saves_persistent_buffers_of_blocks_that_travel(placement, tmp
         assert loaded(input_ids=ids, labels=ids).loss.item() == pytest.approx(expected, abs=1e-5)
 
 
-# ---- a folder that is not empty
-
-
 def old_and_new(tmp_path):  # type: ignore[no-untyped-def]
     old, new, folder = made("llama", seed=1), made("llama", seed=2), tmp_path / "checkpoint"
     return old, new, folder

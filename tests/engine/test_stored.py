@@ -182,9 +182,6 @@ def test_what_a_gguf_file_may_not_hold_is_one_line(tmp_path):
     assert [path for path in (tmp_path / "cache/models").iterdir() if "cut" in path.name and path.is_dir()] == []
 
 
-# --- compressed-tensors -----------------------------------------------------------------------------------------------
-
-
 def quantisation(bits=4, **weights):
     own = {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": 64, **weights}
     return {

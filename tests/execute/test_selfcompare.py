@@ -118,9 +118,6 @@ def test_a_round_in_which_others_had_a_core_does_not_count(often: int, told: str
     assert one.slowed.value == pytest.approx(1.05, abs=0.02)
 
 
-# ---- the planted slowdown
-
-
 def test_each_step_is_lengthened_by_a_share_of_its_own_time() -> None:
     timer = StepTimer("cpu", slowdown=0.5)
     for seconds in (0.01, 0.04):
@@ -147,9 +144,6 @@ def test_a_run_that_was_slowed_on_purpose_says_so() -> None:
     assert slowed.environment.planted_slowdown == 0.25
     assert "each step was made 25 % longer on purpose, to test a comparison" in slowed.warnings
     assert planted_slowdown() == 0
-
-
-# ---- the command
 
 
 def test_the_command_tells_and_keeps_every_comparison(tmp_path, zobench, monkeypatch) -> None:

@@ -122,9 +122,6 @@ def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(way:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-# --- free answers -----------------------------------------------------------------------------------------------------
-
-
 ENGINES: dict[str, dict[str, Any]] = {
     "resident": {},
     "offload": {"engine": "offload"},
@@ -207,9 +204,6 @@ def test_a_prompt_leaves_room_for_its_answer(own: Any) -> None:
         loaded(own("answer", seq_len=4, truncate=True))
 
 
-# --- plain text -------------------------------------------------------------------------------------------------------
-
-
 def test_plain_text_is_packed_and_its_loss_is_that_of_transformers(own: Any, tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("".join(f"{row['text']}\n\n" for row in ROWS))
     (tmp_path / "test.txt").write_text("a fine film It was great\nIt was\n")
@@ -231,9 +225,6 @@ def test_plain_text_is_packed_and_its_loss_is_that_of_transformers(own: Any, tmp
     assert seen.count == tokens == 8
     assert seen.loss == pytest.approx(losses / tokens, rel=1e-6)
     assert seen.scores == {"perplexity": math.exp(seen.loss)}
-
-
-# --- identity and plans -----------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_named_by_what_its_file_and_data_say_and_by_no_path(own: Any, spec: Any, tmp_path: Path) -> None:

@@ -137,9 +137,6 @@ def test_ranks(spec: Any, losses: list[Any], accuracies: list[float], wins: int)
     assert found[0].row()["dev_loss"] == (None if losses[0] is None or losses[0] != losses[0] else losses[0])
 
 
-# ---- grids
-
-
 def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
     for method in CHOICES["method"]:
         own = METHODS.get(method).scheme is not None

@@ -35,9 +35,6 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(units.tiles, "__defaults__", (3000,))
 
 
-# --- order and waits --------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def waits():
     """Counts the operators that make the host wait for the device, by the function of ours or transformers' they are
@@ -112,9 +109,6 @@ def test_uploads_run_under_computes():
     print(f"uploads under computes: {shares[True]:.0%}, without overlap {shares[False]:.0%}")
     assert shares[True] >= 0.5
     assert shares[False] <= 0.05
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def peak_of_steps(device, granularity, slots):

@@ -152,9 +152,6 @@ def test_labels():
     assert a.numel() == b.numel()
 
 
-# --- attention on the meta device -------------------------------------------------------------------------------------
-
-
 def heads(count, tokens, dtype):
     return torch.empty(1, tokens, count, 64, dtype=dtype, device="meta").transpose(1, 2)
 
@@ -183,9 +180,6 @@ def test_attention_makes_no_square_of_the_tokens(mode, dtype, key_heads, masked,
     assert peak.nbytes == pytest.approx(nbytes, abs=64)  # the random state of dropout is a few bytes
     assert results[0].shape == query.shape
     assert results[0].transpose(1, 2).is_contiguous()  # as the kernels lay it out: transformers copies nothing
-
-
-# --- whole models -----------------------------------------------------------------------------------------------------
 
 
 def forward(model, ids):
@@ -249,9 +243,6 @@ def test_the_largest_model_is_traced_without_its_memory():
         forward(on_meta("OPT-175B", "fp16"), torch.empty(1, 2048, dtype=torch.int64, device="meta")), "meta"
     )
     assert 100e6 < peak.nbytes < 1e9
-
-
-# --- the engine, against what the process takes -----------------------------------------------------------------------
 
 
 def traced(spec, folder, monkeypatch):

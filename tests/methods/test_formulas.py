@@ -184,9 +184,6 @@ def test_sgd_sign_as_shipped_ignores_a_slope_of_zero():
     assert (engine.x == Three().x).all()
 
 
-# --- the table ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", DEFINITIONS)
 def test_a_kind_says_how_much_state_its_rule_keeps(case):
     """The predictor reads the kind, the engine the rule."""
@@ -218,9 +215,6 @@ def test_a_setting_out_of_range(name):
     kind = type(make(spec_of(name)))
     with pytest.raises(ValueError, match=r"`eps > 0`, `lr >= 0` and `weight_decay >= 0` must hold, but got eps=-1, "):
         kind(lr=1e-3, eps=-1)
-
-
-# --- schedules ------------------------------------------------------------------------------------------------------
 
 
 def test_schedules_by_formula():

@@ -157,9 +157,6 @@ def test_of_scales_and_codes_only_what_is_tuned_is_written(monkeypatch):
         assert moved == {name for name in tensors if name.endswith("codes" if own is QES else "scales")}
 
 
-# --- QES --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sigma", [0.05, 0.4, 1.0, 2.5])
 def test_one_normal_number_rounds_as_a_draw_and_a_coin_do(sigma):
     """The law of sigma u rounded up with the chance of its fraction, sampled by the definition."""
@@ -249,9 +246,6 @@ def test_what_rounding_loses_is_kept():
     assert seen == [0, 1, 1, 1, 2, 2, 2, 3, 3]
     assert standardised([1.0, 2.0, 3.0]) == pytest.approx([-1.224745, 0, 1.224745])
     assert standardised([0.0] * 99 + [1.0])[-1] == 3.0
-
-
-# --- both -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("own", [QZO, QES], ids=["qzo", "qes"])

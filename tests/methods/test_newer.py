@@ -198,9 +198,6 @@ def test_equal_losses_have_no_deviation_to_divide_by():
     assert engine.committed == []
 
 
-# --- on the engine ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "mode"),
     [(name, {"noise": "counter", "slots": 2}) for name in NEWER]
@@ -253,9 +250,6 @@ def test_a_threshold_is_the_quantile_of_its_own_tensor(share):
         kept = float((values.abs() <= found[name]).double().mean())
         tied = values.unique().numel() < 3  # norms and biases begin as ones and zeros
         assert kept == 1 if tied else kept == pytest.approx(share, abs=2e-2), name
-
-
-# --- rules ------------------------------------------------------------------------------------------------------------
 
 
 def test_signs_are_plus_and_minus_one_in_equal_shares():

@@ -163,9 +163,6 @@ def test_on_one_gpu_no_part_is_predicted_to_take_nine_minutes_and_it_begins_with
     assert (found.longest, found.selftest) == ("9m", "3m")
 
 
-# ---- what is published
-
-
 @functools.cache
 def published_sheets() -> tuple[tuple[str, Sheet], ...]:
     """The measured sheets of all tables, by machine, from the runs in results/published."""

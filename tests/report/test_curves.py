@@ -87,9 +87,6 @@ def test_the_numbers_of_the_figure_are_written_beside_it() -> None:
     ]
 
 
-# ---- of a user's runs
-
-
 def folders(tmp_path: Path) -> list[Path]:
     """A results folder with a zeroth-order and a first-order run; and one of runs: that, and one that goes on."""
     zo = run((100, 0.6, 0.7), (200, None, 0.8))

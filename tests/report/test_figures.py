@@ -29,9 +29,6 @@ from tests.support.charts import (
 from zobench.report.chart import Event, Mark, Panel
 from zobench.report.figures import style
 
-# ----------------------------------------------------------------------------------------------- bars
-
-
 LINEAR = dataclasses.replace(BARS, panels=(dataclasses.replace(BARS.panels[0], log_y=False),))
 
 
@@ -141,9 +138,6 @@ def test_a_logarithmic_axis_is_not_used_where_it_would_leave_a_value_out() -> No
     assert [bar.get_height() for bar in bars(axes)] == [0, 10]
 
 
-# ---------------------------------------------------------------------------------------------- lines
-
-
 def test_lines_go_through_the_measured_values_and_stop_at_a_failure() -> None:
     axes = drawn(LINES).axes[0]
     dots = [points(line) for line in lines(axes, linestyle="None")]
@@ -190,9 +184,6 @@ def test_failures_of_lines_stand_below_the_axis_where_no_line_is() -> None:
     assert all(y < axes.bbox.y0 for _, y in places)
 
 
-# ------------------------------------------------------------------------------------------- heat map
-
-
 def test_cells_hold_their_values_and_the_papers() -> None:
     figure = drawn(RATIOS)
     cells = {text.get_text() for text in figure.axes[0].texts}
@@ -210,9 +201,6 @@ def test_colours_follow_the_values_and_text_can_be_read_on_them() -> None:
     for text, behind in zip(axes.texts, light, strict=True):
         ink = luminance(to_rgb(text.get_color()))
         assert (max(ink, behind) + 0.05) / (min(ink, behind) + 0.05) > 4
-
-
-# ------------------------------------------------------------------------------------------- timeline
 
 
 def test_every_operation_is_a_rectangle_from_its_start_to_its_end() -> None:

@@ -46,9 +46,6 @@ def test_every_field_has_one_line_and_a_default_that_it_accepts() -> None:
         assert not one.choices or one.default in one.choices, name
 
 
-# ---- options
-
-
 @dataclass(frozen=True)
 class Tool:
     """A program of a plug-in, as far as a spec asks."""

@@ -31,9 +31,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # 
 EMBEDDING = "prompt_encoder.embedding.weight"
 
 
-# --- what they start from ---------------------------------------------------------------------------------------------
-
-
 def test_lora_starts_as_the_base_with_kaimings_bound_and_seeds_by_name():
     model, done, initial = applied("llama-tiny", "lora", EngineConfig())
     values = adapter(model, initial)
@@ -100,9 +97,6 @@ def test_real_tokens_are_not_special_differ_and_depend_on_the_seed():
     assert few[0] == tuple(real_tokens(model, 10, 0, "prompt"))
 
 
-# --- what they leave alone --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_after_10_steps_on_disk_the_base_is_unchanged_and_was_never_written(scheme, method, monkeypatch):
@@ -141,9 +135,6 @@ def test_after_10_steps_on_disk_the_base_is_unchanged_and_was_never_written(sche
     size = 4 * 8 * 64 * 4 * (1 + len(rule.states if rule else ()))
     assert set(written) == ({size} if scheme == "lora" else set())
     assert len(written) >= (3 * 9 if scheme == "lora" else 0)
-
-
-# --- what they save ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -210,9 +201,6 @@ def test_full_changes_nothing_and_saves_a_checkpoint(tmp_path):
     done.save(tmp_path, before.items())
     loaded = type(model).from_pretrained(tmp_path)
     assert all(torch.equal(p, before[name]) for name, p in loaded.named_parameters())
-
-
-# --- what they refuse -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,6 @@ def swept(pairs: Sequence[tuple[float, float]], until: float) -> Ratio:
     return ratio_of_pairs(pairs[: next((count for count in range(1, len(pairs)) if known(count)), len(pairs))])
 
 
-# ---- ratios
-
-
 @pytest.mark.parametrize("offsets", PROCESSES.values(), ids=PROCESSES)
 @pytest.mark.parametrize("rounds", [3, 5, 6, 9, 14])
 def test_a_ratio_of_equals_is_rarely_called_different(rounds: int, offsets: Draw) -> None:
@@ -143,9 +140,6 @@ def test_fewer_than_six_pairs_have_students_interval_and_one_has_none() -> None:
         ratio_of_pairs([])
 
 
-# ---- medians
-
-
 @pytest.mark.parametrize("offsets", PROCESSES.values(), ids=PROCESSES)
 @pytest.mark.parametrize("count", [6, 8, 11, 20])
 def test_the_interval_of_the_median_holds_it(count: int, offsets: Draw) -> None:
@@ -168,9 +162,6 @@ def test_the_interval_of_the_median_lies_between_pairs_of_order_statistics_and_g
     low, high = repeats_interval(even) or (0, 0)
     assert even[0] < low < even[1]
     assert repeats_interval([1.0]) is None
-
-
-# ---- warm-up, drift, outliers
 
 
 @pytest.mark.parametrize("slow", [0, 1, 3])

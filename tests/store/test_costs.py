@@ -127,9 +127,6 @@ def test_a_table_is_told_the_price_of_an_hour(tmp_path, zobench, monkeypatch) ->
     assert zobench("table", "mine", "--price", "0")[2] == told
 
 
-# ---- the packages' counters
-
-
 def package(root: Path, name: str, count: int, whole: int = 1000, *, zone: str = "package-0") -> Path:
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -88,9 +88,6 @@ def test_a_run_without_a_timeline_is_one_line(result: Result, why: str) -> None:
         trace(result)
 
 
-# ---- the command
-
-
 def test_a_file_and_the_first_digits_of_a_hash_name_a_run(tmp_path: Path, zobench: Any) -> None:
     path = Store(tmp_path / "results").save(OFFLOADED)
     written = tmp_path / "step.json"

@@ -41,9 +41,6 @@ END = "ZOBENCH_QUICK_END"
 WAITING = "make quick had no time left"
 
 
-# --- what a change reaches --------------------------------------------------------------------------------------------
-
-
 def changed(base: str | None, root: Path = ROOT) -> set[str]:
     """The paths that differ from ``base``, with files that git does not know yet."""
     if base is None:
@@ -177,9 +174,6 @@ def main() -> int:
     files = [f"{name.replace('.', '/')}.py" for name in tests]
     command = [sys.executable, "-m", "pytest", "-p", "tests.support.quick", "-m", "not slow and not gpu", *rest, *files]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, END: str(end)}, check=False).returncode
-
-
-# --- a plug-in of pytest ----------------------------------------------------------------------------------------------
 
 
 def in_turn(names: list[str]) -> list[int]:
