@@ -180,16 +180,6 @@ def test_a_snapshot_takes_what_was_predicted(way: str, spec: Any, data_dir: Path
     assert 0 <= taken - sizes.snapshot_bytes(wanted) <= room
 
 
-def test_resident_and_disk_runs_are_the_same(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    results = {}
-    for engine in ("resident", "offload"):
-        results[engine] = run(spec(engine=engine), folder=tmp_path / engine, data_dir=data_dir)
-    one, other = results.values()
-    assert one.samples["loss"] == other.samples["loss"]
-    assert one.evaluation["curve"] == other.evaluation["curve"]
-    assert one.evaluation["test"] == other.evaluation["test"]
-
-
 def test_a_run_stopped_while_it_evaluates_goes_on_there(spec, data_dir, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("zobench.training.evaluate.room", lambda spec: 0)  # two batches of dev, each as large as a step
     wanted, calls = spec(), 0
