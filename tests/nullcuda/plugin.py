@@ -11,7 +11,6 @@ import pytest
 from tests.nullcuda.counts import races, runtime
 
 IMPOSSIBLE = {
-    "tests/gpu/test_cuda.py::test_uploads_run_under_computes": "needs time: nothing takes any on the null GPU",
     "tests/gpu/test_fast.py::test_uploads_run_under_computes": "needs time: nothing takes any on the null GPU",
 }
 """Test -> why an emulator must fail it. They run, and do fail."""
