@@ -82,6 +82,14 @@ def refused(zobench: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
     return line
 
 
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of a few rows also for tiny models."""
+    from zobench.engine.weights import blocks
+
+    monkeypatch.setattr(blocks.tiles, "__defaults__", (20_000,))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """Tiny models are no faster with more, and far slower on a machine whose cores are busy."""

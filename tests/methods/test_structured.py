@@ -19,7 +19,6 @@ from zobench.engine.directions.factor_rules import orthogonalised
 from zobench.engine.directions.factors import Core, LowRank, Projected
 from zobench.engine.passes import products
 from zobench.engine.twin import model_loss as own_loss
-from zobench.engine.weights import blocks
 from zobench.measure.ledger import Ledger
 from zobench.methods.base import Taken
 from zobench.methods.zo_sgd import ZOSGD
@@ -49,11 +48,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch):
-    monkeypatch.setattr(blocks.tiles, "__defaults__", (20_000,))
-
-
+pytestmark = pytest.mark.usefixtures("small_tiles")
 Arrays = dict[str, np.ndarray]
 
 

@@ -13,20 +13,13 @@ from zobench.engine import Engine, EngineConfig
 from zobench.engine.backprop import Backprop
 from zobench.engine.directions.factors import LowRank
 from zobench.engine.interface import Start, TunedEngine
-from zobench.engine.weights import blocks as units
 from zobench.models.weights import Weights
 from zobench.parallel.engine import ParallelEngine
 from zobench.parallel.mesh import Mesh
 from zobench.testing import EngineConformance, GradientConformance, LocalEngineConformance
 from zobench.testing.plain import PlainModel
 
-
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several tiles also for a tiny model."""
-    monkeypatch.setattr(units.tiles, "__defaults__", (20_000,))
-
-
+pytestmark = pytest.mark.usefixtures("small_tiles")
 SUITES: dict[str, dict[str, Any]] = {
     "TorchResident": {"noise": "torch", "streams": False, "config": {"placement": "resident"}},
     "TorchOffload": {"noise": "torch", "config": {"slots": 2}},
