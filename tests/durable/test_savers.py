@@ -1,10 +1,8 @@
 """Checkpoints beside the steps: what is restored from each is, bit for bit, the run that was never interrupted."""
 
-import errno
 import functools
 import itertools
 import json
-import os
 import threading
 import time
 from contextlib import contextmanager, nullcontext
@@ -16,7 +14,7 @@ import torch
 from tests.support.forked_ranks import run_ranks
 from tests.support.saving import TOLD, Recorder, restored, weights_of
 from tests.support.streams import batches_of
-from zobench import ZOSGD, RunSpec
+from zobench import RunSpec
 from zobench.durable import savers, snapshot
 from zobench.durable.savers import Saved, Target, saving
 from zobench.durable.snapshot import Writer
@@ -197,36 +195,6 @@ def test_a_planted_bug_is_found(bug, kind, tmp_path, monkeypatch):
     slow(monkeypatch, Engine, "read", 0.03)
     bug(monkeypatch, kind)
     assert differs("torch pageable", kind, tmp_path)
-
-
-def no_room(monkeypatch, times):
-    """A disk that is full for the first ``times`` writes."""
-    original, left = Writer.add, [times]
-
-    def add(self, *args):
-        if left[0]:
-            left[0] -= 1
-            original(self, *args)  # some of it still fits
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        original(self, *args)
-
-    monkeypatch.setattr(Writer, "add", add)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_full_disk_is_told_and_ends_no_run(kind, tmp_path, monkeypatch):
-    TOLD.clear()
-    no_room(monkeypatch, 1)
-    slow(monkeypatch, ZOSGD, "step", 0.1)  # a checkpoint is done before the next is due
-    losses, weights, moments, saved = run_with(a_spec("torch pageable"), kind, tmp_path, every=5)
-    assert (losses, weights) == alone("torch pageable")
-    assert TOLD == [
-        "the checkpoint after 2 steps could not be written, and the run goes on without it: "
-        "[Errno 28] No space left on device"
-    ]
-    assert saved[0].error
-    assert [path.name for path in tmp_path.iterdir()] == ["snapshot-5"]  # nothing is left of the first
-    assert restored(a_spec("torch pageable"), tmp_path / "snapshot-5", moments) == weights
 
 
 @pytest.mark.parametrize("kind", ["async", "journal"])
