@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.plugin import commands, package, python, results
+from tests.support.plugin import commands, package, python, results, table
 
 MATRIX = """
 title = "Guests"
@@ -14,21 +14,6 @@ steps = 2
 [axes]
 model = ["my-llama", "my-qwen"]
 engine = ["resident", "offload"]
-"""
-TABLE = """
-title = "Guests"
-[where]
-seq_len = 16
-[rows.product]
-model = ["my-llama", "my-qwen"]
-[[columns]]
-header = "MeZO"
-where = { engine = "resident" }
-[[metrics]]
-name = "step_time"
-header = "Step (s)"
-format = ".3f"
-better = "lower"
 """
 COUNTS = """
 import torch
@@ -46,7 +31,8 @@ for name in ("my-llama", "my-qwen"):
 def test_models_of_a_package_are_planned_swept_and_shown_in_a_table_and_found_in_any_case(tmp_path: Path) -> None:
     package(tmp_path)
     (tmp_path / "guests.toml").write_text(MATRIX)
-    (tmp_path / "shown.toml").write_text(TABLE)
+    seconds = 'name = "step_time"\nheader = "Step (s)"\nformat = ".3f"'
+    (tmp_path / "shown.toml").write_text(table(seconds, '["my-llama", "my-qwen"]'))
     sweep = "sweep guests.toml --device cpu"
     told = commands(
         tmp_path, f"{sweep} --dry-run", sweep, "table shown.toml --format markdown",

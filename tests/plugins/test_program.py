@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.plugin import commands, package, results
+from tests.support.plugin import commands, package, results, table
 
 FAILING = """
 
@@ -17,22 +17,6 @@ def measured(spec, world=None):
         facts = Facts(threads="two")
         return Result(spec=spec, outcome=Outcome.OK, samples={"step_seconds": [0.5, 0.5]}, environment=facts)
     return 3
-"""
-TABLE = """
-title = "Guest"
-[where]
-seq_len = 16
-program = "dry"
-[rows.product]
-model = ["opt-tiny"]
-[[columns]]
-header = "MeZO"
-where = { engine = "resident" }
-[[metrics]]
-name = "step_time"
-header = "Step (s)"
-format = ".2f"
-better = "lower"
 """
 RUN = "run --model opt-tiny --device cpu --set seq_len=16 --set steps=2"
 
@@ -75,7 +59,8 @@ def test_what_a_program_raises_is_the_cells_outcome_and_what_cannot_run_is_one_l
 def test_a_result_of_a_plug_in_that_was_edited_since_is_measured_again(tmp_path: Path) -> None:
     module, sweep = package(tmp_path), "sweep one.toml --device cpu"
     (tmp_path / "one.toml").write_text('title = "One"\n[base]\nmodel = "opt-tiny"\nseq_len = 16\nprogram = "dry"\n')
-    (tmp_path / "table.toml").write_text(TABLE)
+    seconds = 'name = "step_time"\nheader = "Step (s)"\nformat = ".2f"'
+    (tmp_path / "table.toml").write_text(table(seconds, where='program = "dry"'))
     _, (_, plan, _) = commands(tmp_path, sweep, f"{sweep} --dry-run")
     (first,) = results(tmp_path)
     assert first["environment"]["plug_ins"]["program"].startswith("my-zo 1.0 ")

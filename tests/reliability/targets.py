@@ -32,7 +32,9 @@ from tests.support.tables import CLAIMS, TINY, tuned
 from zobench import recipes
 from zobench.result import Outcome, Result, Round
 from zobench.runspec import FIELDS, RunSpec
-from zobench.store import Store, text_of
+from zobench.store import Store, frame, text_of
+from zobench.store.compare import compare
+from zobench.store.trace import trace
 
 Feed = Callable[[random.Random], bool]
 ROOT = Path(__file__).parents[2]
@@ -69,7 +71,7 @@ def _fields(result: Result) -> dict[str, Any]:
 
 
 def result_files(folder: Path) -> Feed:
-    """Files in a store, and what shows them."""
+    """Files in a store, and what stores, exports, compares and shows them."""
     store = Store(folder / "store")
     every = samples()
     published = sorted((ROOT / "results" / "published").glob("*/*.json"), key=lambda path: path.stat().st_size)[:6]
@@ -90,6 +92,11 @@ def result_files(folder: Path) -> Feed:
         result = read(path)
         assert all(problem.isprintable() for problem in store.problems), store.problems
         if result is not None:
+            assert store.save(result) == path
+            frame([result]).to_csv()
+            compare([result], [result])
+            if result.timeline:
+                json.dumps(trace(result), allow_nan=False)
             show.one(result, random_)
         return result is not None
 

@@ -3,8 +3,6 @@
 import errno
 import gc
 import hashlib
-import io
-import itertools
 import json
 import math
 import os
@@ -13,19 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from tests.support import stores
-from zobench.cli.listing import show_runs
 from zobench.result import Facts, Outcome, Result
 from zobench.result.examples import KEY, packed, unpacked
 from zobench.runspec import FIELDS, RunSpec
 from zobench.store import Store, StoreError, frame, metrics
-from zobench.store.compare import compare
 from zobench.store.sendable import sendable
-from zobench.store.trace import trace
 
 MACHINE = "cpu-2c-4f2a91"
 
@@ -256,36 +250,6 @@ EVALUATION: dict[str, Any] = {
     "curve": [[0, None, 0.5], [4, 0.5, 0.75]],
     "majority": {"dev": 0.5, "test": 0.6}, "test": {**SEEN, "accuracy": 0.625, "count": 16}, "definition": "",
 }  # fmt: skip
-WHOLE = (result(), result(evaluation=EVALUATION), *(stores.run(spec) for spec in itertools.islice(stores.specs(), 4)))
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.integers(2**70, 2**72) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.data())
-@settings(deadline=None, max_examples=300)  # the first example imports scipy and pandas
-def test_whatever_is_wrong_in_a_file_it_is_a_problem_or_can_be_shown_stored_and_exported(data: st.DataObject) -> None:
-    whole = WHOLE[data.draw(st.integers(0, len(WHOLE) - 1))]
-    values = json.loads(json.dumps(whole.to_dict()))
-    place, key = values, data.draw(st.sampled_from(sorted(values)))
-    while isinstance(place[key], (dict, list)) and place[key] and data.draw(st.booleans()):
-        place = place[key]
-        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
-    place[key] = data.draw(anything)
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder))
-        path = store.save(whole)
-        path.write_text(json.dumps(values))
-        for one in store.load():
-            assert store.save(one) == path
-            show_runs(Console(file=io.StringIO(), width=80), [one])
-            frame([one]).to_csv()
-            compare([one], [one])
-            if one.timeline:
-                json.dumps(trace(one), allow_nan=False)
-        assert len(store.load()) + len(store.problems) == 1
 
 
 def test_names_inside_a_result_cannot_take_the_place_of_our_columns(tmp_path: Path) -> None:

@@ -62,6 +62,13 @@ def package(folder: Path, more: str = "", methods: Mapping[str, str] | None = No
     return folder / "my_zo.py"
 
 
+def table(metric: str, models: str = '["opt-tiny"]', where: str = "") -> str:
+    """The file of a table of a metric of resident runs of 16 tokens; ``metric`` and ``where``: lines of TOML."""
+    rows = f"[where]\nseq_len = 16\n{where}\n[rows.product]\nmodel = {models}\n"
+    column = '[[columns]]\nheader = "MeZO"\nwhere = { engine = "resident" }\n'
+    return f'title = "Guest"\n{rows}{column}[[metrics]]\n{metric}\nbetter = "lower"\n'
+
+
 def commands(folder: Path, *lines: str) -> list[tuple[int, str, str]]:
     """Exit code, standard output and standard error of each ``zobench LINE``, one after another in one process."""
     done = python(folder, "-P", "-c", COMMANDS, json.dumps([line.split() for line in lines]))
