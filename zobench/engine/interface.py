@@ -110,7 +110,7 @@ class Start(Protocol):
         """How far the unit had come."""
 
 
-class LocalEngine(Protocol):
+class LocalEngine(PartedEngine, Protocol):
     """One rank's own engine, whose weights lie in units: what snapshots and journals need of it, which is how many
     updates each unit holds at rest and repeating them, and what a measurement of a step's transfers and computation
     needs.
@@ -127,10 +127,6 @@ class LocalEngine(Protocol):
     @property
     def failed(self) -> bool:
         """Whether a pass has begun and did not end."""
-
-    @property
-    def parts(self) -> int:
-        """See :attr:`PartedEngine.parts`."""
 
     @property
     def units(self) -> Sequence[Unit]:

@@ -81,8 +81,10 @@ class Pristine(Arithmetic):
         if unit.trained:
             self._move(unit, target, begins, base)
         self._in_scratch = target
-        if begins and self.is_due(unit):
-            self._keep(unit)
+        if begins and self.is_due(unit):  # the replayed entries stay: the buffer becomes what the tier must get
+            unit.applied = len(self._journal)
+            unit.dirty = unit.changed = True
+            self._weights.pack(unit)
         if not target.scale:
             return self._current.weights  # W itself needs no copy
         return self._current.opposite if self._is_flipped else self._current.drawn
@@ -341,12 +343,6 @@ class Pristine(Arithmetic):
                 base=None if base is None else item.view(base), scratch=drawn, mirror=opposite, seed=point.seed or 0,
                 scale=point.scale,
             )  # fmt: skip
-
-    def _keep(self, unit: Unit) -> None:
-        """The replayed entries stay: ``unit.buffer`` becomes what its tier must get."""
-        unit.applied = len(self._journal)
-        unit.dirty = unit.changed = True
-        self._weights.pack(unit)
 
     def _walk(
         self, unit: Unit, weights: Tensor, scratch: Tensor, span: Span, points: Iterable[Point],

@@ -60,11 +60,10 @@ def named(state: State) -> Iterator[tuple[str, Tensor]]:
 
 def read(source: Weights, parameters: Mapping[str, nn.Parameter]) -> State:
     """The inverse of :func:`named`: Adam's state, beside its parameters."""
-    return {name: _read(name, tensor, source) for name, tensor in parameters.items()}
-
-
-def _read(name: str, tensor: Tensor, source: Weights) -> dict[str, Tensor]:
-    values = torch.zeros(1), torch.zeros_like(tensor), torch.zeros_like(tensor)
-    for key, value in zip(ADAM_STATE, values, strict=True):
-        source.fill(f"{name}#{key}", value)
-    return dict(zip(ADAM_STATE, (values[0].reshape(()), *values[1:]), strict=True))
+    state = {}
+    for name, tensor in parameters.items():
+        values = torch.zeros(1), torch.zeros_like(tensor), torch.zeros_like(tensor)
+        for key, value in zip(ADAM_STATE, values, strict=True):
+            source.fill(f"{name}#{key}", value)
+        state[name] = dict(zip(ADAM_STATE, (values[0].reshape(()), *values[1:]), strict=True))
+    return state

@@ -151,13 +151,12 @@ class Pending:
             state = None if self._state is None else self.factors.of(item, self._state)
             is_first = begins(first.extra, is_matrix(item))
             if state is not None and is_matrix(item) and not is_first and first.extra != subspace_of(first):
-                old, new = (self._basis(item, int(seed), device) for seed in (first.extra, subspace_of(first)))
+                seeds = int(first.extra), subspace_of(first)
+                whole = [self.factors.directions.shared(item, seed, device) for seed in seeds]
+                old, new = (basis.rows(item.first, item.shape[0]) for basis in whole)
                 state.copy_(rule.carried(state, old, new))
             estimate.copy_(rule.change(estimate, state, first.lr, is_matrix=is_matrix(item), begins=is_first))
         return change
-
-    def _basis(self, item: Field, seed: int, device: torch.device | str) -> Basis:
-        return self.factors.directions.shared(item, seed, device).rows(item.first, item.shape[0])
 
 
 def closed(groups: Sequence[Group], points: Sequence[Point]) -> int:
