@@ -10,10 +10,8 @@ import pytest
 
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
-from zobench.runspec import DECLARED, FIELDS, RunSpec, check_value, option_defaults, parse_value
+from zobench.runspec import DECLARED, RunSpec, check_value, option_defaults, parse_value
 from zobench.runspec import fields as fields_module
-from zobench.runspec.fields import Since
-from zobench.runspec.numeric import NumberField
 from zobench.runspec.registry import Registry
 from zobench.store import frame
 from zobench.store.query import conditions, select
@@ -31,11 +29,6 @@ def test_every_published_result_keeps_its_name(path: Path) -> None:
 
 def test_there_are_published_results() -> None:
     assert len(PUBLISHED) == 803
-
-
-def test_a_field_must_say_since_when_it_is_there() -> None:
-    with pytest.raises(TypeError, match="since"):
-        NumberField(1, "forgotten")  # type: ignore[call-arg]
 
 
 def test_every_field_has_one_line_and_a_default_that_it_accepts() -> None:
@@ -122,7 +115,6 @@ def test_the_text_of_an_option_is_read_as_json_has_it(text: str, value: Any) -> 
 def test_a_field_that_is_no_table_has_no_parts() -> None:
     with pytest.raises(ValueError, match=r"^unknown key 'steps\.x'; did you mean steps"):
         fields_module.field_of(DECLARED, "steps.x")
-    assert Since.PLUG_INS in {DECLARED[name].since for name in FIELDS}
 
 
 @pytest.mark.usefixtures("tools")

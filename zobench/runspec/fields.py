@@ -21,21 +21,6 @@ from zobench.runspec.words import suggestion
 T = TypeVar("T")
 
 
-class Since(enum.Enum):
-    """The change that brought a field. Fields of the first stored results are in every hash; all others only where they
-    are not at their default, so that results from before them keep their names."""
-
-    FIRST_RESULTS = enum.auto()
-    FAST_ENGINE = enum.auto()
-    TASKS = enum.auto()
-    RANKS = enum.auto()
-    PLUG_INS = enum.auto()
-    FOLDERS = enum.auto()
-    USER_DATA = enum.auto()
-    PACKING = enum.auto()
-    DISTZO2 = enum.auto()
-
-
 class LabelForm(enum.Enum):
     """The form in which a label shows a field that is not at its default."""
 
@@ -54,6 +39,8 @@ class LabelForm(enum.Enum):
 class SpecField(Generic[T]):
     """What is declared of a field. ``default``: of a field that must be given, an example. ``about``: one line.
 
+    ``always_hashed``: it is in every hash, as the fields of the first stored results are; any other is in a hash only
+    where it is not at its default, so that results from before it keep their names.
     ``remedy`` ends the error about a value out of range. ``label`` and ``order``: how and where a label shows it, lower
     orders first.
 
@@ -66,7 +53,7 @@ class SpecField(Generic[T]):
     default: T
     about: str
     _: KW_ONLY
-    since: Since
+    always_hashed: bool = False
     name: str = ""
     required: bool = False
     remedy: str = ""
@@ -319,7 +306,7 @@ class TableField(SpecField[Mapping[str, Any]]):
         return [f"{name}={option}" for name, option in value.items()]
 
     def part(self, name: str) -> ScalarField:
-        return ScalarField(None, self.about, since=self.since, name=f"{self.name}.{name}")
+        return ScalarField(None, self.about, name=f"{self.name}.{name}")
 
 
 _KEY = "zobench"

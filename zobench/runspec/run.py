@@ -15,7 +15,6 @@ from zobench.runspec.fields import (
     FileField,
     LabelForm,
     RegistryField,
-    Since,
     SwitchField,
     TableField,
     TextField,
@@ -30,7 +29,6 @@ from zobench.runspec.numeric import IntervalField, NumberField, SizeField
 from zobench.runspec.options import Option, Options, nested, settled
 from zobench.runspec.words import SEQ_LEN, SIGNED
 
-FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, USER_DATA, PACKING, DISTZO2 = Since
 NEVER, VALUE, PAIR, _, CONTRAST = LabelForm
 
 
@@ -59,256 +57,233 @@ class RunSpec:
     # fmt: off
     model: str = declare(TextField(
         "OPT-125M", "the model: of `zobench list models`, or a folder with its config.json, a hub id, a file.gguf",
-        since=FIRST_RESULTS, required=True, label=NEVER, free=True,
-        form=".+", form_noun="a name", remedy="see `zobench list models`",
+        always_hashed=True, required=True, label=NEVER, free=True, form=".+", form_noun="a name",
+        remedy="see `zobench list models`",
     ))
     weights: str = declare(WordField(
         "random", "where the first weights come from; shared: few blocks stand for all, for time and memory only",
-        since=FIRST_RESULTS, allowed=("random", "pretrained", "shared"), order=2, free=True,
+        always_hashed=True, allowed=("random", "pretrained", "shared"), order=2, free=True,
     ))
     weights_path: str = declare(TextField(
-        "", "the folder of a pretrained checkpoint, in place of the hub", since=FIRST_RESULTS, label=NEVER, free=True,
+        "", "the folder of a pretrained checkpoint, in place of the hub", always_hashed=True, label=NEVER, free=True,
     ))
     tie_embeddings: bool | None = declare(SwitchField[bool | None](
-        None, "whether embedding and head are one tensor; none: as published", since=FIRST_RESULTS, label=PAIR, order=2,
+        None, "whether embedding and head are one tensor; none: as published", always_hashed=True, label=PAIR, order=2,
         free=True,
     ))
     engine: str = declare(WordField(
-        "resident", "whether the blocks stay on the device or are streamed through it", since=FIRST_RESULTS,
+        "resident", "whether the blocks stay on the device or are streamed through it", always_hashed=True,
         allowed=tuple(ENGINES), label=NEVER, paced=True,
     ))
     tier: str = declare(WordField(
-        "auto", "where offloaded blocks rest", since=FIRST_RESULTS,
-        allowed=tuple(TIERS), label=NEVER, free=True, paced=True,
+        "auto", "where offloaded blocks rest", always_hashed=True, allowed=tuple(TIERS), label=NEVER, free=True,
+        paced=True,
     ))
     dtype: str = declare(WordField(
-        "fp32", "the type of the weights on the device", since=FIRST_RESULTS, allowed=("fp32", "fp16", "bf16"),
+        "fp32", "the type of the weights on the device", always_hashed=True, allowed=("fp32", "fp16", "bf16"),
         label=NEVER, paced=True,
     ))
     batch_size: int = declare(NumberField(
-        1, "sequences of a step, of all ranks together", since=FIRST_RESULTS, lowest=1, label=NEVER,
+        1, "sequences of a step, of all ranks together", always_hashed=True, lowest=1, label=NEVER,
         remedy="the papers use batch_size=1",
     ))
     accumulate: int = declare(NumberField(
         1, "micro-batches that a step's sequences are cut into, at the same points, for one g; memory is that of one",
-        since=PACKING, lowest=1, remedy="use accumulate=1 for the whole batch at once",
+        lowest=1, remedy="use accumulate=1 for the whole batch at once",
     ))
     seq_len: int = declare(NumberField(
-        SEQ_LEN, "tokens of a sequence; with a task the most of an example", since=FIRST_RESULTS, lowest=2, label=NEVER,
+        SEQ_LEN, "tokens of a sequence; with a task the most of an example", always_hashed=True, lowest=2, label=NEVER,
         of_task=True, remedy="a causal loss needs two tokens; the papers use seq_len=2048",
     ))
     steps: int = declare(NumberField(
-        5, "steps that are measured or train", since=FIRST_RESULTS, lowest=1, label=CONTRAST, free=True,
-        incidental=True, remedy="ask for at least one measured step",
+        5, "steps that are measured or train", always_hashed=True, lowest=1, label=CONTRAST, free=True, incidental=True,
+        remedy="ask for at least one measured step",
     ))
     warmup: int = declare(NumberField(
-        1, "steps before them that are not measured", since=FIRST_RESULTS, lowest=0, label=CONTRAST,
-        free=True, incidental=True, remedy="use warmup=0 to measure from the first step",
+        1, "steps before them that are not measured", always_hashed=True, lowest=0, label=CONTRAST, free=True,
+        incidental=True, remedy="use warmup=0 to measure from the first step",
     ))
     seed: int = declare(NumberField(
-        0, "of the data, the weights and the directions", since=FIRST_RESULTS, lowest=0, free=True,
-        incidental=True, remedy="seeds are 0, 1, 2, ...",
+        0, "of the data, the weights and the directions", always_hashed=True, lowest=0, free=True, incidental=True,
+        remedy="seeds are 0, 1, 2, ...",
     ))
     lr: float = declare(NumberField(
-        1e-7, "the learning rate", since=FIRST_RESULTS, lowest=0, free=True,
-        remedy="MeZO uses lr=1e-7 to 1e-5",
+        1e-7, "the learning rate", always_hashed=True, lowest=0, free=True, remedy="MeZO uses lr=1e-7 to 1e-5",
     ))
     eps: float = declare(NumberField(
-        1e-3, "the perturbation scale", since=FIRST_RESULTS, above=0, free=True,
-        remedy="MeZO uses eps=1e-3",
+        1e-3, "the perturbation scale", always_hashed=True, above=0, free=True, remedy="MeZO uses eps=1e-3",
     ))
     weight_decay: float = declare(NumberField(
-        0.0, "the weight decay", since=FIRST_RESULTS, lowest=0, remedy="MeZO uses weight_decay=0",
+        0.0, "the weight decay", always_hashed=True, lowest=0, remedy="MeZO uses weight_decay=0",
     ))
     queries: int = declare(NumberField(
-        1, "directions z of a step; one upload serves all", since=FAST_ENGINE, lowest=1,
-        highest=10_000, remedy="the papers use queries=1",
+        1, "directions z of a step; one upload serves all", lowest=1, highest=10_000, remedy="the papers use queries=1",
     ))
     noise: str = declare(WordField(
         "torch",
         "how z is drawn: MeZO's in-place arithmetic on torch's noise, the same with z stored for the step, or a "
-        "counter that makes any part of z",
-        since=FIRST_RESULTS, allowed=tuple(NOISES), label=VALUE, paced=True,
+        "counter that makes any part of z", always_hashed=True, allowed=tuple(NOISES), label=VALUE, paced=True,
     ))
     law: str = declare(WordField(
-        "normal", "of the elements of z: normal numbers, or random signs, which cost a bit each (FZOO)", since=PACKING,
+        "normal", "of the elements of z: normal numbers, or random signs, which cost a bit each (FZOO)",
         allowed=tuple(LAWS), label=VALUE, paced=True,
     ))
-    granularity: str = declare(WordField(
-        "block", "what a slot holds", since=FAST_ENGINE, allowed=tuple(GRANULARITIES), label=VALUE,
-    ))
+    granularity: str = declare(WordField("block", "what a slot holds", allowed=tuple(GRANULARITIES), label=VALUE))
     writeback_every: int | str = declare(IntervalField(
-        1, "steps between two write-backs of a block", since=FAST_ENGINE, lowest=1,
+        1, "steps between two write-backs of a block", lowest=1,
         remedy="the papers use writeback_every=1; inf never writes a block back",
     ))
     wire: str = declare(WordField(
-        "none", "the format at rest and on the link, where it is not dtype", since=FAST_ENGINE,
-        allowed=tuple(WIRES),
+        "none", "the format at rest and on the link, where it is not dtype", allowed=tuple(WIRES),
     ))
     autocast: str = declare(WordField(
-        "none", "the precision of the products, where it is not dtype", since=FAST_ENGINE,
-        allowed=tuple(AUTOCASTS), paced=True,
+        "none", "the precision of the products, where it is not dtype", allowed=tuple(AUTOCASTS), paced=True,
     ))
     resident_blocks: int = declare(NumberField(
-        0, "blocks that stay on the device, spread evenly", since=FAST_ENGINE, lowest=0,
+        0, "blocks that stay on the device, spread evenly", lowest=0,
         remedy="use resident_blocks=0 to stream every block",
     ))
     device_memory: int = declare(SizeField(
-        0, "a limit for which a planner chooses granularity, slots and resident blocks; 0: none", since=FAST_ENGINE,
-        lowest=0, remedy="use device_memory=0 for no limit",
+        0, "a limit for which a planner chooses granularity, slots and resident blocks; 0: none", lowest=0,
+        remedy="use device_memory=0 for no limit",
     ))
-    compile: bool = declare(SwitchField(False, "torch.compile of the blocks' forward", since=FAST_ENGINE))
+    compile: bool = declare(SwitchField(False, "torch.compile of the blocks' forward"))
     packed: bool = declare(SwitchField(
-        False, "with a task: rows are computed without padding, and what rows begin with in common once", since=PACKING,
-        free=True, paced=True,
+        False, "with a task: rows are computed without padding, and what rows begin with in common once", free=True,
+        paced=True,
     ))
     attention: str = declare(WordField(
         "model", "on a CPU: the model's own attention, or for each length of rows the faster of two kernels, "
-        "measured when the run begins", since=PACKING, allowed=("model", "fast"), free=True, paced=True,
+        "measured when the run begins", allowed=("model", "fast"), free=True, paced=True,
     ))
     overlap: bool = declare(SwitchField(
-        True, "whether transfers run beside the products (ablation)", since=FIRST_RESULTS, order=1, ablated=True,
+        True, "whether transfers run beside the products (ablation)", always_hashed=True, order=1, ablated=True,
     ))
     reusable_memory: bool = declare(SwitchField(
-        True, "whether slots are kept; else a transfer allocates each tensor (ablation)", since=FIRST_RESULTS, order=1,
+        True, "whether slots are kept; else a transfer allocates each tensor (ablation)", always_hashed=True, order=1,
         ablated=True,
     ))
     fused_update: bool = declare(SwitchField(
-        True, "whether an update waits for the next upload of its block (ablation)", since=FIRST_RESULTS, order=1,
+        True, "whether an update waits for the next upload of its block (ablation)", always_hashed=True, order=1,
         ablated=True,
     ))
     slots: int = declare(NumberField(
-        3, "blocks that are on the device at once", since=FIRST_RESULTS, lowest=1, order=2,
+        3, "blocks that are on the device at once", always_hashed=True, lowest=1, order=2,
         remedy="use slots=3 for one block uploading, one computing, one offloading",
     ))
     device: str = declare(TextField(
-        "auto", "the device: auto, cpu, cuda or cuda:N", since=FIRST_RESULTS, label=NEVER,
-        free=True, form="auto|(cpu|cuda)(:.*)?", form_noun="auto, cpu, cuda or cuda:N", remedy="use device=auto",
+        "auto", "the device: auto, cpu, cuda or cuda:N", always_hashed=True, label=NEVER, free=True,
+        form="auto|(cpu|cuda)(:.*)?", form_noun="auto, cpu, cuda or cuda:N", remedy="use device=auto",
     ))
     data: str = declare(WordField(
         "random", "tokens of a run without a task: sequences of one length, ragged ones, or SST-2's sentences",
-        since=FIRST_RESULTS, allowed=("random", "ragged", "sst2"), order=2,
+        always_hashed=True, allowed=("random", "ragged", "sst2"), order=2,
     ))
     parts: bool = declare(SwitchField(
-        False, "measure transfers alone and products alone too", since=FIRST_RESULTS, label=CONTRAST, free=True,
+        False, "measure transfers alone and products alone too", always_hashed=True, label=CONTRAST, free=True,
         incidental=True,
     ))
     survival: bool = declare(SwitchField(
-        False, "measure how much of the intended updates is in the weights after rounding", since=FAST_ENGINE,
-        incidental=True,
+        False, "measure how much of the intended updates is in the weights after rounding", incidental=True,
     ))
     method: str = declare(RegistryField(
-        "zo-sgd", "the optimization method", since=TASKS, registry=registries.METHODS, label=VALUE, listed=True,
-        paced=True,
+        "zo-sgd", "the optimization method", registry=registries.METHODS, label=VALUE, listed=True, paced=True,
     ))
     definition: str = declare(WordField(
-        "as-written", "the paper's formula, or what its published program computes", since=TASKS,
+        "as-written", "the paper's formula, or what its published program computes",
         allowed=("as-written", "as-shipped"), label=VALUE,
     ))
-    momentum: float = declare(NumberField(
-        0.9, "of zo-sgd-mmt", since=TASKS, lowest=0, below=1, remedy="ZO-Bench uses momentum=0.9",
-    ))
+    momentum: float = declare(NumberField(0.9, "of zo-sgd-mmt", lowest=0, below=1, remedy="ZO-Bench uses momentum=0.9"))
     sparsity: float = declare(NumberField(
-        0.0, "of zo-sgd-sparse and sparse-mezo: the share of the weights that stay", since=TASKS, lowest=0, below=1,
+        0.0, "of zo-sgd-sparse and sparse-mezo: the share of the weights that stay", lowest=0, below=1,
         remedy="ZO-Bench uses sparsity=0.1 to 0.9",
     ))
     zo_layers: int = declare(NumberField(
-        0, "of hybrid: its lowest layers, which move without backpropagation", since=TASKS, lowest=0,
+        0, "of hybrid: its lowest layers, which move without backpropagation", lowest=0,
         remedy="use zo_layers=0 for backpropagation through every layer",
     ))
-    checkpointing: bool = declare(SwitchField(
-        False, "of backpropagation: activations are computed again, not kept", since=TASKS,
-    ))
-    foreach: bool = declare(SwitchField(True, "of fo-adam: all tensors in one call", since=TASKS))
+    checkpointing: bool = declare(SwitchField(False, "of backpropagation: activations are computed again, not kept"))
+    foreach: bool = declare(SwitchField(True, "of fo-adam: all tensors in one call"))
     lr_schedule: str = declare(WordField(
-        "constant", "how lr changes over the steps", since=TASKS, allowed=("constant", "linear", "cosine"),
+        "constant", "how lr changes over the steps", allowed=("constant", "linear", "cosine"),
     ))
     scheme: str = declare(RegistryField(
-        "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=registries.SCHEMES,
-        label=VALUE, listed=True, paced=True,
+        "full", "what is tuned: all weights, or an adapter of peft", registry=registries.SCHEMES, label=VALUE,
+        listed=True, paced=True,
     ))
     task: str = declare(FileField(
-        "none", "what the model is fine-tuned to; FILE.toml is a task of one's own", since=TASKS,
-        registry=registries.TASKS, before=("none",), identity="zobench.data.tasks.file:identity", label=VALUE,
-        listed=True, of_task=True,
+        "none", "what the model is fine-tuned to; FILE.toml is a task of one's own", registry=registries.TASKS,
+        before=("none",), identity="zobench.data.tasks.file:identity", label=VALUE, listed=True, of_task=True,
     ))
     task_file: str = declare(TextField(
-        "", "the file of a task of one's own, which task=FILE.toml sets", since=USER_DATA, label=NEVER, free=True,
-        incidental=True, unhashed=True,
+        "", "the file of a task of one's own, which task=FILE.toml sets", label=NEVER, free=True, incidental=True,
+        unhashed=True,
     ))
-    aligned: bool = declare(SwitchField(True, "whether the prompt of SST-2 or RTE is there", since=TASKS))
+    aligned: bool = declare(SwitchField(True, "whether the prompt of SST-2 or RTE is there"))
     shots: int = declare(NumberField(
-        0, "examples per class that train, and as many for dev; 0: train_size and dev_size", since=TASKS, lowest=0,
-        of_task=True, remedy="use shots=16 or 512 per class, or 0 for train_size and dev_size",
+        0, "examples per class that train, and as many for dev; 0: train_size and dev_size", lowest=0, of_task=True,
+        remedy="use shots=16 or 512 per class, or 0 for train_size and dev_size",
     ))
     train_size: int = declare(NumberField(
-        1000, "examples that train", since=TASKS, lowest=1, of_task=True, remedy="MeZO uses train_size=1000",
+        1000, "examples that train", lowest=1, of_task=True, remedy="MeZO uses train_size=1000",
     ))
     dev_size: int = declare(NumberField(
-        500, "examples that choose the best weights", since=TASKS, lowest=1, of_task=True,
-        remedy="MeZO uses dev_size=500",
+        500, "examples that choose the best weights", lowest=1, of_task=True, remedy="MeZO uses dev_size=500",
     ))
     test_size: int = declare(NumberField(
-        1000, "examples of the one look at test; 0: the test set is not looked at", since=TASKS, lowest=0,
-        of_task=True, remedy="MeZO uses test_size=1000",
+        1000, "examples of the one look at test; 0: the test set is not looked at", lowest=0, of_task=True,
+        remedy="MeZO uses test_size=1000",
     ))
     eval_every: int = declare(NumberField(
-        0, "steps between two evaluations on dev; 0: only at the end", since=TASKS, lowest=0, label=CONTRAST, free=True,
+        0, "steps between two evaluations on dev; 0: only at the end", lowest=0, label=CONTRAST, free=True,
         remedy="use eval_every=0 to evaluate only at the end",
     ))
     truncate: bool = declare(SwitchField(
-        False, "cut longer texts from the left; without it they are refused", since=TASKS, of_task=True,
+        False, "cut longer texts from the left; without it they are refused", of_task=True,
     ))
-    length_grouping: bool = declare(SwitchField(
-        False, "put texts of similar length into a batch", since=TASKS, of_task=True,
-    ))
+    length_grouping: bool = declare(SwitchField(False, "put texts of similar length into a batch", of_task=True))
     gpus: int = declare(NumberField(
-        1, "devices that share a step; on a CPU, processes", since=RANKS, lowest=1, paced=True,
-        remedy="use gpus=1 for one device",
+        1, "devices that share a step; on a CPU, processes", lowest=1, paced=True, remedy="use gpus=1 for one device",
     ))
     nodes: int = declare(NumberField(
-        1, "machines that they are on", since=RANKS, lowest=1, paced=True, remedy="use nodes=1 for one machine",
+        1, "machines that they are on", lowest=1, paced=True, remedy="use nodes=1 for one machine",
     ))
     parallel: str = declare(WordField(
         "none", "what they share out: signs of the perturbation, rows of the batch, or both (DistZO2); of first-order "
-        "methods rows and weights", since=RANKS, allowed=("none", "pertp", "ddp", "2d", "2d-outer", "fsdp"), paced=True,
+        "methods rows and weights", allowed=("none", "pertp", "ddp", "2d", "2d-outer", "fsdp"), paced=True,
     ))
     exact: bool = declare(SwitchField(
         False, "of a rank with one sign: whether it goes through the other too, so that it rounds as one device does",
-        since=DISTZO2, paced=True,
+        paced=True,
     ))
     transfers: str = declare(WordField(
         "auto", "whether each moves a slice of a block or uploads all of it; naive: writes all of it back too",
-        since=RANKS, allowed=("auto", "whole", "sliced", "naive"), paced=True,
+        allowed=("auto", "whole", "sliced", "naive"), paced=True,
     ))
     checkpoint: str = declare(WordField(
-        "none", "how the weights are saved between steps", since=RANKS, allowed=("none", "sync", "async", "journal"),
-        paced=True,
+        "none", "how the weights are saved between steps", allowed=("none", "sync", "async", "journal"), paced=True,
     ))
     checkpoint_every: int = declare(NumberField(
-        0, "steps between two of them", since=RANKS, lowest=0,
-        remedy="use checkpoint_every=0 to save nothing meanwhile",
+        0, "steps between two of them", lowest=0, remedy="use checkpoint_every=0 to save nothing meanwhile",
     ))
-    program: str = declare(RegistryField(
-        "zobench", "what runs the cell", since=PLUG_INS, registry=registries.PROGRAMS, paced=True,
-    ))
+    program: str = declare(RegistryField("zobench", "what runs the cell", registry=registries.PROGRAMS, paced=True))
     options: Mapping[str, Any] = declare(TableField(
-        Options(), "constants of plug-ins, one by one as options.NAME=VALUE", since=PLUG_INS, paced=True,
+        Options(), "constants of plug-ins, one by one as options.NAME=VALUE", paced=True,
     ))
     name: str = declare(TextField(
-        "", "what tables call a model that is not in the list; as its folder", since=FOLDERS, label=NEVER, free=True,
-        incidental=True, unhashed=True, form=r"(\S([^\n\r\t]*\S)?)?", form_noun="one line without spaces at its ends",
+        "", "what tables call a model that is not in the list; as its folder", label=NEVER, free=True, incidental=True,
+        unhashed=True, form=r"(\S([^\n\r\t]*\S)?)?", form_noun="one line without spaces at its ends",
         remedy='for example name="mine"',
     ))
     model_path: str = declare(TextField(
-        "", "where such a model was found", since=FOLDERS, label=NEVER, free=True, incidental=True, unhashed=True,
+        "", "where such a model was found", label=NEVER, free=True, incidental=True, unhashed=True,
     ))
     config_hash: str = declare(TextField(
-        "", "which config.json it has", since=FOLDERS, label=NEVER, free=True, form="[0-9a-f]*",
-        form_noun="hexadecimal", remedy="leave it out: it is computed",
+        "", "which config.json it has", label=NEVER, free=True, form="[0-9a-f]*", form_noun="hexadecimal",
+        remedy="leave it out: it is computed",
     ))
     weights_hash: str = declare(TextField(
-        "", "which weights it has, where they are pretrained", since=FOLDERS, label=NEVER, free=True, form="[0-9a-f]*",
+        "", "which weights it has, where they are pretrained", label=NEVER, free=True, form="[0-9a-f]*",
         form_noun="hexadecimal", remedy="leave it out: it is computed",
     ))
     # fmt: on
@@ -427,7 +402,7 @@ class RunSpec:
         named = {
             name: value
             for name, value in self.to_dict().items()
-            if name not in unhashed and (DECLARED[name].since is FIRST_RESULTS or value != DECLARED[name].default)
+            if name not in unhashed and (DECLARED[name].always_hashed or value != DECLARED[name].default)
         }
         if self.parallel in SIGNED and named.pop("exact", None) is None:
             named["exact"] = False
