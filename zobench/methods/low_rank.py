@@ -39,6 +39,7 @@ class InSubspaces(ZOSGD):
     The subspace's seed is that of the first direction in it.
     """
 
+    spec_options = MappingProxyType({"interval": int})
     remembered: ClassVar[Mapping[str, str]] = MappingProxyType({"subspace": "_subspace"})
 
     def __init__(self, *, interval: int, **constants: Any) -> None:
@@ -89,7 +90,7 @@ class LOZO(InSubspaces):
         """The method of ``spec``, in the definition that it asks for."""
         shipped = spec.definition == "as-shipped"
         share = 1.0 if shipped else 1.0 / rank(spec)
-        return cls.of(spec, interval=interval(spec), share=share, mismatched=shipped)
+        return cls.of(spec, share=share, mismatched=shipped)
 
     def _coefficient(self, g: float) -> float:
         return g * self.share
@@ -144,14 +145,9 @@ class ZOMuon(InSubspaces, OneSided):
         return tuple(replace(point, subspace=point.seed) for point in points) if separate else points
 
 
-def subzero(spec: RunSpec) -> InSubspaces:
-    """SubZero of ``spec``."""
-    return InSubspaces.of(spec, interval=interval(spec))
-
-
 def zo_muon(spec: RunSpec) -> ZOMuon:
     """ZO-Muon of ``spec``."""
-    return ZOMuon.of(spec, interval=interval(spec), mismatched=spec.definition == "as-shipped")
+    return ZOMuon.of(spec, mismatched=spec.definition == "as-shipped")
 
 
 def lozo_directions(spec: RunSpec) -> LowRank:
@@ -241,7 +237,7 @@ LOZO_M_KIND = MethodKind(
 )
 _SUBZERO = Definition(
     formula="w -= lr * ghat, z = U Z V^T in every matrix, Z r x r; orthonormal U and V drawn every `interval` steps",
-    make="zobench.methods.low_rank:subzero",
+    make="zobench.methods.low_rank:InSubspaces.of",
 )
 SUBZERO_KIND = MethodKind(
     name="subzero",

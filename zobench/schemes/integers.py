@@ -6,6 +6,7 @@ scales (docs/design/METHODS.md, "Integer weights").
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,11 +159,5 @@ def _plain(model: PreTrainedModel) -> PreTrainedModel:
         return type(model)._from_config(model.config, dtype=model.dtype)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def scales(spec: RunSpec, model: PreTrainedModel) -> Integers:
-    """The scheme whose scales are tuned."""
-    return Integers(spec, model, steps=False)
-
-
-def codes(spec: RunSpec, model: PreTrainedModel) -> Integers:
-    """The scheme whose codes are tuned."""
-    return Integers(spec, model, steps=True)
+scales, codes = functools.partial(Integers, steps=False), functools.partial(Integers, steps=True)
+"""The schemes that tune the scales, and the codes."""
