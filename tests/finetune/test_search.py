@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.small_task import spec_of
 from zobench.result import Outcome, Result
-from zobench.runspec import CHOICES, METHODS
+from zobench.runspec import DECLARED, METHODS
 from zobench.training import finetune as run
 from zobench.training import grids
 from zobench.training import search as module
@@ -138,9 +138,9 @@ def test_ranks(spec: Any, losses: list[Any], accuracies: list[float], wins: int)
 
 
 def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
-    for method in CHOICES["method"]:
+    for method in DECLARED["method"].choices:
         own = METHODS.get(method).scheme is not None
-        for scheme in CHOICES["scheme"][:1] if own else CHOICES["scheme"]:
+        for scheme in DECLARED["scheme"].choices[:1] if own else DECLARED["scheme"].choices:
             grid = grids.shipped(method, scheme)
             assert grids.checked(grid.axes) == grid.axes
             assert grid.source in (

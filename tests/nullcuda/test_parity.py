@@ -11,7 +11,7 @@ import torch
 from tests.support.devices import CUDA, HOST, ON_GPU
 from tests.support.tuned import run, spec_of
 from zobench.engine.weights import blocks as units
-from zobench.runspec import CHOICES, METHODS, RunSpec
+from zobench.runspec import DECLARED, METHODS, RunSpec
 
 NULL = "tests.nullcuda.start" in sys.modules
 pytestmark = [*ON_GPU, pytest.mark.skipif(not NULL, reason="needs the null CUDA runtime: make nullcuda")]
@@ -41,7 +41,7 @@ METHODS_OF_POINTS = [
 PLAIN = {"eggroll": {"options": {"shards": 3, "shaping": "none"}}}
 """A score of members whose losses are nearly one would multiply their rounding."""
 METHODS_OF_GRADIENTS = [kind.name for kind in METHODS.builtin() if kind.backpropagates]
-SCHEMES = [name for name in CHOICES["scheme"] if name != "full"]
+SCHEMES = [name for name in DECLARED["scheme"].choices if name != "full"]
 
 
 @pytest.fixture(autouse=True)

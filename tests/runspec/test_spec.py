@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zobench.cost import budget
 from zobench.result import Facts, Outcome, Result
-from zobench.runspec import CHOICES, DECLARED, FIELDS, METHODS, RunSpec, labels, parse_value, suggestion
+from zobench.runspec import DECLARED, FIELDS, METHODS, RunSpec, labels, parse_value, suggestion
 from zobench.runspec.numeric import NumberField
 from zobench.runspec.order import Order
 
@@ -25,9 +25,9 @@ plain = {
     "weights": st.just("pretrained"),
     "weights_path": st.text(),
     "tie_embeddings": st.none() | st.booleans(),
-    **{name: st.sampled_from(CHOICES[name]) for name in ("engine", "dtype", "data")},
+    **{name: st.sampled_from(DECLARED[name].choices) for name in ("engine", "dtype", "data")},
     "noise": st.sampled_from(["torch", "counter"]),
-    "tier": st.sampled_from([tier for tier in CHOICES["tier"] if tier != "checkpoint"]),
+    "tier": st.sampled_from([tier for tier in DECLARED["tier"].choices if tier != "checkpoint"]),
     **{name: WHOLE.map(lambda n: max(n, 2)) for name in ("batch_size", "seq_len", "steps", "slots")},
     "queries": st.integers(1, 10_000),
     **dict.fromkeys(("warmup", "seed"), WHOLE),
@@ -43,7 +43,7 @@ fast = {
     "survival": st.booleans(),
     "compile": st.just(False),
     "fused_update": st.just(True),
-    "granularity": st.sampled_from(CHOICES["granularity"]),
+    "granularity": st.sampled_from(DECLARED["granularity"].choices),
     "wire": st.sampled_from(["none", "fp8"]),
     "writeback_every": st.integers(1, 2**31 - 1) | st.just("inf"),
     "resident_blocks": WHOLE,
@@ -60,7 +60,7 @@ tuned = {
     "noise": st.just("torch"),
     "queries": st.just(1),
     "weights": st.sampled_from(["random", "pretrained"]),
-    **{name: st.sampled_from(CHOICES[name]) for name in ("scheme", "lr_schedule")},
+    **{name: st.sampled_from(DECLARED[name].choices) for name in ("scheme", "lr_schedule")},
     "method": st.sampled_from([kind.name for kind in METHODS.builtin() if kind.structure is None]),
     "task": st.just("sst2"),
     "aligned": st.booleans(),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.runspec import CHOICES, suggestion
+from zobench.runspec import suggestion
 from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIERS, WIRES
 
 
@@ -100,10 +100,13 @@ def transitions(start: Point, end: Point) -> list[tuple[int, float]]:
     return [(seed, delta) for seed, delta in moves if delta != 0.0]
 
 
-_CHOICES = {
-    "placement": CHOICES["engine"],
-    "tier": tuple(tier for tier in CHOICES["tier"] if TIERS[tier].is_streamed),
-    **{name: CHOICES[name] for name in ("noise", "granularity", "wire", "autocast")},
+_CHOICES: Mapping[str, Collection[str]] = {
+    "placement": ENGINES,
+    "tier": [name for name, tier in TIERS.items() if tier.is_streamed],
+    "noise": NOISES,
+    "granularity": GRANULARITIES,
+    "wire": WIRES,
+    "autocast": AUTOCASTS,
 }
 """A spec's words, without those that are gone when it is resolved."""
 

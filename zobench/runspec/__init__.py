@@ -15,7 +15,6 @@ from zobench.runspec.run import check_spec as check_spec
 from zobench.runspec.run import option_defaults as option_defaults
 from zobench.runspec.run import options_taken as options_taken
 from zobench.runspec.run import provenance as provenance
-from zobench.runspec.values import CHOICES as CHOICES
 from zobench.runspec.values import FIELDS as FIELDS
 from zobench.runspec.values import INCIDENTAL as INCIDENTAL
 from zobench.runspec.values import check_key as check_key

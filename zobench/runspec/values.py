@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from zobench.runspec.fields import LabelForm, SpecField, field_of, options_of
@@ -17,23 +17,6 @@ def named(of: Callable[[SpecField[Any]], bool]) -> tuple[str, ...]:
     return tuple(name for name in FIELDS if of(DECLARED[name]))
 
 
-class _ChoicesByField(Mapping[str, tuple[str, ...]]):
-    """The allowed values of every field that is a word from a list. They are asked for each time, because plug-ins add
-    to them."""
-
-    def __getitem__(self, name: str) -> tuple[str, ...]:
-        if choices := DECLARED[name].choices:
-            return choices
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in FIELDS if DECLARED[name].choices)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-CHOICES = _ChoicesByField()
 INCIDENTAL = named(lambda field: field.incidental)
 """Fields whose values change nothing of what is measured."""
 
