@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from zobench.data.batch import IGNORED, Batch
-from zobench.engine.base import BASE, EngineConfig, Entry, Point
+from zobench.engine.base import BASE, EngineConfig, Point
 from zobench.engine.passes.attention import each_alone
 from zobench.engine.passes.drive import outputs
 from zobench.engine.passes.follow import Marks, observe
@@ -51,7 +51,6 @@ class _Engine(Protocol):
     @property
     def units(self) -> Sequence[Unit]: ...
     def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]: ...
-    def commit(self, entries: Sequence[Entry]) -> None: ...
     def close(self) -> None: ...
 
 

@@ -6,8 +6,8 @@ Nothing here knows of points or updates: a unit is read as it was last written.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from torch import Tensor
 
@@ -90,12 +90,10 @@ class WeightStore:
             self.run(unit, functools.partial(setattr, unit, "dirty", written and unit.trained > 0))
         self.streamed.drain()
 
-    @contextmanager
-    def compute_only(self) -> Iterator[None]:
+    def compute_only(self) -> AbstractContextManager[None]:
         """Inside, steps run without any transfer, on whatever the slots hold: only their duration means something.
         Updates committed inside are lost, so close the engine afterwards."""
-        with self.streamed.without_transfers():
-            yield
+        return self.streamed.without_transfers()
 
     def record(self) -> None:
         """Starts an empty timeline of the lanes."""
