@@ -32,8 +32,8 @@ def test_the_stored_timelines_are_made_by_the_engine_as_it_is() -> None:
     assert len(recorded.stored()) == len(recorded.FORMS)
     number = next(k for k, form in enumerate(recorded.FORMS) if form.get("checkpoint") == "async")
     made = written.made(recorded.FORMS[number])
-    assert [event[:3] for event in made] == [event[:3] for event in recorded.stored()[number].events]
-    pairs = zip(made, recorded.stored()[number].events, strict=True)
+    assert [list(event[:3]) for event in made] == [event[:3] for event in recorded.stored()[number].timeline]
+    pairs = zip(made, recorded.stored()[number].timeline, strict=True)
     assert all(one[3:] == pytest.approx(other[3:], abs=2e-6) for one, other in pairs)
 
 

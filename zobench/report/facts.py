@@ -15,21 +15,17 @@ from zobench.report.table import check_different, name_of
 from zobench.runspec import RunSpec, suggestion
 
 
-def _config(*keys: str) -> Callable[[str], int]:
+def _setting(name: str, *keys: str) -> int:
     """The first of ``keys`` that a model's configuration has: families name the same thing differently."""
-
-    def of(name: str) -> int:
-        settings = models.get(name).settings(None, None)
-        return int(next(settings[key] for key in keys if key in settings))
-
-    return of
+    settings = models.get(name).settings(None, None)
+    return int(next(settings[key] for key in keys if key in settings))
 
 
 FACTS: dict[str, Callable[[str], int]] = {
     "layers": lambda name: models.get(name).layers,
-    "heads": _config("num_attention_heads"),
+    "heads": lambda name: _setting(name, "num_attention_heads"),
     "width": lambda name: models.get(name).hidden,
-    "ffn": _config("ffn_dim", "intermediate_size"),
+    "ffn": lambda name: _setting(name, "ffn_dim", "intermediate_size"),
     "vocabulary": lambda name: models.get(name).vocab,
     "positions": lambda name: models.get(name).max_positions,
     "parameters": models.parameter_count,

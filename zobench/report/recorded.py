@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,26 +42,17 @@ FORMS: tuple[Mapping[str, Any], ...] = (
 """What differs in each from :data:`BASE`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Operations of one step of ``spec``, or of the two beside a checkpoint, as a run records them."""
-
-    spec: RunSpec
-    events: tuple[tuple[str, str, int, float, float], ...]
-
-
 def spec_of(form: Mapping[str, Any]) -> RunSpec:
     """One of :data:`FORMS` as a cell."""
     return models.checked(RunSpec.from_dict({**BASE, **form}), "cuda:0")
 
 
 @functools.cache
-def stored() -> tuple[Timeline, ...]:
-    """Those of the file, in the order of :data:`FORMS`."""
-    rows = json.loads(DATA.read_text(encoding="utf-8"))
-    return tuple(
-        Timeline(spec_of(form), tuple(tuple(event) for event in rows[number])) for number, form in enumerate(FORMS)
-    )
+def stored() -> tuple[Result, ...]:
+    """Those of the file, in the order of :data:`FORMS`, as runs that have nothing else: operations of one step, or of
+    the two beside a checkpoint."""
+    timelines = zip(FORMS, json.loads(DATA.read_text(encoding="utf-8")), strict=True)
+    return tuple(Result(spec=spec_of(form), outcome=Outcome.OK, timeline=rows) for form, rows in timelines)
 
 
 def timelines(plot: Plot, results: Sequence[Result]) -> Charts:
@@ -120,7 +110,7 @@ def measured_on(results: Iterable[Result]) -> str:
     return f"Measured on {'; '.join(places)}" if places else ""
 
 
-def shared(runs: Iterable[Result | Timeline]) -> str:
+def shared(runs: Iterable[Result]) -> str:
     """The words that the labels of all ``runs`` have in common."""
     labels = [run.spec.label.split() for run in runs]
     return " ".join(word for word in labels[0] if all(word in label for label in labels))
@@ -167,7 +157,7 @@ def _predicted_timeline(plot: Plot) -> Chart:
     if not cases:
         return nothing(plot, message)
     panels = tuple(
-        Panel(title=f"{panel.title} (predicted)", events=_events(cases[panel.title].events), source="predicted")
+        Panel(title=f"{panel.title} (predicted)", events=_events(cases[panel.title].timeline), source="predicted")
         if panel.title in cases else Panel(title=panel.title, message="No timeline is predicted of this case.")
         for panel in plot.panels
     )  # fmt: skip

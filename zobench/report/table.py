@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from zobench import models
-from zobench.machine.reader import check_keys, read
+from zobench.machine.reader import check_keys, checked, read
 from zobench.machine.texts import toml_in
 from zobench.recipes.reference import COLUMNS
 from zobench.runspec import FIELDS, RunSpec, check_key, check_value, named, suggestion
@@ -24,8 +24,8 @@ def checked_conditions(key: str, section: str, data: Mapping[str, Any]) -> Mappi
         values = tuple(value) if isinstance(value, list) else (value,)
         if not values:
             raise ValueError(f"`{key}.{name}` must allow a value, but got [] in {section}; leave it out to allow all")
-        checked = (check_value(name, item) for item in values)
-        conditions[name] = tuple(models.shown_name(item) if name == "model" else item for item in checked)
+        allowed = (check_value(name, item) for item in values)
+        conditions[name] = tuple(models.shown_name(item) if name == "model" else item for item in allowed)
     return conditions
 
 
@@ -164,14 +164,8 @@ FREE = named(lambda field: field.free)
 USUAL: Where = {key: (value,) for key, value in RunSpec(model="any").to_dict().items() if key not in FREE}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowSection:
-    """The section ``[rows]``: ``variants``, and one more row for every combination of ``product``'s values."""
-
-    header: str = ""
-    text: str = ""
-    product: Mapping[str, Any] = field(default_factory=dict)
-    variants: tuple[TableRow, ...] = ()
+_ROWS: Mapping[str, Any] = {"header": str, "text": str, "product": dict, "variants": tuple[TableRow, ...]}
+"""The section ``[rows]``: ``variants``, and one more row for every combination of ``product``'s values."""
 
 
 def load_table(path: Path) -> Table:
@@ -187,15 +181,16 @@ def parse(
     :func:`zobench.machine.reader.read`. ``sections``: the tables that the file may have beside the keys."""
     made = ("name", "text_header", "row_header", *given)
     check_keys(data, [*(item.name for item in fields(Table) if item.name not in made), *sections], section)
-    rows = read(RowSection, data.get("rows", {}), "[rows]")
-    if not rows.product and not rows.variants:
+    rows = checked(data.get("rows", {}), _ROWS, "[rows]")
+    product, variants, header = rows.get("product", {}), rows.get("variants", ()), rows.get("header", "")
+    if not product and not variants:
         raise ValueError("`product` or `variants` must be given in [rows], but both are missing; add one")
-    if not rows.product and not rows.header:
+    if not product and not header:
         raise ValueError('`header` must be given in [rows], but is missing; write header = "Model"')
     table = read(
         Table, {key: value for key, value in data.items() if key != "rows"}, section, name=name_of(stem, data),
-        rows=(*rows.variants, *_product(rows.product)), text_header=rows.text,
-        row_header=rows.header or ", ".join(key.replace("_", " ") for key in rows.product).capitalize(), **given,
+        rows=(*variants, *_product(product)), text_header=rows.get("text", ""),
+        row_header=header or ", ".join(key.replace("_", " ") for key in product).capitalize(), **given,
     )  # fmt: skip
     if bool(table.paper) != bool(table.artifact):
         raise ValueError("`paper` and `artifact` must be given both or neither, but one is missing; add it")
@@ -274,9 +269,9 @@ def _product(axes: Mapping[str, Any]) -> list[TableRow]:
     rows = []
     for values in itertools.product(*axes.values()) if axes else ():
         conditions = dict(zip(axes, values, strict=True))
-        checked = {key: (check_value(key, value),) for key, value in conditions.items()}
+        where = {key: (check_value(key, value),) for key, value in conditions.items()}
         reported = {key: str(value) for key, value in conditions.items() if key in COLUMNS}
-        rows.append(TableRow(header=", ".join(map(str, values)), where=checked, reference=reported))
+        rows.append(TableRow(header=", ".join(map(str, values)), where=where, reference=reported))
     return rows
 
 
