@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zobench import recipes
-from zobench.recipes.protocol import Contest, Protocol
+from zobench.recipes.protocol import Contest
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.stats import LEVEL
@@ -81,18 +81,13 @@ def lines(contests: Iterable[Contest], results: Sequence[Result]) -> list[str]:
 
 
 def of_contest(contest: Contest, results: Iterable[Result]) -> str:
-    """What the protocol of ``contest`` can show, from the spread of seeds in ``results`` and in the published runs."""
+    """What the protocol of ``contest`` can show of its methods against one, from the spread of seeds in ``results`` and
+    in the published runs."""
     spec, published = contest.cells[0], Store(recipes.folder("published"))
     paths = [path for path in published.paths() if path.name.startswith(spec.model)]
-    return planned(
-        contest.protocol, spread_of(spec, [*results, *filter(None, map(published.read, paths))]), contest.test_size
-    )
-
-
-def planned(protocol: Protocol, spread: Spread, wanted: int) -> str:
-    """What the protocol can show of its methods against one; ``wanted``: test examples that are asked for."""
+    spread = spread_of(spec, [*results, *filter(None, map(published.read, paths))])
+    protocol, examples = contest.protocol, min(contest.test_size, spread.examples or contest.test_size)
     seeds, rivals = len(protocol.seeds), len(protocol.contenders) - 1
-    examples = min(wanted, spread.examples or wanted)
     loss = detectable(spread.loss, seeds, rivals)
     points = 100 * detectable(spread.accuracy, seeds, rivals, math.sqrt(DISCORDANT / examples))
     return (
