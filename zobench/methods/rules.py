@@ -1,7 +1,7 @@
 """The engine's update rules with the constants that a spec gives them, each a function of the spec.
 
 Methods name these functions by strings, so that torch, which the rules are written in, is imported when a run begins; a
-rule that needs nothing of the spec they name itself (:meth:`zobench.engine.updates.rules.ElementwiseRule.of`).
+rule that needs nothing of the spec they name itself (:meth:`zobench.engine.updates.rules.UpdateRule.of`).
 """
 
 from __future__ import annotations

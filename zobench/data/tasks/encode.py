@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -45,33 +45,23 @@ class Encoded:
         return replace(self, rows=(row,), candidates=(moved,), answer=0, right=())
 
 
-class Encoding(Protocol):
-    """An encoding makes rows of tokens of a task's examples, and batches of these rows."""
+class Encoding:
+    """An encoding makes rows of tokens of a task's examples, and batches of these rows: by itself, of candidates."""
 
     def units(self, encoder: Encoder, examples: Sequence[Example]) -> Sequence[Any]:
         """The units of a split: its examples, or rows that are packed from them. Each has an ``answer``."""
+        return examples
 
     def encode(self, encoder: Encoder, units: Sequence[Any], places: Sequence[str]) -> list[Encoded]:
         """Units of a split encoded; ``places`` name them in errors (``ValueError``)."""
-
-    def batch(self, items: Sequence[Encoded], *, pad: int, left: bool, widest: int, loss: str) -> Batch:
-        """One batch of encoded units: see :func:`collate`."""
-
-
-class Candidates:
-    """An :class:`Encoding` of examples with candidates."""
-
-    def units(self, encoder: Encoder, examples: Sequence[Example]) -> Sequence[Example]:
-        return examples
-
-    def encode(self, encoder: Encoder, units: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
         return encoder.encode(units, places)
 
     def batch(self, items: Sequence[Encoded], *, pad: int, left: bool, widest: int, loss: str) -> Batch:
+        """One batch of encoded units: see :func:`collate`."""
         return collate(items, pad=pad, left=left, widest=widest, loss=loss)
 
 
-class Answers(Candidates):
+class Answers(Encoding):
     """An :class:`Encoding` of questions: the right answer trains as a candidate, and the prompt alone is kept too."""
 
     def encode(self, encoder: Encoder, units: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
@@ -262,7 +252,7 @@ def _choices(items: Sequence[Encoded], width: int | None, loss: str) -> Choices:
     )
 
 
-class PackedText:
+class PackedText(Encoding):
     """An :class:`Encoding` of documents: their tokens follow each other, each document's
     with the end-of-text token after them, and every row takes as many as it may have. Only a last row is shorter."""
 

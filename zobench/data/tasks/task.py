@@ -53,7 +53,7 @@ class Goal:
 
 
 CHOOSE = Goal(
-    scores=("accuracy",), encoding="zobench.data.tasks.encode:Candidates", judge="zobench.training.evaluate:Choosing"
+    scores=("accuracy",), encoding="zobench.data.tasks.encode:Encoding", judge="zobench.training.evaluate:Choosing"
 )
 ANSWER = Goal(
     scores=("f1", "exact_match"), encoding="zobench.data.tasks.encode:Answers",

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zobench.engine.directions.shapes import ShapingRule
+from zobench.engine.directions.shapes import Shaped
 
 CHUNK = 1 << 17
 """Elements drawn at once on a CPU: z stays in the cache and is never stored whole."""
@@ -147,7 +147,7 @@ class StoredNoise:
 class ShapedNoise:
     """Directions that a rule shapes of the numbers that ``noise`` draws, and of a unit's ``states`` of each tensor."""
 
-    def __init__(self, noise: Noise, rule: ShapingRule, states: Sequence[Sequence[Tensor]]) -> None:
+    def __init__(self, noise: Noise, rule: Shaped, states: Sequence[Sequence[Tensor]]) -> None:
         self._noise, self._rule, self._states = noise, rule, states
 
     def draw(self, seed: int, unit: int, tensors: Sequence[Tensor], lane: int = 0) -> Iterator[Piece]:

@@ -8,12 +8,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from zobench.engine.updates.rules import ElementwiseRule, UpdateRule, descend
+from zobench.engine.updates.rules import UpdateRule, descend
 from zobench.kernels import Update
 
 Draws = Iterable[tuple[Update, Tensor]]
@@ -21,53 +21,30 @@ Draws = Iterable[tuple[Update, Tensor]]
 for."""
 
 
-class ShapingRule(UpdateRule, Protocol):
-    """The optional part of an update rule: it also says what a direction is. Without it z is u itself.
+@dataclass(frozen=True)
+class Shaped(UpdateRule):
+    """An update rule that also says what a direction is; without it z is u itself. The update is SGD's along them.
 
     ``reads_weights``: z follows from the weights at the base point, which only noise=counter leaves as they are.
     One whose points are not W + c z has ``moved``, a function of W, z and c that gives them in float32.
     """
 
-    @property
-    def reads_weights(self) -> bool: ...
+    reads_weights = False
 
+    @abstractmethod
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
         """The direction z, made of flat pieces of the same elements; ``u`` may be overwritten.
 
         ``limit``: the tensor's threshold (:func:`zobench.methods.thresholds`), or infinity.
         """
 
-    def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
-        """One step of ``weights`` (float32) and ``states``, in place."""
-
-
-def shaping(rule: UpdateRule | None) -> ShapingRule | None:
-    """``rule`` as one that shapes directions, or None if it has no ``shape``: its directions are normal numbers."""
-    return cast(ShapingRule, rule) if hasattr(rule, "shape") else None
-
-
-def moving(rule: UpdateRule | None) -> Callable[[Tensor, Tensor, float], Tensor] | None:
-    """What gives ``rule``'s points, if these are not W + c z."""
-    moved: Callable[[Tensor, Tensor, float], Tensor] | None = getattr(rule, "moved", None)
-    return moved
-
-
-@dataclass(frozen=True)
-class Shaped(ElementwiseRule):
-    """What the rules that shape directions (:class:`ShapingRule`) have in common: SGD along their directions."""
-
-    reads_weights = False
-
-    @abstractmethod
-    def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
-        """See :meth:`ShapingRule.shape`."""
-
     def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
         """The estimate itself: its directions are shaped already."""
         return estimate
 
     def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
-        """As :class:`ShapingRule` has it: all directions are of the weights and the state before the step."""
+        """One step of ``weights`` (float32) and ``states``, in place: all directions are of the weights and the state
+        before the step."""
         updates: list[Update] = []
 
         def estimates() -> Iterable[Tensor]:
@@ -79,12 +56,23 @@ class Shaped(ElementwiseRule):
         descend(weights, estimate, updates[0].lr, updates[0].weight_decay)
 
 
+def shaping(rule: UpdateRule | None) -> Shaped | None:
+    """``rule`` as one that shapes directions, or None if it has no ``shape``: its directions are normal numbers."""
+    return cast(Shaped, rule) if hasattr(rule, "shape") else None
+
+
+def moving(rule: UpdateRule | None) -> Callable[[Tensor, Tensor, float], Tensor] | None:
+    """What gives ``rule``'s points, if these are not W + c z."""
+    moved: Callable[[Tensor, Tensor, float], Tensor] | None = getattr(rule, "moved", None)
+    return moved
+
+
 @dataclass(frozen=True)
 class Rademacher(Shaped):
     """z = sign(u), which is +1 or -1 with equal chance (FZOO)."""
 
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
-        """As :class:`ShapingRule` has it; the sign of zero is its sign bit."""
+        """As :class:`Shaped` has it; the sign of zero is its sign bit."""
         return torch.copysign(torch.ones_like(u), u, out=u)
 
 
@@ -120,7 +108,7 @@ class DiagonalHessian(Shaped):
         return u.div_(states[0].float().sqrt())
 
     def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
-        """As :class:`ShapingRule` has it: the direction of the step itself is of the H that it has changed."""
+        """As :class:`Shaped` has it: the direction of the step itself is of the H that it has changed."""
         ((update, u),) = draws
         h = states[0]
         seen = u.square().mul_(h).mul_(update.extra * self.smooth)

@@ -5,47 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
-
-
-class UpdateRule(Protocol):
-    """An elementwise update with or without state; ``states`` names its state tensors, each of the weights' shape.
-
-    An engine without a rule does SGD, ``w -= lr * (g z + weight_decay w)``, entry by entry (:mod:`zobench.kernels`).
-    """
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        """The names of the state tensors, all zero before the first step, or what ``begins`` has of them."""
-
-    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """The dtype of the state of weights of this dtype."""
-
-    def apply(
-        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
-    ) -> None:
-        """Updates ``weights`` and ``states`` in place: flat pieces of the same elements, on one device.
-
-        ``estimate``: ghat, the step's sum of g z, float32, which may be overwritten. ``step`` counts from 0. The update
-        is computed in float32 and rounded once to the weights' dtype.
-        """
-
-
-def initial(rule: UpdateRule, state: str) -> float:
-    """What a state begins as: zero, unless the rule has ``begins``, numbers by the state's name."""
-    begins: Mapping[str, float] = getattr(rule, "begins", {})
-    return begins.get(state, 0.0)
-
 
 # Each product and sum below is an operation of its own. A fused one (``alpha=``, ``lerp``) rounds once where the
 # processor can and twice where it cannot: the bits would depend on the machine.
 
 
-class ElementwiseRule(ABC):
-    """An :class:`UpdateRule` without state, or with state in float32: ``w -= lr * (change + weight_decay * w)``."""
+class UpdateRule(ABC):
+    """An elementwise update with or without state: ``w -= lr * (change + weight_decay * w)``.
+
+    ``states`` names its state tensors, each of the weights' shape, all zero before the first step, or what ``begins``
+    has of them. An engine without a rule does SGD, ``w -= lr * (g z + weight_decay w)``, entry by entry
+    (:mod:`zobench.kernels`).
+    """
 
     states: ClassVar[tuple[str, ...]] = ()
 
@@ -55,7 +30,7 @@ class ElementwiseRule(ABC):
         return cls()
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """float32, whatever the dtype of the weights."""
+        """The dtype of the state of weights of this dtype: float32 for all of them."""
         return torch.float32
 
     @abstractmethod
@@ -65,11 +40,22 @@ class ElementwiseRule(ABC):
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
+        """Updates ``weights`` and ``states`` in place: flat pieces of the same elements, on one device.
+
+        ``estimate``: ghat, the step's sum of g z, float32, which may be overwritten. ``step`` counts from 0. The update
+        is computed in float32 and rounded once to the weights' dtype.
+        """
         descend(weights, self.change(estimate, states, step), lr, weight_decay)
 
 
+def initial(rule: UpdateRule, state: str) -> float:
+    """What a state begins as: zero, unless the rule has ``begins``, numbers by the state's name."""
+    begins: Mapping[str, float] = getattr(rule, "begins", {})
+    return begins.get(state, 0.0)
+
+
 @dataclass(frozen=True)
-class Sign(ElementwiseRule):
+class Sign(UpdateRule):
     """The change is sign(ghat), elementwise, sign(0) = 0 (ZO-Bench, equation 2 with h = sign)."""
 
     def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
@@ -77,7 +63,7 @@ class Sign(ElementwiseRule):
 
 
 @dataclass(frozen=True)
-class Momentum(ElementwiseRule):
+class Momentum(UpdateRule):
     """The change is m: ``m = beta * m + ghat`` (ZO-Bench, appendix A)."""
 
     beta: float = 0.9
@@ -91,7 +77,7 @@ class Momentum(ElementwiseRule):
 
 
 @dataclass(frozen=True)
-class Adam(ElementwiseRule):
+class Adam(UpdateRule):
     """Adam without bias correction, by one of two formulas; the change is ``m / sqrt(V + eps)``.
 
     ZO-Adam as ZO-Bench prints it (appendix A), whose formula has no ``eps``, which is here for V = 0:
@@ -122,7 +108,7 @@ class Adam(ElementwiseRule):
 
 
 @dataclass(frozen=True)
-class TorchAdam(ElementwiseRule):
+class TorchAdam(UpdateRule):
     """ZO-Adam as its program has it: torch's Adam on ghat, with bias correction; m and v in the weights' dtype.
 
     The change is ``m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)``, t = step + 1, which counts skipped steps too.

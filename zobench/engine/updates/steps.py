@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from zobench.engine.directions.shapes import Draws, Shaped
-from zobench.engine.updates.rules import ElementwiseRule
+from zobench.engine.updates.rules import UpdateRule
 
 LEAST_CHANCE = 2.0**-30
 """Chances of a step below this are none: the numbers that decide have 32 bits."""
@@ -23,7 +23,7 @@ WINDUP = 1.5
 
 
 @dataclass(frozen=True)
-class AtLeast(ElementwiseRule):
+class AtLeast(UpdateRule):
     """SGD that ends at ``least``: ``w = max(w - lr * (ghat + weight_decay * w), least)`` (QZO, of scales)."""
 
     least: float
