@@ -86,7 +86,7 @@ WAYS: dict[str, dict[str, Any]] = {
 BACK = ("first order", "hybrid")
 """A journal brings back all the others."""
 KILLED = ("lazy",)
-"""Which tests/durable/test_kills.py kills, as it does QES and EGGROLL, and compares as these are."""
+"""Which tests/reliability/test_sample.py kills, as it does QES and EGGROLL, and compares as these are."""
 
 
 def weights(spec: RunSpec, folder: Path, step: int) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.reliability import fuzz, targets
+from tests.reliability.tuning import WAYS
 from tests.reliability.workload import same
 from tests.support import warm
 
@@ -22,13 +23,18 @@ def campaign(log: Path, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("group", ["sweep", "merge and pack"])
-def test_what_is_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, group: str) -> None:
-    lines = campaign(tmp_path / "log", "kills", "--only", group, "--count", "3")
+@pytest.mark.parametrize(
+    ("group", "count"),
+    [("sweep", 3), ("merge and pack", 3), ("ranks", 2), pytest.param("tuning", 2 * len(WAYS), marks=pytest.mark.slow)],
+)
+def test_what_is_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, group: str, count: int) -> None:
+    lines = campaign(tmp_path / "log", "kills", "--only", group, "--count", str(count))
     kills, ends = ([line for line in lines if line["kind"] == kind] for kind in ("kill", "end"))
-    assert len(kills) >= 3
+    assert len(kills) >= count
     assert len(ends) >= 1
     assert not [line for line in (*kills, *ends) if line["lost"] or line["differs"]]
+    if group == "tuning":
+        assert {line["work"] for line in kills} == WAYS.keys()
 
 
 def test_inputs_of_every_kind_are_accepted_or_refused_in_one_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -16,19 +17,19 @@ import torch
 
 from tests.reliability.board import Board, End, Moment, start, wait
 from tests.reliability.workload import Check, Death, draw, refused, same
-from tests.support.killed_run import arm
-from tests.support.killed_ways import NEWER, ONE, TWO, free_port
+from tests.support.forked_ranks import free_port
 from tests.support.small_task import spec_of
 from zobench import training
 from zobench.durable import journal, snapshot, tensors
 from zobench.durable.savers.base import Cut
 from zobench.durable.savers.blocking import BlockingSaver
+from zobench.machine import files
 from zobench.measure.sampler import Sampler
 from zobench.methods.base import Taken
 from zobench.models import tokenizers
 from zobench.runspec import METHODS
 from zobench.training import Hooks, origin
-from zobench.training.assemble import empty_model
+from zobench.training.assemble import attention_kernels, empty_model
 from zobench.training.examine import best_weights
 from zobench.training.training import Training
 
@@ -39,30 +40,108 @@ PHASES = (
     "the result's write", "a snapshot's write", "an evaluation", "in a step", "resuming",
 )  # fmt: skip
 """Of a fine-tuning run, the more telling first: a snapshot can be written beside a step."""
-TORN = ("half of a record", "before a record", "in a shard", "between a file and its name", "before the older ones go")
+TORN = (
+    "half of a record", "before a record", "after a record", "in a shard", "before the snapshot has its name",
+    "after the snapshot has its name", "between a file and its name", "before the older ones go",
+)  # fmt: skip
 """Places inside of one system call, or between two, that no clock hits: there the process ends itself by SIGKILL."""
-MORE: dict[str, dict[str, Any]] = {
+NEWER: dict[str, dict[str, Any]] = {
+    "lozo-m": {"noise": "counter", "options": {"interval": 7}, "checkpoint": "journal", "checkpoint_every": 10},
+    "subzero": {"noise": "counter", "options": {"interval": 7, "rank": 4}},
+    "zo-muon": {"noise": "counter", "options": {"interval": 7, "rank": 4}, "queries": 3, "lr": 1e-3},
+    "eggroll": {"noise": "counter", "options": {"shards": 2}, "queries": 4, "lr": 1e-6},
+    "qzo": {"checkpoint": "journal", "checkpoint_every": 10, "eps": 1e-3},
+    "qes": {"noise": "counter", "queries": 3, "eps": 0.3, "lr": 0.02},
+}  # fmt: skip
+WAYS: dict[str, dict[str, Any]] = {
+    "resident": {},
+    "disk": {"engine": "offload", "checkpoint": "journal", "checkpoint_every": 7},
+    "lazy": {"engine": "offload", "noise": "counter", "writeback_every": 3, "dtype": "bf16"},
+    "halves": {"engine": "offload", "tier": "pageable", "checkpoint": "async", "checkpoint_every": 5},
+    "momentum": {"method": "zo-sgd-mmt", "engine": "offload", "checkpoint": "sync", "checkpoint_every": 9},
+    "wire": {"engine": "offload", "wire": "fp16", "queries": 2},
+    "low rank": {
+        "method": "lozo", "engine": "offload", "noise": "counter", "options": {"interval": 7}, "checkpoint": "journal",
+        "checkpoint_every": 10,
+    },
+    "packed": {
+        "packed": True, "accumulate": 2, "attention": "fast", "law": "rademacher", "engine": "offload",
+        "noise": "counter", "granularity": "linear",
+    },
+    **{name: {"method": name, "engine": "offload", **values} for name, values in NEWER.items()},
     "sync": {"engine": "offload", "checkpoint": "sync", "checkpoint_every": 3},
     "async": {"engine": "offload", "checkpoint": "async", "checkpoint_every": 3},
     "journal": {"engine": "offload", "checkpoint": "journal", "checkpoint_every": 3},
     "adam": {"method": "fo-adam", "lr": 1e-4, "checkpoint": "sync", "checkpoint_every": 5},
     "lora": {"scheme": "lora", "examine": True},
     "examined": {"engine": "offload", "examine": True},
-}
+}  # fmt: skip
 RANKS: dict[str, dict[str, Any]] = {
-    **TWO,
+    "ddp": {"gpus": 2, "parallel": "ddp"},
+    "pertp": {"gpus": 2, "parallel": "pertp", "engine": "offload", "checkpoint": "journal", "checkpoint_every": 7},
     "ddp sync": {"gpus": 2, "parallel": "ddp", "engine": "offload", "checkpoint": "sync", "checkpoint_every": 5},
     "ddp async": {"gpus": 2, "parallel": "ddp", "engine": "offload", "checkpoint": "async", "checkpoint_every": 5},
 }
-WAYS: dict[str, dict[str, Any]] = {
-    **ONE,
-    **{name: {"method": name, "engine": "offload", **values} for name, values in NEWER.items()},
-    **MORE,
-}
+
+
+def kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
+def arm(where: str, after: int) -> Callable[[int], None]:
+    """Makes this process die at ``where``, the first time that it comes there after so many steps; the function is to
+    be told of each step."""
+    armed = False
+
+    def told(step: int) -> None:
+        nonlocal armed
+        armed = step >= after
+
+    def before(module: Any, name: str, act: Callable[..., None]) -> None:
+        own = getattr(module, name)
+
+        def changed(*arguments: Any, **more: Any) -> Any:
+            if armed:
+                act(own, *arguments)
+                kill_self()
+            return own(*arguments, **more)
+
+        setattr(module, name, changed)
+
+    def half(own: Any, file: int, data: bytes, place: int) -> None:
+        own(file, data[: len(data) // 2], place)
+
+    def nothing(own: Any, *arguments: Any) -> None:
+        pass
+
+    def done(own: Any, *arguments: Any) -> None:
+        own(*arguments)
+
+    if where == "half of a record":
+        before(journal.os, "pwrite", half)
+    elif where == "before a record":
+        before(journal.JournalFile, "append", nothing)
+    elif where == "after a record":
+        before(journal.JournalFile, "append", done)
+    elif where == "in a shard":
+        before(snapshot._Shard, "end", nothing)
+    elif where == "before the snapshot has its name":
+        before(snapshot.os, "rename", nothing)
+    elif where == "after the snapshot has its name":
+        before(snapshot.os, "rename", done)
+    elif where == "between a file and its name":
+        before(files.os, "replace", nothing)
+    elif where == "before the older ones go":
+        before(snapshot, "prune", nothing)
+    else:
+        raise ValueError(where)
+    return told
 
 
 def warm(weights: Path) -> None:
     """Imports what every run imports, once for all that are forked."""
+    torch.set_num_threads(1)
     spec = spec_of(weights)
     tokenizers.load(spec)
     empty_model(spec)
@@ -165,6 +244,7 @@ class Tuning:
         return Check(lost=max(0, done - steps), differs=differs)
 
     def _run(self, folder: Path, boards: list[Board], dying: dict[int, Any]) -> list[End]:
+        attention_kernels(self.spec)  # timed once: all runs of a spec sum alike
         port, pids = free_port(), []
         for rank, board in enumerate(boards):
             told: dict[str, object] = {

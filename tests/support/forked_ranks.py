@@ -3,6 +3,7 @@
 import importlib
 import multiprocessing
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -10,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from tests.support.killed_ways import free_port
 
 LOADED = "tests.support.forked"
 
@@ -47,3 +46,9 @@ def _rank(command: Sequence[str], environment: dict[str, str], log: str) -> None
     torch.set_num_threads(1)
     sys.argv = list(command)
     importlib.import_module(command[0]).main()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
