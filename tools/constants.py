@@ -20,7 +20,7 @@ from zobench.cost import hardware, shapes
 from zobench.cost.hardware import SHARES, Gpu
 from zobench.cost.published import evidence
 from zobench.cost.published.cell import Cell, cell_of
-from zobench.cost.published.errors import papers_gpus
+from zobench.cost.published.evidence import papers_gpus
 from zobench.cost.published.seconds import throughput
 
 PRIOR = {

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from zobench.cost.gpu import ERRORS
 from zobench.cost.published import evidence
 from zobench.cost.published.cell import MIB, cell_of
-from zobench.cost.published.errors import papers_gpus, quantile
-from zobench.cost.published.evidence import Row
+from zobench.cost.published.evidence import Row, papers_gpus
 from zobench.cost.published.memory import device_bytes
 from zobench.cost.published.seconds import throughput
 from zobench.recipes.reference import PAPERS
@@ -58,7 +59,8 @@ class Spread:
         """Of at least one error."""
         shares = [error.share for error in errors]
         sizes = sorted(map(abs, shares))
-        return cls(len(sizes), statistics.median(sizes), quantile(sizes, 0.9), sizes[-1], statistics.median(shares))
+        p90 = float(np.quantile(sizes, 0.9))
+        return cls(len(sizes), statistics.median(sizes), p90, sizes[-1], statistics.median(shares))
 
 
 def throughput_errors(gpu: str, *, anchored: bool = False) -> list[Error]:

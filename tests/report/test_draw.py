@@ -12,7 +12,7 @@ from tests.support.rates import CALIBRATION, RATES
 from tests.support.tables import MIB, PAPER, result
 from zobench import recipes
 from zobench.cost import gpu, step_seconds
-from zobench.cost.published.errors import papers_gpus
+from zobench.cost.published.evidence import papers_gpus
 from zobench.programs.cell import run
 from zobench.recipes import matrix
 from zobench.recipes.reference import Reference

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from zobench.cost import gpu as engine
+from zobench.cost import sizes
 from zobench.cost.hardware import Gpu
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -65,8 +66,7 @@ def _run(result: Result) -> tuple[RunSpec, float]:
 
 def _products(spec: RunSpec) -> str:
     """The constant that prices the products of ``spec``."""
-    precision = spec.dtype if spec.autocast == "none" else spec.autocast
-    return "fp32_products" if precision == "fp32" else "fp16_products"
+    return "fp32_products" if sizes.precision(spec) == "fp32" else "fp16_products"
 
 
 def _with(gpu: Gpu, names: Sequence[str], logarithms: Sequence[float]) -> Gpu:

@@ -49,8 +49,6 @@ PERTURB_WIDTHS, FLIP_WIDTHS, KEEP_WIDTHS = 2, 3, 1
 WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
 """(Bytes per logit in float32 beside what its product writes, kernels for each piece of the logits): of a softmax over
 the whole vocabulary, and of a maximum, a difference, exponentials and their sum, piece by piece."""
-
-
 LOOP_KERNELS = 8
 """Kernels for each token of a recurrence where no fused kernel has it: a guess from transformers' loops."""
 
@@ -180,7 +178,7 @@ class Costs:
 
     @property
     def _precision(self) -> str:
-        return self.spec.dtype if self.spec.autocast == "none" else self.spec.autocast
+        return sizes.precision(self.spec)
 
     @property
     def _tokens(self) -> float:

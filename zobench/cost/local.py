@@ -128,7 +128,7 @@ def device(spec: RunSpec, rates: Rates) -> Gpu:
 
     Its memory is not known here, so nothing is too large for it.
     """
-    precision, ranks = (spec.dtype if spec.autocast == "none" else spec.autocast), sharers(spec)
+    precision, ranks = sizes.precision(spec), sharers(spec)
     operators = rates.operators[spec.dtype]
     tuned = rates.operators["fp32" if sizes.trained_width(spec) == 4 else spec.dtype]
     flops, attention = rates.flops[precision], rates.operators.get(precision, operators)["attention"]

@@ -237,7 +237,7 @@ def low_rank_operations(spec: RunSpec) -> float:
 def forward_seconds(spec: RunSpec, rates: Rates) -> float:
     """Seconds of a rank's forwards of a step, each part at the rate that it reached alone: products, attention, and the
     losses, whose logits are read and written once in float32."""
-    precision = spec.dtype if spec.autocast == "none" else spec.autocast
+    precision = sizes.precision(spec)
     operators, width = rates.operators[precision], WIDTHS[precision]
     logits = min(sizes.judged(spec), _tokens(spec)) * models.of(spec).vocab * looks(spec)
     nbytes = logits * (2 * 4 + (width + 4 if width < 4 else 0))

@@ -105,6 +105,11 @@ def drawn(spec: RunSpec) -> int:
     return trained_count(spec) + trained(spec)[1]
 
 
+def precision(spec: RunSpec) -> str:
+    """The type in which products are computed."""
+    return spec.dtype if spec.autocast == "none" else spec.autocast
+
+
 def trained_width(spec: RunSpec) -> int:
     """Bytes of one tuned weight."""
     return WIDTHS[spec.dtype] if tunes_all(spec) else adapter_width(spec)

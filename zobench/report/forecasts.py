@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from zobench import models
 from zobench.cost import Rates, estimate
 from zobench.cost import gpu as engine
@@ -19,8 +21,8 @@ from zobench.cost.hardware import Gpu
 from zobench.cost.local import predict as machine_predicts
 from zobench.cost.published import evidence, transfers
 from zobench.cost.published.cell import PROGRAMS, Cell, cell_of
-from zobench.cost.published.errors import memory_share, papers_gpus, quantile
-from zobench.cost.published.memory import device_bytes
+from zobench.cost.published.evidence import papers_gpus
+from zobench.cost.published.memory import device_bytes, memory_share
 from zobench.cost.published.seconds import step_seconds, throughput
 from zobench.cost.seconds import rates_of
 from zobench.recipes.reference import PAPERS, Reference
@@ -67,7 +69,7 @@ def _of_another(cells: Iterable[TableCell]) -> Mapping[str, float]:
     for cell in cells:
         if cell.paper_value and cell.forecast and cell.forecast.of_engine and cell.forecast.value is not None:
             errors.setdefault(cell.metric.name, []).append(abs(cell.forecast.value / cell.paper_value - 1))
-    return {name: quantile(sorted(shares), 0.9) for name, shares in errors.items()}
+    return {name: float(np.quantile(shares, 0.9)) for name, shares in errors.items()}
 
 
 def _widened(cell: TableCell, shares: Mapping[str, float]) -> TableCell:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,7 +193,8 @@ def _read(path: Path, anchored: bool) -> Gpu:
         if values["pcie_generation"] not in LANE_BYTES:
             generations = ", ".join(map(str, LANE_BYTES))
             raise ValueError(f"`pcie_generation` must be one of {generations}, but got {values['pcie_generation']:g}")
-        return Gpu(errors=errors, origins=origins, **body, **_plain(values))
+        reached: dict[str, Any] = {plain(key): value for key, value in values.items()}
+        return Gpu(errors=errors, origins=origins, **body, **reached)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 
@@ -216,8 +218,6 @@ def _facts(groups: Sequence[Any], anchored: bool) -> tuple[dict[str, float], dic
     return values, origins
 
 
-def _plain(values: Mapping[str, float]) -> dict[str, Any]:
-    """Without the units in their names, which base units are now: ``clock_ghz`` is ``clock``."""
-    units = ("_ghz", "_mib", "_tflops", "_gbs", "_us")
-    return {next((key.removesuffix(unit) for unit in units if key.endswith(unit)), key): value
-            for key, value in values.items()}  # fmt: skip
+def plain(key: str) -> str:
+    """``key`` without its unit, as :class:`Gpu` has it in base units: ``clock_ghz`` is ``clock``."""
+    return re.sub("_(ghz|mib|tflops|gbs|us)$", "", key)

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from zobench.cost.hardware import LANE_BYTES, PEAKS, SHARES, Gpu, load
+from zobench.cost.hardware import LANE_BYTES, PEAKS, SHARES, Gpu, load, plain
 from zobench.machine.memory import total_host_bytes
 from zobench.measure.threads import available_cores
 
@@ -46,7 +46,7 @@ def of_gpu(sheet: Gpu, rates: Mapping[str, Any], day: datetime.date) -> str:
                 "name the card that this is with --gpu"
             )
     facts |= _common(rates, "fp16")
-    peaks = {key: _peak(sheet, key) for key in PEAKS}
+    peaks = {key: getattr(sheet, plain(key)) / unit for key, unit in PEAKS.items()}
     document = sheet.origins["hbm_gbs"].document
     return _text(
         f"{sheet.name} (measured)", [("data sheet", document, peaks), ("measured", "zobench calibrate", facts)], day
@@ -82,13 +82,6 @@ def _common(rates: Mapping[str, Any], narrow: str) -> dict[str, float]:
         "losses": operators["fp32"]["losses"] / operators["fp32"]["passes"],
         "kernel_us": rates["kernel_seconds"] / SHARES["kernel_us"],
     }  # fmt: skip
-
-
-def _peak(sheet: Gpu, key: str) -> float:
-    """What ``sheet`` has under ``key``, in the unit of its name."""
-    names = {"clock_ghz": "clock", "memory_mib": "memory", "hbm_gbs": "hbm", "nvlink_gbs": "nvlink"}
-    value: float = getattr(sheet, names.get(key, key.removesuffix("_tflops")))
-    return value / PEAKS[key]
 
 
 def _text(name: str, groups: list[tuple[str, str, Mapping[str, float]]], day: datetime.date) -> str:

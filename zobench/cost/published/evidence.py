@@ -6,6 +6,8 @@ import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from zobench.cost import hardware
+from zobench.cost.hardware import Gpu
 from zobench.recipes.reference import Reference
 
 Row = Mapping[str, str]
@@ -69,6 +71,12 @@ CONTRADICTIONS = (
     ),
 )  # fmt: skip
 """Each chosen for a reason that needs no predictor, after the tables had been seen."""
+
+
+def papers_gpus(*, anchored: bool) -> Mapping[str, Gpu]:
+    """The papers' GPUs by their names, in the papers' hosts: the H20, a card of PCIe 5, was in one of PCIe 4."""
+    a100, h20 = hardware.load("a100-80gb-sxm"), hardware.load("h20", anchored=anchored)
+    return {"A100-80GB": a100, "H20-96GB": h20.behind(4, 16)}
 
 
 def contradiction(row: Row) -> str:

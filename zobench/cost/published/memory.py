@@ -10,9 +10,13 @@ import abc
 import functools
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from zobench.cost import shapes
 from zobench.cost.allocator import Allocator, Piece
-from zobench.cost.published.cell import GROUP_BYTES, MIB, Cell
+from zobench.cost.published import evidence
+from zobench.cost.published.cell import GROUP_BYTES, MIB, Cell, cell_of
+from zobench.cost.published.evidence import Row
 
 STEPS = 3
 """Steps of ZO2 after which its memory is settled; MeZO's is after two."""
@@ -34,6 +38,22 @@ def device_bytes(cell: Cell) -> int:
     trace = _Zo2(cell) if cell.offloaded else _Mezo(cell)
     trace.run()
     return trace.allocator.reserved + cell.program.driver_bytes + cell.groups * GROUP_BYTES
+
+
+def memory_share(row: Row) -> float | None:
+    """The error that nine of ten values of memory like that of ``row`` stay within, as a share, where they are known to
+    be larger than ZO2's: of the first version of ZO2, and of a step on several GPUs."""
+    if row["paper"] in evidence.OLD_PAPERS:
+        return _memory_share(evidence.OLD_PAPERS[0], alone=True)
+    return None if row["gpus"] == "1" else _memory_share(row["paper"], alone=False)
+
+
+@functools.cache
+def _memory_share(paper: str, *, alone: bool) -> float:
+    rows = [row for row in evidence.rows("gpu_memory", "MB") if row["paper"] == paper]
+    like = [row for row in rows if (row["gpus"] == "1") == alone and not evidence.gave_group(row)]
+    errors = [abs(device_bytes(cell_of(row)) / MIB / float(row["value"]) - 1) for row in like]
+    return float(np.quantile(errors, 0.9))
 
 
 class _Trace(abc.ABC):
