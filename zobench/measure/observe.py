@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,8 +90,8 @@ def _power(seen: Samples, during: Samples, window: tuple[float, float]) -> dict[
 def _clocks(during: Samples) -> dict[str, float | None]:
     result: dict[str, float | None] = {}
     for name in ("sm_clock_hz", "memory_clock_hz"):
-        values = sorted(value for value in during.series[name] if value is not None)
-        result[f"median_{name}"] = values[len(values) // 2] if values else None
+        values = [value for value in during.series[name] if value is not None]
+        result[f"median_{name}"] = statistics.median_high(values) if values else None
     return result
 
 
@@ -120,12 +121,9 @@ def _kept(series: Sequence[Sequence[float | None]], count: int) -> list[int]:
     if count <= POINTS:
         return list(range(count))
     kept = {0, count - 1}
+    heights = [[-1.0 if value is None else value for value in values] for values in series]
     stretches = (POINTS - 2) // len(series)
     for number in range(stretches):
         stretch = range(number * count // stretches, (number + 1) * count // stretches)
-        kept |= {max(stretch, key=lambda index: _height(values[index])) for values in series}
+        kept |= {max(stretch, key=values.__getitem__) for values in heights}
     return sorted(kept)
-
-
-def _height(value: float | None) -> float:
-    return -1.0 if value is None else value

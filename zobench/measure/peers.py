@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
+import timeit
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import timedelta
 from typing import Any
 
@@ -58,22 +59,13 @@ def _among_gpus(notes: list[str], nbytes: int = 256 * MIB) -> float | None:
 def _among_processes(nbytes: int = 64 * MIB) -> float:
     """Two ranks as threads of this process: the bytes go through the same sockets, and no process need start."""
     store = dist.HashStore()  # type: ignore[attr-defined]
-    rates, failures = dict[int, float](), list[Exception]()
 
-    def rank(number: int) -> None:
-        try:
-            group, slot = _gloo(store, number), torch.ones(nbytes, dtype=torch.uint8)
-            rates[number] = nbytes / 2 / _best_seconds(lambda: _exchange_halves(group, slot))
-        except (RuntimeError, AttributeError) as error:
-            failures.append(error)
+    def rate(rank: int) -> float:
+        group, slot = _gloo(store, rank), torch.ones(nbytes, dtype=torch.uint8)
+        return nbytes / 2 / _best_seconds(lambda: _exchange_halves(group, slot))
 
-    other = threading.Thread(target=rank, args=(1,))
-    other.start()
-    rank(0)
-    other.join()
-    if failures:
-        raise failures[0]
-    return min(rates.values())
+    with ThreadPoolExecutor(2) as pool:
+        return min(done.result() for done in as_completed([pool.submit(rate, rank) for rank in range(2)]))
 
 
 def _gloo(store: Any, rank: int) -> Any:
@@ -97,9 +89,4 @@ def _exchange_halves(group: Any, slot: Tensor) -> None:
 def _best_seconds(action: Callable[[], None]) -> float:
     """Seconds of the fastest of ``REPEATS`` runs after a first one."""
     action()
-    best = float("inf")
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        action()
-        best = min(best, time.perf_counter() - began)
-    return best
+    return min(timeit.repeat(action, timer=time.perf_counter, number=1, repeat=REPEATS))

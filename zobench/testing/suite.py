@@ -34,15 +34,9 @@ def refused(call: Callable[[], object], kind: type[Exception] = ValueError) -> s
 
 def assert_same(tensors: dict[str, Tensor], wanted: dict[str, Tensor], close: float = 0.0) -> None:
     """Tensors by name are equal, bit for bit or up to an absolute difference of ``close``."""
-    assert tensors.keys() == wanted.keys(), f"names differ: {sorted(tensors.keys() ^ wanted.keys())}"
-    for name, tensor in wanted.items():
-        same = torch.equal(tensors[name], tensor) if not close else torch.allclose(tensors[name], tensor, 0.0, close)
-        assert same, f"{name} differs by up to {(tensors[name] - tensor).abs().max():g}, and {close:g} is allowed"
+    torch.testing.assert_close(tensors, wanted, rtol=0.0, atol=close)
 
 
 def assert_close(numbers: list[float], wanted: list[float], rel: float) -> None:
     """Numbers are equal up to a share of ``rel``."""
-    for n, (number, expected) in enumerate(zip(numbers, wanted, strict=True)):
-        assert abs(number - expected) <= rel * abs(expected), (
-            f"number {n} must be {expected!r} up to {rel:g}, but is {number!r}"
-        )
+    torch.testing.assert_close(numbers, wanted, rtol=rel, atol=0.0)
