@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -73,8 +72,8 @@ def _signed(measure: Callable[[RunSpec, World | None], Result], spec: RunSpec, w
     from zobench import models
     from zobench.machine.device import choose_device
     from zobench.measure.environment import fingerprint_without_torch
-    from zobench.programs.cell import classify
-    from zobench.result import Facts, Result
+    from zobench.programs.cell import failed
+    from zobench.result import Facts
     from zobench.runspec import provenance
 
     spec = models.identified(spec).resolve(choose_device(spec.device)[0])
@@ -84,8 +83,7 @@ def _signed(measure: Callable[[RunSpec, World | None], Result], spec: RunSpec, w
         if getattr(result, "spec", None) != spec:
             raise ValueError(f"the program {spec.program!r} of {by} must return the Result of its spec, but did not")
     except Exception as error:
-        outcome, reason = classify(error, spec.device)
-        return Result(spec=spec, outcome=outcome, reason=reason, traceback=traceback.format_exc(), environment=facts)
+        return failed(spec, error, facts)
     values = {**facts.to_dict(), **result.environment.to_dict(), "program": facts.program}
     try:
         return replace(result, environment=Facts.from_dict(values))

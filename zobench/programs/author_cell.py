@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import time
-import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +19,12 @@ from zobench.durable.scratch import scratch
 from zobench.engine.weights.checkpoint import save_checkpoint
 from zobench.machine.device import choose_device
 from zobench.measure.environment import environment
-from zobench.measure.observe import Observation, Observer
+from zobench.measure.observe import Observer
 from zobench.methods.zo_sgd import drawn
 from zobench.models.weights import Weights
 from zobench.programs import authors, clones
 from zobench.programs.asking import AdapterProcess, ProgramError, asking
-from zobench.programs.cell import END_SECONDS, batches, classify
+from zobench.programs.cell import END_SECONDS, Recording, batches
 from zobench.programs.clones import Clone
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, order, provenance
@@ -40,34 +39,6 @@ if TYPE_CHECKING:
 SAMPLES = ("step_seconds", "loss", "projected_grad")
 
 
-@dataclass
-class ProgramOutput:
-    """The output of the program so far; a cell that ends early keeps it."""
-
-    rows: list[dict[str, float | None]] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    memory: dict[str, int | None] = field(default_factory=dict)
-    window: tuple[float, float] = (0.0, 0.0)
-    seen: Observation | None = None
-
-    def samples(self, first: int, last: int) -> dict[str, list[float | None]]:
-        """The samples of the steps ``first`` to ``last - 1``, by name."""
-        return {name: [row[name] for row in self.rows[first:last]] for name in SAMPLES}
-
-    def measured(self, spec: RunSpec, outcome: Outcome) -> dict[str, Any]:
-        """The output as fields of a :class:`~zobench.result.Result` that ended with ``outcome``."""
-        samples, count = self.samples(spec.warmup, len(self.rows)), len(self.rows) - spec.warmup
-        partial = outcome in (Outcome.OK, Outcome.CONTAMINATED) and count < spec.steps
-        warnings = [*models.differences(spec), *cautions(spec, samples["projected_grad"], 0)]
-        if partial:
-            warnings.append(f"partial: {count} of {spec.steps} steps, because the time it was given was used up")
-        fields = {"samples": samples, "warmup": self.samples(0, spec.warmup), "partial": partial, "warnings": warnings}
-        if self.seen is None:
-            return fields
-        warnings += self.seen.warnings
-        return {**fields, "memory": self.seen.memory | self.memory, "power": self.seen.power, "trace": self.seen.trace}
-
-
 def run(spec: RunSpec, world: World | None = None) -> Result:
     """Measures one cell by ``spec.program`` and returns its result; what the program does becomes outcome and reason.
 
@@ -77,45 +48,49 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     """
     spec = models.checked(spec, choose_device(spec.device)[0])
     authors.check(spec)
-    clone, output = clones.checked(spec.program), ProgramOutput()
-    other_order = authors.AUTHORS[spec.program].other_order
+    clone, other_order = clones.checked(spec.program), authors.AUTHORS[spec.program].other_order
     facts = replace(
         environment(spec.device), **provenance(spec), program=authors.described(clone), own_order=other_order
     )
-    outcome, reason, trace = Outcome.OK, "", ""
+    samples, warmup = ({name: list[float | None]() for name in SAMPLES} for _ in range(2))
+    recording, there = Recording(samples=samples, warmup=warmup), dict[str, Any]()
     try:
         with scratch(disk_dir(), "program") as folder:
             question = _question(spec, folder)
             with asking(clone, question, folder, _shown(spec.device)) as asked:
-                _follow(asked, spec, clone, output)
+                _follow(asked, spec, clone, recording, there)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
-        outcome, reason = classify(error, spec.device)
-        trace = traceback.format_exc()
-    if output.seen is not None and outcome is Outcome.OK and output.seen.disturbed:
-        outcome, reason = Outcome.CONTAMINATED, output.seen.disturbed
-    return Result(
-        spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=replace(facts, **output.facts),
-        **output.measured(spec, outcome),
-    )  # fmt: skip
+        recording.fail(error, spec.device)
+    count = len(samples["loss"])
+    recording.partial = recording.outcome is Outcome.OK and count < spec.steps
+    recording.warnings = [*models.differences(spec), *cautions(spec, samples["projected_grad"], 0)]
+    if recording.partial:
+        recording.warnings.append(f"partial: {count} of {spec.steps} steps, because the time it was given was used up")
+    return recording.result(spec, replace(facts, **there))
 
 
-def _follow(asked: AdapterProcess, spec: RunSpec, clone: Clone, output: ProgramOutput) -> None:
-    """Watches the program while it takes the steps of ``spec``, and records its output."""
-    observer = Observer(spec.device, pid=asked.pid)
+def _follow(
+    asked: AdapterProcess, spec: RunSpec, clone: Clone, recording: Recording, there: dict[str, Any]
+) -> None:  # fmt: skip
+    """Watches the program while it takes the steps of ``spec``, and records its output; ``there``: facts that it tells
+    of its environment."""
+    observer, count = Observer(spec.device, pid=asked.pid), 0
     try:
         facts = asked.answer("facts")
-        output.facts = {name: facts[name] for name in ("versions", "threads")}
+        there |= {name: facts[name] for name in ("versions", "threads")}
         clones.check_versions(clone, facts["versions"])
         asked.answer("ready")
         observer.baseline()
         asked.ask()
         while (row := asked.answer("step", "done"))["kind"] == "step":
-            output.rows.append({name: None if row[name] is None else float(row[name]) for name in SAMPLES})
-        if not spec.warmup < len(output.rows) <= spec.warmup + spec.steps:
-            raise ProgramError(f"{asked.name} must take the steps that it is asked for, but took {len(output.rows)}")
-        output.memory, output.window = row["memory"], (row["window"][0], row["window"][1])
+            samples, count = recording.warmup if count < spec.warmup else recording.samples, count + 1
+            for name, value in {name: None if row[name] is None else float(row[name]) for name in SAMPLES}.items():
+                samples[name].append(value)
+        if not spec.warmup < count <= spec.warmup + spec.steps:
+            raise ProgramError(f"{asked.name} must take the steps that it is asked for, but took {count}")
+        recording.memory, recording.window = row["memory"], (row["window"][0], row["window"][1])
     finally:
-        output.seen = observer.stop(output.window)
+        recording.seen = observer.stop(recording.window)
 
 
 def _question(spec: RunSpec, folder: Path) -> dict[str, Any]:

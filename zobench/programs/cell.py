@@ -29,13 +29,13 @@ from zobench.machine.device import choose_device
 from zobench.machine.memory import is_in_memory, unique_bytes
 from zobench.measure import links, turns
 from zobench.measure.environment import environment
-from zobench.measure.observe import Observer
+from zobench.measure.observe import Observation, Observer
 from zobench.measure.timer import StepTimer, planted_slowdown
 from zobench.measure.turns import Turns
 from zobench.methods import Method
 from zobench.models import tokenizers
 from zobench.programs.saving import Checkpoints, checkpoints
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec, order, provenance
 from zobench.runspec.kinds import NOISES, TIERS
 from zobench.runspec.registries import TASKS
@@ -57,7 +57,7 @@ SENTENCES = 4096
 
 @dataclass
 class Recording:
-    """What has been measured so far; a cell that ends early keeps it."""
+    """What has been measured so far, and how the cell ended; one that ends early keeps it."""
 
     samples: dict[str, list[float | None]] = field(default_factory=dict)
     warmup: dict[str, list[float | None]] = field(default_factory=dict)
@@ -68,6 +68,31 @@ class Recording:
     window: tuple[float, float] = (0.0, 0.0)
     skipped: int = 0
     partial: bool = False
+    seen: Observation | None = None
+    outcome: Outcome = Outcome.OK
+    reason: str = ""
+    traceback: str = ""
+
+    def fail(self, error: Exception, device: str) -> None:
+        """Records that ``error``, which is being handled, ended the cell."""
+        self.outcome, self.reason = classify(error, device)
+        self.traceback = traceback.format_exc()
+
+    def result(self, spec: RunSpec, facts: Facts) -> Result:
+        """All of it as the result of ``spec``, with ``facts`` of where it ran."""
+        watched: dict[str, Any] = {"memory": self.memory, "warnings": self.warnings}
+        if self.seen is not None:
+            watched = {
+                "memory": self.seen.memory | self.memory, "power": self.seen.power, "trace": self.seen.trace,
+                "warnings": [*self.warnings, *self.seen.warnings],
+            }  # fmt: skip
+            if self.outcome is Outcome.OK and self.seen.disturbed:
+                self.outcome, self.reason = Outcome.CONTAMINATED, self.seen.disturbed
+        return Result(
+            spec=spec, outcome=self.outcome, reason=self.reason, traceback=self.traceback, environment=facts,
+            samples=self.samples, warmup=self.warmup, parts=self.parts, timeline=self.timeline,
+            skipped_updates=self.skipped, partial=self.partial, **watched,
+        )  # fmt: skip
 
 
 def run(spec: RunSpec, world: World | None = None) -> Result:
@@ -83,14 +108,14 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
         try:  # it measures its own time and memory
             return training.cell(spec)
         except Exception as error:  # any failure is this cell's outcome, and never ends a sweep
-            return _failed(spec, error)
+            return failed(spec, error, environment(spec.device))
     model = empty_model(spec)  # its imports are baseline
     if not NOISES[spec.noise].in_place:
         kernels.prepare(device)  # its compiler is baseline too
     try:
         fed = batches(spec, model)  # a tokenizer is baseline too
     except (ValueError, ImportError) as error:
-        return _failed(spec, error)
+        return failed(spec, error, environment(spec.device))
     recording = Recording(warnings=models.differences(spec))
     chosen, plan = planned(spec)
     with suppress(ValueError):  # its memory is baseline too; a refusal is this cell's outcome, when the engine is built
@@ -105,28 +130,19 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
         recording.warnings.append(f"each step was made {100 * slowdown:g} % longer on purpose, to test a comparison")
     turn = turns.given()
     observer = Observer(device, alone=world is None and turn is None)
-    outcome, reason, trace = Outcome.OK, "", ""
     try:
         _measure(chosen, model, fed, recording, world, turn)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
-        outcome, reason = classify(error, device)
-        trace = traceback.format_exc()
-    seen = observer.stop(recording.window)
-    if outcome is Outcome.OK and seen.disturbed:
-        outcome, reason = Outcome.CONTAMINATED, seen.disturbed
-    return Result(
-        spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=facts,
-        samples=recording.samples, warmup=recording.warmup, parts=recording.parts, timeline=recording.timeline,
-        memory={**seen.memory, **recording.memory}, power=seen.power, trace=seen.trace,
-        warnings=[*recording.warnings, *seen.warnings], skipped_updates=recording.skipped, partial=recording.partial,
-    )  # fmt: skip
+        recording.fail(error, device)
+    recording.seen = observer.stop(recording.window)
+    return recording.result(spec, facts)
 
 
-def _failed(spec: RunSpec, error: Exception) -> Result:
+def failed(spec: RunSpec, error: Exception, facts: Facts) -> Result:
     """The result of a run that ended with ``error``, which is being handled, before anything was measured."""
-    outcome, reason = classify(error, spec.device)
-    facts = environment(spec.device)
-    return Result(spec=spec, outcome=outcome, reason=reason, traceback=traceback.format_exc(), environment=facts)
+    recording = Recording()
+    recording.fail(error, spec.device)
+    return recording.result(spec, facts)
 
 
 def classify(error: BaseException, device: str) -> tuple[Outcome, str]:

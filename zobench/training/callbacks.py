@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zobench.result import Result
 from zobench.runspec import RunSpec
-from zobench.training.progress import Evaluation, StepReport
+from zobench.training.progress import Evaluation, Hooks, StepReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,10 +50,10 @@ class Callback:
 
 
 class Callbacks:
-    """Calls all of ``callbacks``, and leaves out one that has failed after it has been said by ``say``."""
+    """Calls ``progress``, then all of ``callbacks``, and leaves out one that has failed after that has been said."""
 
-    def __init__(self, callbacks: Sequence[Callback], say: Callable[[str], None]) -> None:
-        self._callbacks, self._say = list(callbacks), say
+    def __init__(self, callbacks: Sequence[Callback], progress: Hooks) -> None:
+        self._callbacks, self.progress = list(callbacks), progress
         self.started = False
 
     def start(self, start: RunStart) -> None:
@@ -61,9 +61,11 @@ class Callbacks:
         self._each(lambda callback: callback.on_start(start))
 
     def step(self, step: StepReport) -> None:
+        self.progress.step(step)
         self._each(lambda callback: callback.on_step(step))
 
     def evaluated(self, evaluation: Evaluation) -> None:
+        self.progress.evaluated(evaluation)
         self._each(lambda callback: callback.on_evaluation(evaluation))
 
     def end(self, result: Result) -> None:
@@ -83,6 +85,5 @@ class Callbacks:
             except Exception as error:  # whatever a stranger's code does: the run is worth more
                 self._callbacks.remove(callback)
                 cause = " ".join(f"{type(error).__name__}: {error}".split())
-                self._say(
-                    f"warning: the callback {type(callback).__name__} failed ({cause}); the run goes on without it"
-                )
+                name = type(callback).__name__
+                self.progress.say(f"warning: the callback {name} failed ({cause}); the run goes on without it")

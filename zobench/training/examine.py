@@ -23,7 +23,6 @@ from zobench.training.assemble import Tuner, empty_model, planned, tuner
 from zobench.training.callbacks import Callbacks
 from zobench.training.evaluate import evaluate
 from zobench.training.origin import JOURNAL
-from zobench.training.progress import Hooks
 from zobench.training.training import Interrupted, Stop
 
 if TYPE_CHECKING:
@@ -32,21 +31,6 @@ if TYPE_CHECKING:
 MODEL = "model"
 RECORD = "search.json"
 """The file in a search's folder that holds its whole grid and the winner."""
-
-
-class Seal:
-    """Permission to evaluate on the test set, given once to a run, or once to all runs of a search together."""
-
-    def __init__(self) -> None:
-        self._broken_by = ""
-
-    def break_for(self, label: str) -> None:
-        """Lets the run called ``label`` evaluate on test. Raises ``RuntimeError`` if the seal was broken before."""
-        if self._broken_by:
-            raise RuntimeError(
-                f"the test set must be looked at once, but {label} would look after {self._broken_by}; choose on dev"
-            )
-        self._broken_by = label
 
 
 def check_winner(run: str, folder: Path) -> None:
@@ -69,9 +53,8 @@ def check_winner(run: str, folder: Path) -> None:
 
 
 def examined(
-    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop,
-    callbacks: Callbacks,
-) -> Result:  # fmt: skip
+    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, stop: Stop, callbacks: Callbacks
+) -> Result:
     """``result`` with the evaluation of the best weights on the test set, if it has one; saves them in
     ``folder/model``.
 
@@ -83,7 +66,7 @@ def examined(
         if stop.wanted:
             raise Interrupted(result.spec.steps, folder)
 
-    with best_weights(result.spec, folder, step, progress.say) as built:
+    with best_weights(result.spec, folder, step, callbacks.progress.say) as built:
         seen = evaluate(built.engine, data, "test", step, halt) if result.spec.test_size else None
         temporary = folder / f".{MODEL}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -97,7 +80,6 @@ def examined(
     sync(folder)
     if seen is None:
         return result
-    progress.evaluated(seen)
     callbacks.evaluated(seen)
     each = {KEY: packed(seen.examples)} if seen.examples else {}
     return dataclasses.replace(result, evaluation={**result.evaluation, "test": seen.point, **each})

@@ -36,7 +36,7 @@ from zobench.training import loggers, origin
 from zobench.training.assemble import disk_dir, empty_model, planned, ranks, tuner
 from zobench.training.callbacks import Callback, Callbacks, RunStart
 from zobench.training.cautions import cautions, diverged
-from zobench.training.examine import MODEL, Seal, check_winner, examined
+from zobench.training.examine import MODEL, check_winner, examined
 from zobench.training.keeper import Keeper
 from zobench.training.origin import JOURNAL
 from zobench.training.progress import Hooks
@@ -58,7 +58,7 @@ _TRAININGS = itertools.count()
 @named_arguments
 def finetune(
     spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Hooks | None = None,
-    seal: Seal | None = None, examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
+    examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Fine-tunes as ``spec`` (resolved) says, keeps its files in ``folder``, and returns the result.
 
@@ -68,11 +68,10 @@ def finetune(
     and the loss of each (:mod:`zobench.result.examples`); ``majority``, the accuracy of always giving the most
     frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. Its ``environment`` has the ``journal_sha256``.
     ``examine`` False leaves the test set alone, until a later call with True, and ``test_size=0`` leaves it alone for
-    good; ``seal`` is shared by runs that may look at it once together. ``resume``: there must be something to go on
-    with. ``callbacks`` are called at all that happens;
-    the curve is in ``curve.csv`` and ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`,
-    over all steps; peaks are of this process, so of a resumed run since its resumption; on a CPU the device's is None
-    where the process trained another run before. With several ``gpus`` this process is one of their ranks.
+    good. ``resume``: there must be something to go on with. ``callbacks`` are called at all that happens; the curve is
+    in ``curve.csv`` and ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`, over all steps;
+    peaks are of this process, so of a resumed run since its resumption; on a CPU the device's is None where the process
+    trained another run before. With several ``gpus`` this process is one of their ranks.
 
     Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
     journal cannot be written; and :class:`Interrupted`.
@@ -80,7 +79,7 @@ def finetune(
     check_spec(spec)
     with ranks(spec) as world:
         leads = world is None or world.leads
-        progress, seal = (progress if leads else None) or Hooks(), seal or Seal()
+        progress = (progress if leads else None) or Hooks()
         result = _finished(spec, folder, resume, world)
         if result is not None and (_has_ended(result, folder) or not examine):
             progress.say(f"finished before: this is its result; to train anew, name another folder than {folder}")
@@ -90,29 +89,27 @@ def finetune(
         data = task_data(spec, words, data_dir)
         for text in (where, *_sizes(data)):
             progress.say(text)
-        calls = Callbacks([*loggers.always(), *callbacks] if leads else [], progress.say)
+        calls = Callbacks([*loggers.always(), *callbacks] if leads else [], progress)
         with Stop() as stop, calls.closing():
             if result is None:
-                result = _trained(spec, folder, data, where, progress, stop, world, calls)
+                result = _trained(spec, folder, data, where, stop, world, calls)
                 if leads:
                     _keep(folder, result)
             if examine and leads:
                 if spec.test_size:
                     check_winner(spec.hash, folder)
-                    seal.break_for(spec.label)
-                result = _tested(result, folder, data, words, progress, stop, calls)
+                result = _tested(result, folder, data, words, stop, calls)
     return result
 
 
 def _tested(
-    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop,
-    callbacks: Callbacks,
-) -> Result:  # fmt: skip
+    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, stop: Stop, callbacks: Callbacks
+) -> Result:
     """The trained ``result`` with its one look at the test set, if it has one; the run ends with it, and its snapshots
     go."""
     if not callbacks.started:  # an earlier process has trained
         callbacks.start(_begun(result.spec, folder, journal.read(folder / JOURNAL)[1], data))
-    result = examined(result, folder, data, words, progress, stop, callbacks)
+    result = examined(result, folder, data, words, stop, callbacks)
     _keep(folder, result)
     callbacks.end(result)
     snapshot.prune(folder, ())
@@ -212,20 +209,20 @@ def _sizes(data: TaskData) -> list[str]:
 
 
 def _trained(
-    spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Hooks, stop: Stop, world: World | None,
-    callbacks: Callbacks,
-) -> Result:  # fmt: skip
+    spec: RunSpec, folder: Path, data: TaskData, where: str, stop: Stop, world: World | None, callbacks: Callbacks
+) -> Result:
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
-    progress.say(f"loading {spec.model}")
-    numerics = origin.same_sums(spec, folder / JOURNAL, progress.say)
+    say = callbacks.progress.say
+    say(f"loading {spec.model}")
+    numerics = origin.same_sums(spec, folder / JOURNAL, say)
     chosen, plan = planned(spec, numerics)
     if "attention" in plan:
-        progress.say(plan["attention"])
+        say(plan["attention"])
     model = empty_model(spec)
     if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)
-    for note in () if (nothing := METHODS.get(spec.method).nothing(spec)) is None else (f"warning: {nothing}",):
-        progress.say(note)
+    if (nothing := METHODS.get(spec.method).nothing(spec)) is not None:
+        say(f"warning: {nothing}")
     facts = replace(environment(spec.device), **provenance(spec), **plan)
     header = origin.header_of(spec, model, numerics)
     later = next(_TRAININGS) > 0
@@ -234,18 +231,18 @@ def _trained(
         with ExitStack() as during:
             file, items = during.enter_context(origin.opened(folder, header, world))
             if another := origin.begun_by_another(spec, folder):
-                progress.say(f"warning: {another}")
-            items, start, path, good = origin.resume_point(spec, folder, header, file, items, progress.say)
+                say(f"warning: {another}")
+            items, start, path, good = origin.resume_point(spec, folder, header, file, items, say)
             built = during.enter_context(tuner(chosen, path, model, start=start, world=world, numerics=numerics))
             record = Record(names=data.asked.goal.scores)
-            keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, progress.say, world)
+            keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, say, world)
             origin.bring(spec, built, items, start, path)
             if world is not None:
                 world.barrier()  # all have read what the first will replace
             during.enter_context(keeper.keeping(built, good))
             at_rest = built.engine.bytes_at_rest
             callbacks.start(_begun(spec, folder, items, data))
-            Training(spec, folder, built, data, record, keeper, progress, stop, world, callbacks).go()
+            Training(spec, folder, built, data, record, keeper, stop, world, callbacks).go()
             skipped = built.method.skipped
     finally:
         seen = observer.stop((begin, time.monotonic()))

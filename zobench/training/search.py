@@ -16,7 +16,7 @@ from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.training.callbacks import Callback
-from zobench.training.examine import RECORD, Seal
+from zobench.training.examine import RECORD
 from zobench.training.progress import Hooks
 from zobench.training.run import RESULT, finetune
 
@@ -61,10 +61,10 @@ def search(
 
     Raises ``ValueError`` where the test set was looked at in this folder for another run than the winner.
     """
-    seal, trials = Seal(), []
+    trials: list[Trial] = []
     for cell, changes in cells(spec, axes).items():
         result = finetune(
-            cell, folder=folder / cell.hash, data_dir=data_dir, progress=progress(cell), seal=seal, examine=False,
+            cell, folder=folder / cell.hash, data_dir=data_dir, progress=progress(cell), examine=False,
             callbacks=callbacks(),
         )  # fmt: skip
         trials.append(Trial(changes=changes, result=result))
@@ -75,15 +75,13 @@ def search(
     _check_unseen(first, folder)
     best_spec = first.result.spec
     examined = finetune(
-        best_spec, folder=folder / best_spec.hash, data_dir=data_dir, progress=progress(best_spec), seal=seal,
+        best_spec, folder=folder / best_spec.hash, data_dir=data_dir, progress=progress(best_spec),
         callbacks=callbacks(),
     )  # fmt: skip
     rows = [trial.row() for trial in trials]
     grid = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
-    winner = Trial(
-        changes=first.changes,
-        result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": grid}),
-    )
+    with_grid = dataclasses.replace(examined, evaluation={**examined.evaluation, "search": grid})
+    winner = Trial(changes=first.changes, result=with_grid)
     record = {**grid, "winner": winner.row(), "test": examined.evaluation.get("test"), "spec": best_spec.to_dict()}
     replace(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())
     return trials, winner

@@ -24,7 +24,7 @@ from zobench.training.assemble import Tuner
 from zobench.training.callbacks import Callbacks
 from zobench.training.evaluate import evaluate
 from zobench.training.keeper import Keeper
-from zobench.training.progress import Hooks, StepReport
+from zobench.training.progress import StepReport
 from zobench.training.record import Record
 
 if TYPE_CHECKING:
@@ -70,21 +70,20 @@ class Training:
     """Trains a run from the last step in its record to its end, with a tuner of :mod:`zobench.training.assemble`."""
 
     def __init__(
-        self, spec: RunSpec, folder: Path, built: Tuner, data: TaskData, record: Record, keeper: Keeper,
-        progress: Hooks, stop: Stop, world: World | None, callbacks: Callbacks,
+        self, spec: RunSpec, folder: Path, built: Tuner, data: TaskData, record: Record, keeper: Keeper, stop: Stop,
+        world: World | None, callbacks: Callbacks,
     ) -> None:  # fmt: skip
         self._spec, self._folder, self._built, self._data = spec, folder, built, data
-        self._record, self._keeper, self._progress, self._stop = record, keeper, progress, stop
-        self._world, self._callbacks = world, callbacks
+        self._record, self._keeper, self._stop, self._world, self._callbacks = record, keeper, stop, world, callbacks
         self._timer = StepTimer(spec.device)
         self._engine = built.engine.local
 
     def go(self) -> None:
         """Trains to the end. Raises :class:`Interrupted` if that was asked for, with all that was done on the disk."""
-        spec, record = self._spec, self._record
-        self._progress.begin(record.step, spec.steps)
+        spec, record, progress = self._spec, self._record, self._callbacks.progress
+        progress.begin(record.step, spec.steps)
         if record.best is not None:
-            self._progress.evaluated(record.at(int(record.best[0])))
+            progress.evaluated(record.at(int(record.best[0])))
         while True:
             if self._is_due():
                 self._evaluate()
@@ -106,11 +105,8 @@ class Training:
         with self._timer:
             result = method.step(self._built.engine, batch)
         self._keeper.wrote(self._taken(result, method.lr, time.perf_counter() - begin, self._passes - passes))
-        report = StepReport(
-            step=record.step, loss=result.loss, g=result.projected_grad, lr=method.lr, skipped=method.skipped
-        )
-        self._progress.step(report)
-        self._callbacks.step(report)
+        measured = {"loss": result.loss, "g": result.projected_grad, "lr": method.lr}
+        self._callbacks.step(StepReport(step=record.step, **measured, skipped=method.skipped))
         self._keeper.after_step()
 
     def _taken(self, result: StepResult, lr: float, seconds: float, passes: int) -> Taken:
@@ -141,17 +137,11 @@ class Training:
         seen = evaluate(self._built.engine, self._data, "dev", record.step, self._halt_if_asked)
         self._keeper.wrote(
             EvaluationItem(
-                step=seen.step,
-                loss=seen.loss,
-                accuracy=seen.accuracy,
-                count=seen.count,
+                step=seen.step, loss=seen.loss, accuracy=seen.accuracy, count=seen.count, second=seen.second,
                 passes=self._passes - passes,
-                second=seen.second,
             )
-        )
-        evaluation = record.at(record.step)
-        self._progress.evaluated(evaluation)
-        self._callbacks.evaluated(evaluation)
+        )  # fmt: skip
+        self._callbacks.evaluated(record.at(record.step))
 
     def _time(self) -> None:
         """Replaces the host's seconds of the last steps in the record by the device's."""
