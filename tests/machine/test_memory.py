@@ -91,5 +91,5 @@ def test_peak_above_the_baseline_is_what_was_allocated():
 
 def test_the_kernels_count_of_kills_is_read_where_there_is_one(monkeypatch):
     for text, count in ((b"nr_free_pages 5\noom_kill 17\n", 17), (b"nr_free_pages 5\n", 0), (b"", 0)):
-        monkeypatch.setattr(memory, "_read", lambda path, text=text: text)
+        monkeypatch.setattr(memory, "contents", lambda path, text=text: text)
         assert memory.oom_kills() == count

@@ -20,7 +20,7 @@ def gathered(monkeypatch, links):
         worlds, "Accelerator", lambda device: SimpleNamespace(synchronize=lambda: done.append(("synchronize", device)))
     )
     spec = RunSpec(model="opt-tiny", engine="offload", gpus=2, parallel="pertp", batch_size=2)
-    world = World(mesh=Mesh.of(spec, 1), local_rank=1, local_ranks=2, device="cpu", devices=None, traffic=Traffic(),
+    world = World(mesh=Mesh.of(spec, 1), local_rank=1, local_ranks=2, device="cpu", groups=(), traffic=Traffic(),
                   reducing="scalars", links=links)  # fmt: skip
     with world.traffic:
         table = world.gather(torch.tensor([1.5, -2.0], dtype=torch.float64))

@@ -71,6 +71,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def contents(path: str) -> bytes:
+    """A small file of the kernel; empty if it is not there, which is for every caller to report."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
 def forget(handle: int) -> None:
     """Lets the pages of an open file go that is not read again soon, where the system can be told."""
     if hasattr(os, "posix_fadvise"):

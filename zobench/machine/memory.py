@@ -7,18 +7,20 @@ import shutil
 import sys
 from collections.abc import Iterator
 
+from zobench.machine.files import contents
+
 NO_LIMIT = 2**60
 """cgroup v1 writes an absurdly large number for "no limit"."""
 
 
 def vm_rss(pid: int | str = "self") -> int | None:
     """Resident bytes of a process now; None if it is gone or the system has no /proc."""
-    return status_bytes(_read(f"/proc/{pid}/status"), b"VmRSS:")
+    return status_bytes(contents(f"/proc/{pid}/status"), b"VmRSS:")
 
 
 def vm_hwm(pid: int | str = "self") -> int | None:
     """Peak resident bytes of a process since its start or the last :func:`reset_peak`."""
-    peak = status_bytes(_read(f"/proc/{pid}/status"), b"VmHWM:")
+    peak = status_bytes(contents(f"/proc/{pid}/status"), b"VmHWM:")
     if peak is None and pid == "self":
         import resource  # not on Windows; there the import error says so
 
@@ -29,7 +31,7 @@ def vm_hwm(pid: int | str = "self") -> int | None:
 
 def unique_bytes() -> int | None:
     """Resident bytes now that no other process shares: what would be free if this one ended."""
-    text = _read("/proc/self/smaps_rollup")
+    text = contents("/proc/self/smaps_rollup")
     private = [status_bytes(text, key) for key in (b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:")]
     return None if private[0] is None else sum(size or 0 for size in private)
 
@@ -53,7 +55,7 @@ def total_host_bytes(root: str = "") -> int | None:
 
 def machine_bytes(root: str = "") -> int | None:
     """Memory of the machine, whatever a container may use of it."""
-    total = status_bytes(_read(f"{root}/proc/meminfo"), b"MemTotal:")
+    total = status_bytes(contents(f"{root}/proc/meminfo"), b"MemTotal:")
     if total is None and not root and "SC_PHYS_PAGES" in os.sysconf_names:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return total
@@ -64,7 +66,7 @@ def available_host_bytes(root: str = "") -> int | None:
 
     Tools that read only the host's numbers promise a container memory it cannot have. ``root`` replaces / in tests.
     """
-    available = status_bytes(_read(f"{root}/proc/meminfo"), b"MemAvailable:")
+    available = status_bytes(contents(f"{root}/proc/meminfo"), b"MemAvailable:")
     if available is None:
         return None
     return min([available, *(max(0, limit - used) for limit, used in _cgroups(root))])
@@ -82,7 +84,7 @@ def is_in_memory(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` lies on a file system that is host memory (tmpfs, ramfs); False where that is not known."""
     target = os.path.realpath(path)
     best, kind = "", ""
-    for line in _read("/proc/mounts").decode(errors="replace").splitlines():
+    for line in contents("/proc/mounts").decode(errors="replace").splitlines():
         _, mount, name, *_ = line.split(" ")
         mount = mount.replace("\\040", " ")
         inside = target == mount or target.startswith(mount.rstrip("/") + "/")
@@ -93,7 +95,7 @@ def is_in_memory(path: str | os.PathLike[str]) -> bool:
 
 def oom_kills() -> int:
     """How many processes the kernel has killed for memory so far; 0 where it does not count them."""
-    rows = (row.split() for row in _read("/proc/vmstat").splitlines())
+    rows = (row.split() for row in contents("/proc/vmstat").splitlines())
     return sum(int(row[1]) for row in rows if row[:1] == [b"oom_kill"])
 
 
@@ -105,7 +107,7 @@ def status_bytes(text: bytes, key: bytes) -> int | None:
 
 def _cgroups(root: str) -> Iterator[tuple[int, int]]:
     """(limit, bytes in use that cannot be reclaimed) of each cgroup around this process that has a limit."""
-    for line in _read(f"{root}/proc/self/cgroup").decode().splitlines():
+    for line in contents(f"{root}/proc/self/cgroup").decode().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             base, limit_name, use_name, prefix = "/sys/fs/cgroup", "memory.max", "memory.current", ""
@@ -119,10 +121,10 @@ def _cgroups(root: str) -> Iterator[tuple[int, int]]:
             len(names), -1, -1
         ):  # a limit on any level binds; those a container cannot see have no files
             folder = "".join(f"/{name}" for name in names[:depth])
-            limit = _number(_read(f"{root}{base}{folder}/{limit_name}"))
-            used = _number(_read(f"{root}{base}{folder}/{use_name}"))
+            limit = _number(contents(f"{root}{base}{folder}/{limit_name}"))
+            used = _number(contents(f"{root}{base}{folder}/{use_name}"))
             if limit is not None and used is not None and limit < NO_LIMIT:
-                yield limit, used - _file_cache(_read(f"{root}{base}{folder}/memory.stat"), prefix)
+                yield limit, used - _file_cache(contents(f"{root}{base}{folder}/memory.stat"), prefix)
 
 
 def _file_cache(stat: bytes, prefix: str) -> int:
@@ -135,15 +137,6 @@ def _file_cache(stat: bytes, prefix: str) -> int:
 def _number(text: bytes) -> int | None:
     text = text.strip()
     return int(text) if text.isdigit() else None
-
-
-def _read(path: str) -> bytes:
-    """A small file of the kernel; empty if it is not there, which every caller reports as None."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
 
 
 _NOT_RESET = "host peak: includes the time before the run (the system does not let it be reset)"

@@ -7,6 +7,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from zobench.machine.files import contents
+
 
 def cpus_near(device: str, root: str = "") -> frozenset[int] | None:
     """The CPUs of a CUDA device's node that this process may use; None where it makes no difference or is not known.
@@ -21,10 +23,10 @@ def cpus_near(device: str, root: str = "") -> frozenset[int] | None:
 
     if (address := Accelerator(device).bus_address()) is None:  # torch does not tell
         return None
-    node = _read(f"{root}/sys/bus/pci/devices/{address}/numa_node")
+    node = contents(f"{root}/sys/bus/pci/devices/{address}/numa_node").decode().strip()
     if not node.isdigit():  # "-1": the firmware does not say
         return None
-    cpus = _numbers(_read(f"{root}/sys/devices/system/node/node{node}/cpulist"))
+    cpus = _numbers(contents(f"{root}/sys/devices/system/node/node{node}/cpulist").decode().strip())
     return frozenset(cpus & os.sched_getaffinity(0)) or None
 
 
@@ -36,13 +38,6 @@ def stay_near(cpus: Collection[int] | None) -> None:
     if cpus:
         with contextlib.suppress(OSError):  # only the place of the pages, and so some speed, is lost
             os.sched_setaffinity(0, cpus)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
 
 
 def _numbers(text: str) -> set[int]:

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from zobench.machine.files import contents
 from zobench.machine.memory import machine_bytes, total_host_bytes
 from zobench.machine.nvml import Nvml, full_uuid
 from zobench.machine.processes import python_path
@@ -164,11 +165,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def _cpuinfo(key: str) -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    line = re.search(rf"^{key}\s*:\s*(.*)$", text, re.MULTILINE)
+    line = re.search(rf"^{key}\s*:\s*(.*)$", contents("/proc/cpuinfo").decode(), re.MULTILINE)
     return line[1].strip() if line else ""
 
 

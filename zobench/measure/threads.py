@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
+from zobench.machine.files import contents
 from zobench.result.record import FEWER
 
 WAITING = {"OMP_WAIT_POLICY": "passive"}
@@ -102,10 +102,7 @@ def _process_seconds(children: bool) -> float:
 def _busy_seconds(stat: str = "/proc/stat") -> float | None:
     """Seconds that the cores which this process may use were busy: user, nice, system, irq, softirq."""
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else {"cpu"}
-    try:
-        rows = [line.split() for line in Path(stat).read_text().splitlines()]
-    except OSError:
-        return None
+    rows = [line.split() for line in contents(stat).decode().splitlines()]
     ticks = [int(row[column]) for row in rows if row and row[0] in names for column in (1, 2, 3, 6, 7)]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 

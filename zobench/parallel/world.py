@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.device_mesh import DeviceMesh
 
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.device import check_devices
@@ -36,7 +35,8 @@ class PeerGoneError(ConnectionError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """This rank and the others. ``local_rank`` of ``local_ranks`` on this machine. ``reducing``: the group of all ranks
+    """This rank and the others. ``local_rank`` of ``local_ranks`` on this machine. ``groups``: of the ranks that differ
+    from it in the mesh's inner dimension alone, and in its outer one. ``reducing``: the group of all ranks
     whose backend adds up tensors on their devices, as NCCL does; None where scalars are gathered through host memory.
     ``traffic``: of scalars alone. ``links``: groups whose kernels run on the devices beside those of ``reducing``."""
 
@@ -44,7 +44,7 @@ class World:
     local_rank: int
     local_ranks: int
     device: str
-    devices: DeviceMesh
+    groups: tuple[Any, Any]
     traffic: Traffic
     reducing: Any = None
     links: list[Any] = field(default_factory=list)
@@ -80,8 +80,7 @@ class World:
             return table.cpu()
         rows, leads = row[None], True
         with peer_errors():
-            for name in reversed(self.mesh.order):
-                group = self.devices.get_group(name)
+            for group in self.groups:
                 if leads:
                     leads = dist.get_rank(group) == 0
                     gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))] if leads else None
@@ -202,18 +201,18 @@ def world_of(spec: RunSpec, device: str) -> World:
     mesh = Mesh.of(spec, dist.get_rank())
     return World(
         mesh=mesh, local_rank=int(os.environ["LOCAL_RANK"]), local_ranks=int(os.environ["LOCAL_WORLD_SIZE"]),
-        device=device, devices=_devices(mesh), traffic=Traffic(),
+        device=device, groups=_groups(mesh), traffic=Traffic(),
         reducing=group(tuple(range(spec.gpus)), "nccl", "scalars") if device.startswith("cuda") else None,
     )  # fmt: skip
 
 
-def _devices(mesh: Mesh) -> DeviceMesh:
-    """The ranks on their mesh. Its groups are made here: those that torch makes would wait half an hour for a silent
-    rank, whatever the timeout."""
+def _groups(mesh: Mesh) -> tuple[Any, Any]:
+    """The group of this rank's row of the mesh, and that of its column. (Those of torch's DeviceMesh would wait half an
+    hour for a silent rank, whatever the timeout.)"""
     table = torch.arange(mesh.shards * mesh.signs).view(mesh.shape)
     row, column = divmod(mesh.rank, mesh.shape[1])
-    groups = [group(tuple(ranks.tolist()), "gloo", "scalars") for ranks in (table[:, column], table[row])]
-    return DeviceMesh.from_group(groups, "cpu", mesh=table, mesh_dim_names=mesh.order)
+    inner, outer = (group(tuple(ranks.tolist()), "gloo", "scalars") for ranks in (table[row], table[:, column]))
+    return inner, outer
 
 
 @functools.cache

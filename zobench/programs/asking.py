@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,4 +146,4 @@ def added(name: str, path: Path, python: Path, scratch: Path) -> Clone:
         raise ValueError(
             f"`--python` must be able to import {program.repository}, but {error}; install there what it asks for"
         ) from error
-    return Clone(name=name, path=clone.path, python=interpreter, commit=clone.commit, versions=versions)
+    return replace(clone, versions=versions)
