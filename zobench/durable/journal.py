@@ -171,6 +171,11 @@ def is_begun(data: bytes) -> bool:
     return not MAGIC.startswith(data[: len(MAGIC)]) or data.count(b"\n", 0, 1 << 20) > 1
 
 
+def begun(path: Path) -> dict[str, Any] | None:
+    """The header of a journal; None where there is none, or a crash came before its head was whole."""
+    return read(path)[0] if path.exists() and is_begun(path.read_bytes()) else None
+
+
 def read(path: Path) -> tuple[dict[str, Any], list[Item]]:
     """(the header, every whole step and evaluation in order).
 

@@ -58,21 +58,15 @@ def _target(number: int) -> str:
         return ""
 
 
-def _info(number: int) -> bytes | None:
-    """The tcp_info of a file that is a TCP socket."""
-    try:
-        duplicate = os.dup(number)
-    except OSError:  # closed since
-        return None
-    with socket.socket(fileno=duplicate) as connection:
-        try:
-            return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
-        except (OSError, AttributeError):  # not TCP, or a system without this count
-            return None
-
-
 def _sent(number: int, inode: str) -> int | None:
-    info = _info(number) if _target(number) == inode else None
-    if info is None or len(info) < BYTES_SENT + 8 or info[0] == LISTENING:
+    """Bytes that this TCP socket has sent; None of another file, and on a system without this count."""
+    if _target(number) != inode:
+        return None
+    try:
+        with socket.socket(fileno=os.dup(number)) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
+    except (OSError, AttributeError):  # closed since, not TCP, or a system without this count
+        return None
+    if len(info) < BYTES_SENT + 8 or info[0] == LISTENING:
         return None
     return int(struct.unpack_from("=Q", info, BYTES_SENT)[0])

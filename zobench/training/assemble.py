@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,12 +80,11 @@ def tuner(
     over: a rank with one sign rounds its weights in other places than a device with both. ``numerics``: those
     that a run began with; None: this process's.
     """
-    with ExitStack() as during:
-        world = during.enter_context(ranks(spec)) if world is None else world
+    with ranks(spec) if world is None else nullcontext(world) as joined:
         config = replace(engine_config(spec, numerics), out_of_place=is_out_of_place(ran or spec))
-        built = _build(spec, config, snapshot, empty_model(spec) if model is None else model, start, world)
-        during.enter_context(built.engine)
-        yield built
+        built = _build(spec, config, snapshot, empty_model(spec) if model is None else model, start, joined)
+        with built.engine:
+            yield built
 
 
 @contextmanager

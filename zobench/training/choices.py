@@ -66,10 +66,8 @@ def chosen(
 
 def begun(folder: Path) -> RunSpec | None:
     """The spec of the run that has begun in ``folder``, or None."""
-    path = folder / JOURNAL
-    if not path.exists() or not journal.is_begun(path.read_bytes()):
-        return None
-    return RunSpec.from_stored(journal.read(path)[0]["spec"])
+    header = journal.begun(folder / JOURNAL)
+    return None if header is None else RunSpec.from_stored(header["spec"])
 
 
 def _with(spec: RunSpec, values: dict[str, Any]) -> RunSpec | None:

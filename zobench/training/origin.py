@@ -77,9 +77,9 @@ def base_of(spec: RunSpec, model: PreTrainedModel) -> str:
 def same_sums(spec: RunSpec, path: Path, say: Callable[[str], None]) -> Numerics:
     """What the run with the journal ``path`` began with, if it has begun, else what this process begins with; and this
     process computes with as many threads as it did: only then are its losses and weights the same bits."""
-    if not path.exists() or not journal.is_begun(path.read_bytes()):
+    header = journal.begun(path)
+    if header is None:
         return Numerics.of_process(spec)
-    header = journal.read(path)[0]
     begun = header.get("threads", torch.get_num_threads())
     if begun != torch.get_num_threads():
         torch.set_num_threads(begun)

@@ -11,11 +11,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zobench import kernels, methods, models
 from zobench.data.tasks.task_data import TaskData
@@ -154,13 +154,14 @@ def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) ->
     """
     path, result = folder / RESULT, None
     if world is None or world.leads:
-        if not (folder / JOURNAL).exists() or not journal.is_begun((folder / JOURNAL).read_bytes()):
+        header = journal.begun(folder / JOURNAL)
+        if header is None:
             if resume:
                 raise ValueError(
                     f"`--resume` needs a run to go on with, but {folder} holds none; leave --resume out to begin one"
                 )
         else:
-            _check_same_run(spec, folder)
+            _check_same_run(spec, folder, header)
             result = _stored(path) if path.exists() else None
     if world is not None:
         [exists] = world.from_first([result is not None])
@@ -180,8 +181,7 @@ def _stored(path: Path) -> Result:
         ) from error
 
 
-def _check_same_run(spec: RunSpec, folder: Path) -> None:
-    header, _ = journal.read(folder / JOURNAL)
+def _check_same_run(spec: RunSpec, folder: Path, header: Mapping[str, Any]) -> None:
     if header["run"] != spec.hash:
         wanted, other = spec.to_dict(), RunSpec.from_stored(header["spec"]).to_dict()
         differs = ", ".join(f"{key}={other[key]} and not {wanted[key]}" for key in wanted if wanted[key] != other[key])
