@@ -55,6 +55,7 @@ def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
     facts = environment.environment(device)
     versions = facts.versions or {}
     library = versions["transformers"]
+    transformers = (library, "ok") if library else ("not installed: pip install transformers", "missing")
     cuda, built, other = accelerator.count() > 0, accelerator.platform(), accelerator.refused()
     remedy = "install an NVIDIA driver" if built else "install a torch built for CUDA, from pytorch.org"
     remedy = f"{other} is not used" if other else remedy
@@ -72,12 +73,7 @@ def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
         Line("machine", "peak memory can be reset", peak, "ok" if peak == "yes" else "missing"),
         Line("software", "python", str(versions["python"]), "ok"),
         Line("software", "torch", f"{versions['torch']}, {facts.threads} thread{'s' * (facts.threads != 1)}", "ok"),
-        Line(
-            "software",
-            "transformers",
-            library or "not installed: pip install transformers",
-            "ok" if library else "missing",
-        ),
+        Line("software", "transformers", *transformers),
         Line("software", "CUDA", f"{built}" if cuda else f"no device: {remedy}", "ok" if cuda else "missing"),
     ]
 

@@ -48,20 +48,12 @@ class Sampler:
     def start(self) -> None:
         """Returns once the first sample is taken."""
         command = [sys.executable, "-P", "-m", "zobench.measure.sampler"]  # -P: a folder named zobench here is not us
-        order = {
-            "pid": self.pid,
-            "interval": self.interval,
-            "device": self.device,
-            "context_at_start": self.pid == os.getpid() and _has_context(),
-        }
+        order = {"pid": self.pid, "interval": self.interval, "device": self.device}
+        order["context_at_start"] = self.pid == os.getpid() and _has_context()
         self._process = subprocess.Popen(
-            [*command, json.dumps(order)],
-            bufsize=0,
-            env={**os.environ, "PYTHONPATH": python_path()},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+            [*command, json.dumps(order)], bufsize=0, env={**os.environ, "PYTHONPATH": python_path()},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
         if not ready or self._process.stdout.readline() != b"ready\n":
@@ -131,15 +123,12 @@ class Recorder:
 
     def result(self, overhead: float) -> dict[str, Any]:
         series = {name: [None if v != v else v for v in column] for name, column in self.columns.items()}
-        notes = [*self.host.notes, *(self.device.nvml.notes if self.device else [])]
-        return {
-            "series": series,
-            "presence": self.presence,
-            "pids_at_start": self.device.pids_at_start if self.device else [],
-            "context_at_start": self.device.context_at_start if self.device else False,
-            "overhead": overhead,
-            "notes": notes,
-        }
+        seen = {"series": series, "presence": self.presence, "overhead": overhead, "notes": self.host.notes}
+        if (device := self.device) is None:
+            return seen
+        notes = [*self.host.notes, *device.nvml.notes]
+        known = {"pids_at_start": device.pids_at_start, "context_at_start": device.context_at_start}
+        return {**seen, **known, "notes": notes}
 
 
 def main(pid: int, interval: float, device: str | None, context_at_start: bool) -> int:

@@ -6,20 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 FIELDS = (
-    "t",
-    "device_used_bytes",
-    "process_used_bytes",
-    "power_watts",
-    "energy_joules",
-    "sm_clock_hz",
-    "memory_clock_hz",
-    "temperature_c",
-    "throttle_bits",
-    "rss_bytes",
-    "cpu_seconds",
-    "swapped_bytes",
-    "machine_busy_seconds",
-)
+    "t", "device_used_bytes", "process_used_bytes", "power_watts", "energy_joules", "sm_clock_hz", "memory_clock_hz",
+    "temperature_c", "throttle_bits", "rss_bytes", "cpu_seconds", "swapped_bytes", "machine_busy_seconds",
+)  # fmt: skip
 """The series of :class:`Samples`, one value per sample each. ``t``: seconds of ``time.monotonic()``, one clock
 for all processes of a machine. ``energy_joules``, ``cpu_seconds``, ``swapped_bytes`` and
 ``machine_busy_seconds`` are counters that only grow."""

@@ -94,9 +94,5 @@ def origin(name: str) -> str:
 def described(clone: Clone) -> str:
     """``mezo 552cb1b, torch 2.1.0, transformers 4.28.1, Python 3.9.18``"""
     versions = clone.versions
-    packages = (
-        f"torch {versions['torch']}",
-        f"transformers {versions['transformers']}",
-        f"Python {versions['python']}",
-    )
-    return ", ".join((f"{clone.name} {clone.commit}", *packages))
+    packages = f"torch {versions['torch']}, transformers {versions['transformers']}, Python {versions['python']}"
+    return f"{clone.name} {clone.commit}, {packages}"
