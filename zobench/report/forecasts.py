@@ -19,11 +19,11 @@ from zobench.cost.forecast import Forecast
 from zobench.cost.gpu import Prediction, errors
 from zobench.cost.hardware import Gpu
 from zobench.cost.local import predict as machine_predicts
-from zobench.cost.published import evidence, transfers
+from zobench.cost.published import evidence
 from zobench.cost.published.cell import PROGRAMS, Cell, cell_of
 from zobench.cost.published.evidence import papers_gpus
 from zobench.cost.published.memory import device_bytes, memory_share
-from zobench.cost.published.seconds import step_seconds, throughput
+from zobench.cost.published.seconds import is_link_anchor, link_rate, link_share, step_seconds, throughput
 from zobench.cost.seconds import rates_of
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.report.cells import Grid, TableCell, conditions, fill, flat, is_meant, mapped, meets, not_run
@@ -86,8 +86,8 @@ def of(table: Table, cell: TableCell, card: Gpu) -> Forecast | None:
         return None
     row = cell.paper
     if row is not None and cell.metric.name == "link_rate":
-        rate, notes = transfers.rate(row, card), (FITTED,) if transfers.is_anchor(row) else ()
-        return Forecast(value=rate, share=transfers.share(card), gpu=card, of_engine=False, notes=notes)
+        rate, notes = link_rate(row, card), (FITTED,) if is_link_anchor(row) else ()
+        return Forecast(value=rate, share=link_share(card), gpu=card, of_engine=False, notes=notes)
     if row is not None and cell.metric.name in _PROGRAMS and (row["paper"], _family(row)) in PROGRAMS:
         return _program(row, cell.metric.name, card)
     if cell.metric.name not in VALUES:

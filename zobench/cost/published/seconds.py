@@ -1,14 +1,17 @@
-"""Seconds of a step of the published programs: what each block computes and moves, on ZO2's algorithm 2."""
+"""Seconds of a step of the published programs: what each block computes and moves, on ZO2's algorithm 2; and the rates
+of transfers between host and several GPUs."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from zobench.cost import shapes
+from zobench.cost import links, shapes
 from zobench.cost.clock import Clock
 from zobench.cost.hardware import Gpu
+from zobench.cost.published import evidence
 from zobench.cost.published.cell import Cell
 from zobench.cost.roofline import Roofline
 from zobench.engine.transfers.schedule import Op
@@ -22,6 +25,9 @@ AUTOCAST_SCORE_BYTES = 24
 PERTURB_BYTES, UPDATE_BYTES = 7, 12
 """Times a weight's width: z is drawn, scaled twice and added; the update takes decay and learning rate besides."""
 PERTURB_KERNELS, UPDATE_KERNELS = 4, 6
+LINK_ANCHOR = "OPT-1.3B"
+"""The model whose two rates without slices say what the host gives to all GPUs together, up and down."""
+LINK_METRIC = ("link_rate", "1e9 params/s")
 
 
 def step_seconds(cell: Cell, gpu: Gpu) -> float:
@@ -161,3 +167,36 @@ class Costs:
         kernels = len(sizes) * (PERTURB_KERNELS * draws + UPDATE_KERNELS * updates)
         normals = self._roofline.normals((draws + updates) * elements, cell.width)
         return normals + self._roofline.passes(nbytes, kernels)
+
+
+def link_rate(row: Mapping[str, str], gpu: Gpu) -> float:
+    """Parameters per second that DistZO2's table 2 has in this row, each counted once, however many GPUs it goes to.
+
+    The GPUs share what the host gives, slices are exchanged over NVLink (its equation 3), and without slices each GPU
+    brings its whole copy back."""
+    ranks, width, (way, _, sliced) = int(row["gpus"]), WIDTHS[row["dtype"]], row["setting"].partition("+")
+    host = _unsliced()[way] * ranks * width
+    shared = links.Links(link=gpu.pcie * gpu.link_one, host=host, peers=gpu.nvlink or None)
+    if not sliced:
+        return 1 / links.whole_seconds(width, ranks, shared)
+    move = links.sliced_seconds if way == "upload" else links.offload_seconds
+    return 1 / move(width, ranks, shared)
+
+
+@functools.cache
+def _unsliced() -> Mapping[str, float]:
+    """Direction -> what the paper reports of :data:`LINK_ANCHOR` without slices, in parameters per second."""
+    return {row["setting"]: float(row["value"]) * 1e9 for row in evidence.rows(*LINK_METRIC) if is_link_anchor(row)}
+
+
+def is_link_anchor(row: Mapping[str, str]) -> bool:
+    """Whether ``row`` is one of the two that are fitted."""
+    return row["metric"] == "link_rate" and row["model"] == LINK_ANCHOR and "+" not in row["setting"]
+
+
+@functools.cache
+def link_share(gpu: Gpu) -> float:
+    """The error that nine of ten of the other rates stay within."""
+    errors = sorted(abs(link_rate(row, gpu) / (float(row["value"]) * 1e9) - 1) for row in evidence.rows(*LINK_METRIC)
+                    if not is_link_anchor(row))  # fmt: skip
+    return errors[round(0.9 * (len(errors) - 1))]
