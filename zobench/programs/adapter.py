@@ -38,24 +38,7 @@ class AnswerStream:
         self._file.flush()
 
 
-class Transformers:
-    """What the programs have in common: a causal model of transformers, and seeds that NumPy draws."""
-
-    def kind(self, config: Any) -> Any:
-        """The class of the model that ``config`` describes."""
-        auto = importlib.import_module("transformers").AutoModelForCausalLM
-        return auto._model_mapping[type(config)]
-
-    def begin(self, spec: Any, model: Any, scratch: str) -> None:
-        """Takes ``model``, on the CPU and with its weights, as what the steps of ``spec`` move."""
-        raise NotImplementedError
-
-    def step(self, inputs: Any) -> Any:
-        """Takes a step: the losses at both points, and the projected gradient."""
-        raise NotImplementedError
-
-
-class MeZO(Transformers):
+class MeZO:
     """princeton-nlp/MeZO: ``zo_step`` and ``zo_update`` of the trainer for large models."""
 
     folder = "large_models"
@@ -66,7 +49,12 @@ class MeZO(Transformers):
         self.trainer_class = importlib.import_module("trainer").OurTrainer
         self.losses: Any = []
 
+    def kind(self, config: Any) -> Any:
+        """The class of the model that ``config`` describes."""
+        return importlib.import_module("transformers").AutoModelForCausalLM._model_mapping[type(config)]
+
     def begin(self, spec: Any, model: Any, scratch: str) -> None:
+        """Takes ``model``, on the CPU and with its weights, as what the steps of ``spec`` move."""
         self.model = model.to(spec["device"])
         arguments = training_arguments(spec, scratch)
         for name, value in {**self.settings, "zo_eps": spec["eps"]}.items():
@@ -78,6 +66,7 @@ class MeZO(Transformers):
         return kind(model=self.model, args=arguments)
 
     def step(self, inputs: Any) -> Any:
+        """Takes a step: the losses at both points, and the projected gradient."""
         self.losses.clear()
         self.trainer.zo_step(self.model, inputs)
         self.trainer.zo_update(self.model)
@@ -94,7 +83,7 @@ class ZOLLM(MeZO):
         return kind(None, None, None, None, model=self.model, args=arguments)
 
     def begin(self, spec: Any, model: Any, scratch: str) -> None:
-        """See :meth:`Transformers.begin`; what follows is set by that program's own training loop."""
+        """See :meth:`MeZO.begin`; what follows is set by that program's own training loop."""
         super().begin(spec, model, scratch)
         torch = importlib.import_module("torch")
         self.trainer.optimizer = torch.optim.SGD(self.model.parameters(), lr=spec["lr"])
@@ -103,7 +92,7 @@ class ZOLLM(MeZO):
         self.trainer.sparse_grad_random_seed = 0
 
 
-class ZO2(Transformers):
+class ZO2:
     """liangyuwang/zo2: its model, whose forward is a step while its blocks travel. Needs CUDA."""
 
     def __init__(self, clone: str) -> None:
@@ -111,7 +100,7 @@ class ZO2(Transformers):
         self.package = importlib.import_module("zo2")
 
     def kind(self, config: Any) -> Any:
-        """See :meth:`Transformers.kind`: the program's own class of OPT."""
+        """See :meth:`MeZO.kind`: the program's own class of OPT."""
         return self.package.get_opt_for_causalLM(self.package.ZOConfig(method="mezo-sgd", zo2=True))
 
     def begin(self, spec: Any, model: Any, scratch: str) -> None:
