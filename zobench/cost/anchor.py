@@ -43,10 +43,10 @@ def anchor(gpu: Gpu, results: Sequence[Result]) -> Anchored:
     that did not run on a GPU, or whose link or disk, not the GPU, would be fitted.
     """
     runs = [_run(result) for result in results]
-    precisions = {_products(spec) for spec, _ in runs}
-    if len(precisions) > 1:
+    products = {"fp32_products" if sizes.precision(spec) == "fp32" else "fp16_products" for spec, _ in runs}
+    if len(products) > 1:
         raise ValueError("`--anchor` needs runs of one precision, but got 16 bits and 32; leave those of one out")
-    fitted = _fitted(gpu, (precisions.pop(), "kernel"), runs)
+    fitted = _fitted(gpu, (products.pop(), "kernel"), runs)
     errors = tuple(math.exp(miss) - 1 for miss in _misses(fitted, runs))
     close = max(map(abs, errors)) <= engine.errors("anchored")["throughput"]
     return Anchored(dataclasses.replace(fitted, errors="anchored") if close else fitted, errors)
@@ -62,11 +62,6 @@ def _run(result: Result) -> tuple[RunSpec, float]:
     if TIERS[spec.tier].is_file:
         raise ValueError(f"`--anchor` needs a run without a disk, but {spec.label} has one; run it with tier=pinned")
     return spec, seconds
-
-
-def _products(spec: RunSpec) -> str:
-    """The constant that prices the products of ``spec``."""
-    return "fp32_products" if sizes.precision(spec) == "fp32" else "fp16_products"
 
 
 def _with(gpu: Gpu, names: Sequence[str], logarithms: Sequence[float]) -> Gpu:

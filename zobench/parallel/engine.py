@@ -7,7 +7,6 @@ of one device on the concatenated batch, whatever the shards hold; with equal sh
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -66,24 +65,24 @@ class ParallelEngine:
         each = len(points) // ranks
         members = slice(self.world.rank * each, (self.world.rank + 1) * each)
         rewards = self.engine.fitness(reward, batches[members], points[members])
-        return list(
-            itertools.chain.from_iterable(self.world.gather(torch.tensor(rewards, dtype=torch.float64)).tolist())
-        )
+        table: list[float] = self.world.gather(torch.tensor(rewards, dtype=torch.float64)).flatten().tolist()
+        return table
 
     def shared(self, values: Sequence[int]) -> list[int]:
         return self.world.from_first(values)
 
     def _combined(self, local_batch: Batch, shards: int, numbers: Sequence[float], signs: int) -> list[float]:
         """Means of the whole batch, from each rank's ``numbers`` of its shard: every ``signs``-th of them, from its
-        own sign on. Where ranks of a shard have the same numbers, those of its first rank count."""
+        own sign on. Where ranks of a shard have the same numbers, those of its first rank count.
+
+        Products of float32 losses and counts are exact in float64, so the sums hardly round, and the numbers of a
+        single shard are given back as they are."""
         mesh, count = self.world.mesh, counted(self.engine.model, local_batch)
-        table = self.world.gather(torch.tensor([count, *numbers], dtype=torch.float64)).tolist()
-        rows = []
-        for shard in range(shards):
-            by_sign = [table[mesh.at(shard, sign)] for sign in range(signs)]
-            in_order = itertools.chain.from_iterable(zip(*(row[1:] for row in by_sign), strict=True))
-            rows.append([by_sign[0][0], *in_order])
-        return _means(rows)
+        table = self.world.gather(torch.tensor([count, *numbers], dtype=torch.float64))
+        by_sign = table[[[mesh.at(shard, sign) for sign in range(signs)] for shard in range(shards)]]
+        counts, in_order = by_sign[:, 0, 0], by_sign[:, :, 1:].transpose(1, 2).flatten(1)
+        means: list[float] = ((counts[:, None] * in_order).sum(0) / counts.sum()).tolist()
+        return means
 
     def _local_shard(self, batch: Batch) -> tuple[Batch, int]:
         """This rank's shard, and of how many; the whole of a batch that cannot be cut, as an evaluation's last."""
@@ -126,10 +125,3 @@ def _are_pairs(points: Sequence[Point]) -> bool:
     return len(points) % 2 == 0 and all(
         (a.seed, a.part, a.scale) == (b.seed, b.part, -b.scale) and a.scale for a, b in pairs
     )
-
-
-def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of each column after the first, weighted by the first: products of float32 losses and counts are exact
-    in float64, so the sums hardly round, and a single row is given back as it is."""
-    total = sum(row[0] for row in rows)
-    return [sum(row[0] * row[column] for row in rows) / total for column in range(1, len(rows[0]))]
