@@ -79,7 +79,8 @@ class ParallelEngine:
         single shard are given back as they are."""
         mesh, count = self.world.mesh, counted(self.engine.model, local_batch)
         table = self.world.gather(torch.tensor([count, *numbers], dtype=torch.float64))
-        by_sign = table[[[mesh.at(shard, sign) for sign in range(signs)] for shard in range(shards)]]
+        ranks = torch.tensor([[mesh.at(shard, sign) for sign in range(signs)] for shard in range(shards)])
+        by_sign = table[ranks]
         counts, in_order = by_sign[:, 0, 0], by_sign[:, :, 1:].transpose(1, 2).flatten(1)
         means: list[float] = ((counts[:, None] * in_order).sum(0) / counts.sum()).tolist()
         return means
