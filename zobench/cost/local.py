@@ -117,10 +117,7 @@ def predict(spec: RunSpec, rates: Rates) -> Prediction:
     written = kept_steps(spec) < math.inf and TIERS[spec.tier].is_filled
     disk = rates.disk_both if written else rates.bytes_up["disk"]
     prediction = gpu.predict(spec, device(spec, rates), disk)
-    bytes_device, bytes_host, bytes_disk = memory(spec)
-    return dataclasses.replace(
-        prediction, device_bytes=bytes_device, host_bytes=bytes_host, disk_bytes=bytes_disk, share=SHARE
-    )
+    return dataclasses.replace(prediction, device_bytes=memory(spec)[0], share=SHARE)
 
 
 def device(spec: RunSpec, rates: Rates) -> Gpu:

@@ -96,23 +96,16 @@ def _packages() -> list[Line]:
 
 
 def _rates(rates: dict[str, Any]) -> list[Line]:
-    lines = [
-        Line("rates", f"matrix product {dtype}", f"{rate / 1e12:.3g} TFLOP/s", "info")
-        for dtype, rate in rates["matmul_flops_per_second"].items()
-    ]
-    lines += [
-        Line("rates", f"noise {name}", f"{rate / 1e9:.3g} G elements/s", "info")
-        for name, rate in rates["noise_elements_per_second"].items()
-    ]
+    products, noise = rates["matmul_flops_per_second"], rates["noise_elements_per_second"]
     names = ("copy", "link_up", "link_down", "link_both", "between_ranks", "disk_read", "disk_write", "disk_both")
-    for name in names:
-        rate = rates[f"{name}_bytes_per_second"]
-        if rate is not None:
-            lines.append(Line("rates", name.replace("_", " "), f"{rate / 1e9:.3g} GB/s", "info"))
-    for note in rates["notes"]:
-        item, reason = note.split(": ", 1)
-        lines.append(Line("rates", item, reason, "info"))
-    return lines
+    bytes_per_second = {name.replace("_", " "): rates[f"{name}_bytes_per_second"] for name in names}
+    rows = [
+        *((f"matrix product {dtype}", f"{rate / 1e12:.3g} TFLOP/s") for dtype, rate in products.items()),
+        *((f"noise {name}", f"{rate / 1e9:.3g} G elements/s") for name, rate in noise.items()),
+        *((name, f"{rate / 1e9:.3g} GB/s") for name, rate in bytes_per_second.items() if rate is not None),
+        *(note.split(": ", 1) for note in rates["notes"]),
+    ]
+    return [Line("rates", item, value, "info") for item, value in rows]
 
 
 def _gb(nbytes: float) -> str:
