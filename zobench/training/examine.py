@@ -33,6 +33,21 @@ RECORD = "search.json"
 """The file in a search's folder that holds its whole grid and the winner."""
 
 
+class Seal:
+    """Permission to evaluate on the test set, given once to a run, or once to all runs of a search together."""
+
+    def __init__(self) -> None:
+        self._broken_by = ""
+
+    def break_for(self, label: str) -> None:
+        """Lets the run called ``label`` evaluate on test. Raises ``RuntimeError`` if the seal was broken before."""
+        if self._broken_by:
+            raise RuntimeError(
+                f"the test set must be looked at once, but {label} would look after {self._broken_by}; choose on dev"
+            )
+        self._broken_by = label
+
+
 def check_winner(run: str, folder: Path) -> None:
     """Raises ``ValueError`` if ``folder`` is of a run that lost a search: test was evaluated for the winner."""
     path = folder.parent / RECORD

@@ -36,7 +36,7 @@ from zobench.training import loggers, origin
 from zobench.training.assemble import disk_dir, empty_model, planned, ranks, tuner
 from zobench.training.callbacks import Callback, Callbacks, RunStart
 from zobench.training.cautions import cautions, diverged
-from zobench.training.examine import MODEL, check_winner, examined
+from zobench.training.examine import MODEL, Seal, check_winner, examined
 from zobench.training.keeper import Keeper
 from zobench.training.origin import JOURNAL
 from zobench.training.progress import Hooks
@@ -58,7 +58,7 @@ _TRAININGS = itertools.count()
 @named_arguments
 def finetune(
     spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Hooks | None = None,
-    examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
+    seal: Seal | None = None, examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Fine-tunes as ``spec`` (resolved) says, keeps its files in ``folder``, and returns the result.
 
@@ -68,10 +68,11 @@ def finetune(
     and the loss of each (:mod:`zobench.result.examples`); ``majority``, the accuracy of always giving the most
     frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. Its ``environment`` has the ``journal_sha256``.
     ``examine`` False leaves the test set alone, until a later call with True, and ``test_size=0`` leaves it alone for
-    good. ``resume``: there must be something to go on with. ``callbacks`` are called at all that happens; the curve is
-    in ``curve.csv`` and ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`, over all steps;
-    peaks are of this process, so of a resumed run since its resumption; on a CPU the device's is None where the process
-    trained another run before. With several ``gpus`` this process is one of their ranks.
+    good; ``seal`` is shared by runs that may look at it once together. ``resume``: there must be something to go on
+    with. ``callbacks`` are called at all that happens;
+    the curve is in ``curve.csv`` and ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`,
+    over all steps; peaks are of this process, so of a resumed run since its resumption; on a CPU the device's is None
+    where the process trained another run before. With several ``gpus`` this process is one of their ranks.
 
     Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
     journal cannot be written; and :class:`Interrupted`.
@@ -79,7 +80,7 @@ def finetune(
     check_spec(spec)
     with ranks(spec) as world:
         leads = world is None or world.leads
-        progress = (progress if leads else None) or Hooks()
+        progress, seal = (progress if leads else None) or Hooks(), seal or Seal()
         result = _finished(spec, folder, resume, world)
         if result is not None and (_has_ended(result, folder) or not examine):
             progress.say(f"finished before: this is its result; to train anew, name another folder than {folder}")
@@ -98,6 +99,7 @@ def finetune(
             if examine and leads:
                 if spec.test_size:
                     check_winner(spec.hash, folder)
+                    seal.break_for(spec.label)
                 result = _tested(result, folder, data, words, stop, calls)
     return result
 

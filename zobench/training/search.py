@@ -16,7 +16,7 @@ from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.training.callbacks import Callback
-from zobench.training.examine import RECORD
+from zobench.training.examine import RECORD, Seal
 from zobench.training.progress import Hooks
 from zobench.training.run import RESULT, finetune
 
@@ -61,10 +61,10 @@ def search(
 
     Raises ``ValueError`` where the test set was looked at in this folder for another run than the winner.
     """
-    trials: list[Trial] = []
+    seal, trials = Seal(), []
     for cell, changes in cells(spec, axes).items():
         result = finetune(
-            cell, folder=folder / cell.hash, data_dir=data_dir, progress=progress(cell), examine=False,
+            cell, folder=folder / cell.hash, data_dir=data_dir, progress=progress(cell), seal=seal, examine=False,
             callbacks=callbacks(),
         )  # fmt: skip
         trials.append(Trial(changes=changes, result=result))
@@ -75,7 +75,7 @@ def search(
     _check_unseen(first, folder)
     best_spec = first.result.spec
     examined = finetune(
-        best_spec, folder=folder / best_spec.hash, data_dir=data_dir, progress=progress(best_spec),
+        best_spec, folder=folder / best_spec.hash, data_dir=data_dir, progress=progress(best_spec), seal=seal,
         callbacks=callbacks(),
     )  # fmt: skip
     rows = [trial.row() for trial in trials]
