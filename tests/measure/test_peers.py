@@ -10,7 +10,7 @@ import torch
 from torch.distributed import HashStore
 
 from zobench.machine import accelerator
-from zobench.measure import peers
+from zobench.measure import links
 
 
 def listening() -> set[str]:
@@ -36,10 +36,10 @@ def test_two_ranks_have_each_others_half_and_listen_on_loopback_alone() -> None:
     before = listening()
 
     def rank(number: int) -> None:
-        group = peers._gloo(store, number)
-        peers._exchange_halves(group, slots[number])
+        group = links._gloo(store, number)
+        links._exchange_halves(group, slots[number])
         listened.append(listening() - before)
-        peers._exchange_halves(group, slots[number])  # so that neither is gone while the other looks
+        links._exchange_halves(group, slots[number])  # so that neither is gone while the other looks
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -52,9 +52,9 @@ def test_two_ranks_have_each_others_half_and_listen_on_loopback_alone() -> None:
 
 
 def test_a_rate_is_what_one_rank_receives_over_the_fastest_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_best_seconds", lambda action: (action(), 0.5)[1])
+    monkeypatch.setattr(links, "_best_seconds", lambda action: (action(), 0.5)[1])
     notes: list[str] = []
-    assert peers._among_processes(nbytes=1000) == 1000
+    assert links._among_processes(nbytes=1000) == 1000
     for name in ("ones", "empty"):
         plain = getattr(torch, name)
         monkeypatch.setattr(torch, name, lambda *shape, device, plain=plain, **rest: plain(*shape, **rest))
@@ -63,7 +63,7 @@ def test_a_rate_is_what_one_rank_receives_over_the_fastest_run(monkeypatch: pyte
     monkeypatch.setattr(accelerator.Accelerator, "synchronize", lambda self: None)
     monkeypatch.setattr(accelerator, "count", lambda: 4)
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")  # the user's own stays
-    assert peers._among_gpus(notes, nbytes=1000) == 3 * 250 / 0.5
+    assert links._among_gpus(notes, nbytes=1000) == 3 * 250 / 0.5
     assert gathered == [(4, 1000)]
     assert os.environ["NCCL_SOCKET_IFNAME"] == "eth7"
     assert notes == []
@@ -78,15 +78,15 @@ def test_the_fastest_of_all_repeats_counts_and_the_first_does_not(monkeypatch: p
         runs.append(1)
         now[0] += next(seconds) if len(runs) > 1 else 1.0
 
-    monkeypatch.setattr(peers, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert peers._best_seconds(action) == 2.0
-    assert len(runs) == 1 + peers.REPEATS
+    monkeypatch.setattr(links, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert links._best_seconds(action) == 2.0
+    assert len(runs) == 1 + links.REPEATS
 
 
 def test_without_peers_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     monkeypatch.setattr(accelerator, "count", lambda: 1)
-    assert peers.between_rate("cuda:0", notes) is None
+    assert links.between_rate("cuda:0", notes) is None
     assert notes == ["between ranks: none, because one GPU is visible"]
 
 
@@ -99,6 +99,6 @@ def test_what_gloo_says_is_the_reason_whichever_rank_it_failed_on(monkeypatch: p
                 raise RuntimeError("no\nroute")
             return SimpleNamespace(broadcast=lambda *_: SimpleNamespace(wait=lambda: None))
 
-        monkeypatch.setattr(peers, "_gloo", gloo)
-        assert peers.between_rate("cpu", notes) is None
+        monkeypatch.setattr(links, "_gloo", gloo)
+        assert links.between_rate("cpu", notes) is None
         assert notes == ["between ranks: not measured (no route)"]

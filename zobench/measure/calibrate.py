@@ -15,8 +15,8 @@ from zobench import kernels
 from zobench.machine import accelerator
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.directio import CHUNK, DirectFile, aligned, memory_of
+from zobench.measure.links import between_rate
 from zobench.measure.operators import best_seconds, operator_rates
-from zobench.measure.peers import between_rate
 from zobench.measure.threads import Neighbours
 
 MIB = 2**20

@@ -127,8 +127,8 @@ class Recorder:
         if (device := self.device) is None:
             return seen
         notes = [*self.host.notes, *device.nvml.notes]
-        known = {"pids_at_start": device.pids_at_start, "context_at_start": device.context_at_start}
-        return {**seen, **known, "notes": notes}
+        start = {"pids_at_start": device.pids_at_start, "context_at_start": device.context_at_start}
+        return {**seen, **start, "notes": notes}
 
 
 def main(pid: int, interval: float, device: str | None, context_at_start: bool) -> int:

@@ -53,12 +53,12 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
         environment(spec.device), **provenance(spec), program=authors.described(clone), own_order=other_order
     )
     samples, warmup = ({name: list[float | None]() for name in SAMPLES} for _ in range(2))
-    recording, there = Recording(samples=samples, warmup=warmup), dict[str, Any]()
+    recording, program_facts = Recording(samples=samples, warmup=warmup), dict[str, Any]()
     try:
         with scratch(disk_dir(), "program") as folder:
             question = _question(spec, folder)
             with asking(clone, question, folder, _shown(spec.device)) as asked:
-                _follow(asked, spec, clone, recording, there)
+                _follow(asked, spec, clone, recording, program_facts)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         recording.fail(error, spec.device)
     count = len(samples["loss"])
@@ -66,18 +66,18 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     recording.warnings = [*models.differences(spec), *cautions(spec, samples["projected_grad"], 0)]
     if recording.partial:
         recording.warnings.append(f"partial: {count} of {spec.steps} steps, because the time it was given was used up")
-    return recording.result(spec, replace(facts, **there))
+    return recording.result(spec, replace(facts, **program_facts))
 
 
 def _follow(
-    asked: AdapterProcess, spec: RunSpec, clone: Clone, recording: Recording, there: dict[str, Any]
+    asked: AdapterProcess, spec: RunSpec, clone: Clone, recording: Recording, program_facts: dict[str, Any]
 ) -> None:  # fmt: skip
-    """Watches the program while it takes the steps of ``spec``, and records its output; ``there``: facts that it tells
-    of its environment."""
+    """Watches the program while it takes the steps of ``spec``, and records its output; ``program_facts`` get what it
+    tells of its environment."""
     observer, count = Observer(spec.device, pid=asked.pid), 0
     try:
         facts = asked.answer("facts")
-        there |= {name: facts[name] for name in ("versions", "threads")}
+        program_facts |= {name: facts[name] for name in ("versions", "threads")}
         clones.check_versions(clone, facts["versions"])
         asked.answer("ready")
         observer.baseline()
