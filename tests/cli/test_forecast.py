@@ -181,7 +181,7 @@ def test_a_matrix_without_a_table_of_what_is_predicted_lists_its_cells(zobench: 
         (["plan", "--model", "OPT-13B", "--gpu", "h100"], "unknown GPU 'h100'; did you mean h100-pcie or h100-sxm or "),
         (["plan", "--model", "OPT-13B", "--seq-len", "2k"], "`seq_len` must be a whole number, but got '2k'; for exa"),
         (["plan", "--model", "OPT-13B", "--host", "many"], "`--host` must be a size, but got 'many'"),
-        (["plan", "--model", "OPT-13B", "--disk", "0GB"], "`--disk > 0` must hold, but got '0GB'; leave it out"),
+        (["plan", "--model", "OPT-13B", "--disk", "0GB/s"], "`--disk` must be a speed above 0, but got '0GB/s'"),
         (["plan", "--model", "OPT-13B", "--gpu", "t4", "--link", "9x16"],
          "`--link` must be a generation and a number of lanes, but got '9x16'; write 4x16"),
         (["plan", "--model", "OPT-13B", "--anchor", "x"],

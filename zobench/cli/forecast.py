@@ -30,7 +30,7 @@ GpuName = Annotated[
 Link = Annotated[str | None, typer.Option(metavar="GENxLANES", help="The host's slot, as 4x16 [the card's own].")]
 
 
-Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the blocks, by its bytes a second: 5GB.")]
+Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the blocks, by its speed: 5GB/s.")]
 
 
 Anchor = Annotated[
@@ -75,7 +75,7 @@ def plan(
             "`--methods` needs one GPU and no --trace, and names method and scheme itself; add --gpu NAME and leave "
             "out --trace, --set method=... and --set scheme=..."
         )
-    sizes = {"host": parse_bytes("--host", host), "disk": 0 if disk is None else parse_bytes("--disk", disk)}
+    sizes = {"host": parse_bytes("--host", host), "disk": parse_bytes("--disk", disk, per_second=True)}
     if methods:
         _compare(values, TargetMachine(gpu=forecasts.gpus(gpu, link, anchor or (), console.say)[0], **sizes), output)
         return
@@ -138,7 +138,7 @@ def predict(
     check_json(output)
     check_results(results)
     check_folder("--register", register)
-    speed = 0 if disk is None else parse_bytes("--disk", disk)
+    speed = parse_bytes("--disk", disk, per_second=True)
     if gpu == "all":
         raise ValueError("`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them")
     (card,) = forecasts.gpus(gpu, link, anchor or (), console.say)
@@ -151,7 +151,7 @@ def predict(
         raise ValueError(f"{name} must have a cell without a task and without checkpoints, but has none to predict")
     needing = [cell for cell in cells if cell.tier in ("disk", "checkpoint")] if not speed else []
     if needing:
-        raise ValueError(f"`--disk` must be given for {len(needing)} cells with a tier on a disk; add --disk 5GB")
+        raise ValueError(f"`--disk` must be given for {len(needing)} cells with a tier on a disk; add --disk 5GB/s")
     predictions = [predicted(cell, card, speed) for cell in cells]
     if register is not None:
         body = registered.registered(Path(name).stem, predictions, datetime.date.today())

@@ -45,8 +45,8 @@ def show_one(
     shown = {choice.spec.hash for choice in (best, *others)}
     rows += [(choice.settings, choice) for choice in ranked if choice.is_papers and choice.spec.hash not in shown]
     lines = [(_row(choice, best, " ".join(words)), bool(choice.lacks)) for words, choice in rows]
-    screen.print(_table((*_NUMBERS, "bound", "otherwise"), lines, ("bound",), screen.width))
-    _print_notes(screen, (target.gpu,), *prediction.notes, footnote(target))
+    screen.print(_table((*_NUMBERS, "bound", "otherwise"), lines, ("bound", "of best", "disk", "host"), screen.width))
+    _print_notes(screen, (target.gpu,), *prediction.notes, footnote(target, [best, *(choice for _, choice in rows)]))
 
 
 def _table(

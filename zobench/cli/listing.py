@@ -129,7 +129,8 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
         ],
     )  # fmt: skip
     warned = {word for result in results for word in _warned(result)}
-    legend = [f"{word}: {meaning}" for word, meaning in _WARNINGS.items() if word in warned]
+    legend = ["test %: accuracy"] * any(values.get("accuracy") is not None for values in measured)
+    legend += [f"{word}: {meaning}" for word, meaning in _WARNINGS.items() if word in warned]
     console.print(Text("; ".join([_MEASURED, *legend]) + ".", style="dim"))
 
 
@@ -138,7 +139,7 @@ _TUNED = named(lambda field: field.listed)
 """Fields with a column where a run has something else than usual."""
 _MEASURED = (
     "Measured on the machine of each run. step s: the median step; MiB: peak device memory, on a CPU the "
-    "process's above its baseline; test %: accuracy; run: for `zobench trace`"
+    "process's above its baseline; run: for `zobench trace`"
 )
 
 

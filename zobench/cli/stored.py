@@ -56,15 +56,13 @@ def results_(
 ) -> None:
     """List, filter, export, merge and pack stored runs."""
     from zobench.store import query
-    from zobench.store.pack import ENDING
 
     if results is not None and named:
         raise ValueError(f"`--results` names the folder, but got {str(named[0])!r} too; leave one of them out")
     folders = list(map(stored_folder, named or ([] if results is None else [results])))
     wanted, places = query.conditions(where or []), folders or [Path("results")]
     for folder in folders:
-        if merge_into is None or not folder.is_file() or not folder.name.endswith(ENDING):
-            check_folder("DIR", folder)
+        check_folder("DIR", folder, or_archive=merge_into is not None)
     if keep_text and pack is None and merge_into is None:
         raise ValueError("`--keep-text` needs --pack or --merge-into, but got neither; leave it out")
     if merge_into is not None:
@@ -99,6 +97,7 @@ def _show(places: Sequence[Path], wanted: Any, sort: str | None, output: Path | 
         print(f"none of {len(loaded)} runs fulfils every --where", file=sys.stderr)
     if output is not None:
         query.export(chosen, output)
+        print(f"{output}: {len(chosen)} run{'' if len(chosen) == 1 else 's'}")
     elif chosen:
         listing.show_runs(console.answer_console(), chosen if sort else query.usual_order(chosen))
 

@@ -138,16 +138,22 @@ def cautions(gpus: Sequence[Gpu]) -> list[str]:
     return [f"Caution, {gpu.name}: {gpu.caution}." for gpu in gpus if gpu.caution]
 
 
-def footnote(target: TargetMachine | None) -> str:
-    """What a prediction is, and how far off it may be."""
+def footnote(target: TargetMachine | None, shown: Sequence[Choice] = ()) -> str:
+    """What a prediction is, and how far off it may be. ``shown``: the best choice, which has a range if it fits, and
+    the others beside it."""
     where = {
         "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU fitted to runs of its own",
         "other": "on a GPU known by its data sheet alone",
     }  # fmt: skip
     about = f" {where[target.gpu.errors]}" if target else ""
+    has_range = not shown or not shown[0].lacks
+    within = f" The range is what nine of ten of the papers' values were within{about};" if has_range else ""
+    wires = " Another wire changes what is learned: it is shown, and never chosen." * (
+        len({choice.spec.wire for choice in shown}) > 1
+    )
     return (
-        f"~ predicted, not measured. The range is what nine of ten of the papers' values were within{about}; zobench's "
-        "own engine has never run on such a GPU. `zobench list gpus` and docs/predictions.md say what is guessed."
+        f"~ predicted, not measured.{within} zobench's own engine has never run on such a GPU. `zobench list gpus` and "
+        f"docs/predictions.md say what is guessed.{wires}"
     )
 
 

@@ -24,6 +24,7 @@ from zobench.store import Store, is_current
 
 HOST_RESERVE = 1 << 30
 """Bytes of host memory left for the interpreter, the libraries and everything else on the machine."""
+DISK = "disk space"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,7 +203,7 @@ def shortage(need: tuple[int, int, int], room: Limits) -> Shortage | None:
     wants = [
         ("device memory", device if room.device_bytes is not None else 0, room.device_bytes),
         ("host memory", host, None if room.host_bytes is None else max(0, room.host_bytes - HOST_RESERVE)),
-        ("disk space", disk, room.disk_bytes),
+        (DISK, disk, room.disk_bytes),
     ]
     for what, wanted, have in wants:
         if have is not None and wanted > have:
@@ -214,7 +215,11 @@ def shortage(need: tuple[int, int, int], room: Limits) -> Shortage | None:
 def misfit(spec: RunSpec, disk_dir: Path | None, room: Limits | None = None) -> str:
     """Why ``spec`` alone is predicted not to fit this machine, whose free ``room`` this is, and what helps; or ""."""
     missing = shortage(footprint.memory(spec), room or limits(spec.device, disk_dir))
-    return "" if missing is None else f"{missing.reason}; {_remedy(spec)}"
+    if missing is None:
+        return ""
+    if missing.available.startswith(DISK):
+        return f"{missing.reason} in {disk_dir or tempfile.gettempdir()}; name a folder of a larger disk (--disk-dir)"
+    return f"{missing.reason}; {_remedy(spec)}"
 
 
 def _remedy(spec: RunSpec) -> str:

@@ -70,9 +70,10 @@ def check(spec: RunSpec) -> None:
     if spec.weights_path:
         _check_folder(architecture.name, spec.tie_embeddings, spec.weights_path)
     if spec.weights == "pretrained" and not weights_place(spec):
+        remedy = "or use weights=random" if spec.task == "none" else "with its weights and its tokenizer"
         raise ValueError(
             f"`weights=pretrained` needs a checkpoint, but none of {architecture.name} is on the hub; "
-            "give weights_path=FOLDER or use weights=random"
+            f"give weights_path=FOLDER {remedy}"
         )
 
 

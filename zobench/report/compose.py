@@ -317,7 +317,9 @@ def _floors(results: Iterable[Result]) -> list[str]:
     if not percents:
         return []
     span = f"{min(percents):.0f}" if len(percents) == 1 else f"{min(percents):.0f} to {max(percents):.0f}"
-    return [f"These runs reach {span} % of this machine's floor: the least time that its measured rates allow a step."]
+    above = " Above 100 % a step was faster than the rates, which were measured apart from it."
+    floor = f"These runs reach {span} % of this machine's floor: the least time that its measured rates allow a step."
+    return [floor + above * (max(percents) > 100)]
 
 
 def _shared_names(cells: Iterable[TableCell]) -> list[str]:

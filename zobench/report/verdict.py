@@ -159,7 +159,11 @@ def judge(paper: CheckedClaim, same: Sequence[Ratio], other: Sequence[Ratio], pr
         return JudgedClaim(text=text, standing=Standing.REPRODUCED, evidence=measured)
     if (same or other) and {on_machine.verdict, elsewhere.verdict} <= {claims.HOLDS, claims.OPEN}:
         return JudgedClaim(text=text, standing=Standing.SHAPE, evidence=measured)
-    forecast = f"predicted: {predicted.verdict}, {predicted.range_text}" if predicted.ratios else claims.UNTOLD
+    forecast = claims.UNTOLD
+    if predicted.ratios:
+        low, high = min(ratio.low for ratio in predicted.ratios), max(ratio.high for ratio in predicted.ratios)
+        error = f"with the predictions' errors {low:.2g} to {high:.2g}"
+        forecast = f"predicted: {predicted.verdict}, {predicted.range_text}, {error}"
     return JudgedClaim(text=text, standing=Standing.UNSHOWN, evidence=f"{measured}; {forecast}")
 
 

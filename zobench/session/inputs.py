@@ -12,6 +12,7 @@ from typing import Any
 from zobench.result import Outcome
 from zobench.runspec import DECLARED, RunSpec, check_effect, check_value, parse_size, suggestion
 from zobench.runspec.registries import PROGRAMS, TASKS
+from zobench.store.pack import ENDING
 
 
 def check_words(values: Mapping[str, Any]) -> None:
@@ -45,9 +46,13 @@ def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
     check_effect(RunSpec.from_dict({"weights": "pretrained", **values}), values)
 
 
-def check_folder(argument: str, folder: Path | None) -> None:
-    """Raises ``ValueError``, which names the ``argument``, unless ``folder`` is one that exists, or None."""
-    if folder is not None and not folder.is_dir():
+def check_folder(argument: str, folder: Path | None, *, or_archive: bool = False) -> None:
+    """Raises ``ValueError``, which names the ``argument``, unless ``folder`` is one that exists, or None.
+    ``or_archive``: an archive of results will do."""
+    if or_archive and folder is not None and folder.name.endswith(ENDING) and not folder.is_dir():
+        if not folder.is_file():
+            raise ValueError(f"`{argument}` must be a folder or an archive, but there is no {folder}; check the name")
+    elif folder is not None and not folder.is_dir():
         leads_nowhere = folder.is_symlink() and not folder.exists()
         remedy = "it is a link that leads nowhere; name a folder" if leads_nowhere else "it is not there; check it"
         remedy = "it is a file; name a folder" if folder.exists() else remedy
@@ -148,10 +153,18 @@ def _seconds(text: str) -> float:
     return sum(float(number) * seconds for number, seconds in zip(parts.groups(), (3600, 60, 1), strict=True) if number)
 
 
-def parse_bytes(option: str, text: str) -> int:
-    """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0 and has a unit."""
+def parse_bytes(option: str, text: str | None, *, per_second: bool = False) -> int:
+    """Bytes of the size ``text``, or bytes ``per_second`` of ``5GB/s``, which may be written ``5GB``; 0 of None.
+    Raises ``ValueError`` with ``option``'s name unless a text's are above 0 and have a unit."""
+    if text is None:
+        return 0
+    if per_second:
+        try:
+            return parse_bytes(option, text.strip().removesuffix("/s"))
+        except ValueError:
+            raise ValueError(f"`{option}` must be a speed above 0, but got {text!r}; write {option} 5GB/s") from None
     if (nbytes := parse_size(option, text)) <= 0:
-        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; leave it out")
+        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; write {option} 64GB")
     if text.strip().isdecimal():
         raise ValueError(f"`{option}` must have a unit, but got {text!r}; write {option} {text.strip()}GB")
     return nbytes

@@ -63,8 +63,8 @@ class Verified:
             stored = evaluation["best" if seen.split == "dev" else seen.split]
             scores = ", ".join(f"{name.replace('_', ' ')} {value!r}, as stored" for name, value in seen.scores.items())
             lines.append(
-                f"{seen.split} after step {seen.step}: {scores}; loss {seen.loss:.6f} (stored {stored['loss']}), "
-                f"{seen.count} examples"
+                f"{seen.split} after step {seen.step}: {scores}; loss {_text(seen.loss)} (stored "
+                f"{_text(stored['loss'])}), {seen.count} examples"
             )
         machine = facts.description or "a machine that is not known"
         return [*lines, f"its steps up to there took {self.seconds:.1f} s on {machine}, by the journal"]
@@ -99,7 +99,7 @@ def verify(
     )
     result, header, items = _sound(result_path, path)
     chosen, why = choose_device(result.spec.device if device == "auto" else device)
-    say(why)
+    say(f"device: {chosen}, the run's" if device == "auto" else why)
     spec = _placed(result.spec, model, chosen)
     numerics = origin.same_sums(spec, path, say)
     step = int(result.evaluation["best"]["step"])
@@ -232,9 +232,14 @@ def _check_same(seen: Evaluation, stored: Mapping[str, Any]) -> None:
         scores = ", ".join(f"{name} {value!r} (stored {stored.get(name)!r})" for name, value in seen.scores.items())
         raise ValueError(
             f"the evaluation on {seen.split} must be the stored one, but after step {seen.step} it has {scores}, loss "
-            f"{seen.loss:.6f} (stored {stored['loss']}); this result is not that of its journal, or this processor "
-            "rounds otherwise than the run's"
+            f"{_text(seen.loss)} (stored {_text(stored['loss'])}); this result is not that of its journal, or this "
+            "processor rounds otherwise than the run's"
         )
+
+
+def _text(loss: float | None) -> str:
+    """A loss as it is shown; of one that is not finite None is stored."""
+    return f"{math.nan if loss is None else loss:.6f}"
 
 
 def _is_close(loss: float, stored: float | None) -> bool:
