@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench.machine.texts import toml_of
+from zobench.machine.texts import toml_in, toml_of
 from zobench.runspec import DECLARED, METHODS, check_key, check_value, flat
 
 SEARCHED = (
@@ -53,12 +53,10 @@ def shipped(method: str, scheme: str) -> SearchGrid:
 def load(path: Path) -> SearchGrid:
     """A user's grid: a TOML file of lists, ``lr = [1e-6, 1e-7]``. Raises ``ValueError``, one line with the file."""
     try:
-        body = toml_of(path)
-        return SearchGrid(checked(body), path.name)
+        with toml_in(path) as body:
+            return SearchGrid(checked(body), path.name)
     except OSError as error:
         raise ValueError(f"`--grid` must be a file, but {path} cannot be read ({error.strerror}); check it") from error
-    except ValueError as error:  # also of TOML's syntax and of text that is no UTF-8
-        raise ValueError(f"{path.name}: {error}") from error
 
 
 def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from zobench.machine.reader import checked, not_negative, positive
-from zobench.machine.texts import toml_of
+from zobench.machine.texts import toml_in, toml_of
 from zobench.runspec import suggestion
 
 Errors = Literal["fitted", "anchored", "other"]
@@ -180,8 +180,8 @@ def _path(name: str) -> Path:
 
 @functools.cache
 def _read(path: Path, anchored: bool) -> Gpu:
-    try:
-        body = checked(toml_of(path), _KEYS, "the file", ("name", "facts"))
+    with toml_in(path) as data:
+        body = checked(data, _KEYS, "the file", ("name", "facts"))
         errors = body.pop("errors", "other")
         if errors == "anchored" and not anchored:
             errors = "other"
@@ -195,8 +195,6 @@ def _read(path: Path, anchored: bool) -> Gpu:
             raise ValueError(f"`pcie_generation` must be one of {generations}, but got {values['pcie_generation']:g}")
         reached: dict[str, Any] = {plain(key): value for key, value in values.items()}
         return Gpu(errors=errors, origins=origins, **body, **reached)
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from zobench.data.tasks.asks import ASKS, asked
 from zobench.data.tasks.rows import RowSet
 from zobench.data.tasks.task import Example, Task
 from zobench.machine.reader import checked
-from zobench.machine.texts import toml_of
+from zobench.machine.texts import toml_in
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import TASKS
 
@@ -67,15 +67,13 @@ def load(path: Path) -> Loaded:
     Raises ``ValueError``, one line that names the file, for what no task can be made of.
     """
     try:
-        body = toml_of(path)
-        _check(body, path)
-        return _made(path, json.dumps(body, sort_keys=True, default=str), rows.stamp(path.parent, body["data"]))
+        with toml_in(path) as body:
+            _check(body, path)
+            return _made(path, json.dumps(body, sort_keys=True, default=str), rows.stamp(path.parent, body["data"]))
     except OSError as error:
         raise ValueError(
             f"`task` must be a TOML file, but {path} cannot be read ({error.strerror}); check it"
         ) from error
-    except ValueError as error:  # also of TOML's syntax and of text that is no UTF-8
-        raise ValueError(f"{path.name}: {error}") from error
 
 
 @functools.lru_cache(maxsize=8)
