@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from zobench.cost.gpu import ERRORS
 from zobench.cost.published import evidence
 from zobench.cost.published.cell import MIB, cell_of
@@ -57,6 +55,8 @@ class Spread:
     @classmethod
     def of(cls, errors: Iterable[Error]) -> Spread:
         """Of at least one error."""
+        import numpy as np
+
         shares = [error.share for error in errors]
         sizes = sorted(map(abs, shares))
         p90 = float(np.quantile(sizes, 0.9))

@@ -10,8 +10,6 @@ import abc
 import functools
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from zobench.cost import shapes
 from zobench.cost.allocator import Allocator, Piece
 from zobench.cost.published import evidence
@@ -50,6 +48,8 @@ def memory_share(row: Row) -> float | None:
 
 @functools.cache
 def _memory_share(paper: str, *, alone: bool) -> float:
+    import numpy as np
+
     rows = [row for row in evidence.rows("gpu_memory", "MB") if row["paper"] == paper]
     like = [row for row in rows if (row["gpus"] == "1") == alone and not evidence.gave_group(row)]
     errors = [abs(device_bytes(cell_of(row)) / MIB / float(row["value"]) - 1) for row in like]
