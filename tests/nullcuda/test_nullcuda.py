@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from tests.nullcuda import build
+from tests.nullcuda.forked import python
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(build.missing()), reason=build.missing())]
 
@@ -23,13 +24,7 @@ ones = torch.ones(1 << 10)
 
 def run(program, **settings):
     """(output, errors, exit status) of a program on the null GPU."""
-    done = subprocess.run(
-        [build.interpreter(), "-c", HEAD + textwrap.dedent(program)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    done = python(HEAD + textwrap.dedent(program), **settings)
     return done.stdout.strip(), done.stderr, done.returncode
 
 

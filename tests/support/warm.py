@@ -13,9 +13,11 @@ from pathlib import Path
 LOADED = ("torch", "transformers.models.opt.modeling_opt", "numba", "typer.rich_utils")
 
 
-def python(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def python(
+    words: Sequence[str], folder: Path, environment: Mapping[str, str], interpreter: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
     """``python WORDS`` in the folder, where WORDS are ``[-P] -c PROGRAM`` or ``[-P] -m MODULE`` and more."""
-    server, files = _server(), [folder / ".stdout", folder / ".stderr"]
+    server, files = _server(interpreter), [folder / ".stdout", folder / ".stderr"]
     assert server.stdin is not None
     assert server.stdout is not None
     print(json.dumps([words, str(folder), [*map(str, files)], dict(environment)]), file=server.stdin, flush=True)
@@ -27,10 +29,10 @@ def python(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -
 
 
 @functools.cache
-def _server() -> subprocess.Popen[str]:
+def _server(interpreter: str) -> subprocess.Popen[str]:
     """The process that forks; it ends with this one, which closes its standard input."""
     environment, pipe = {**os.environ, "OMP_NUM_THREADS": "1"}, subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-m", __name__], env=environment, stdin=pipe, stdout=pipe, text=True)
+    return subprocess.Popen([interpreter, "-m", __name__], env=environment, stdin=pipe, stdout=pipe, text=True)
 
 
 def _run(words: list[str], folder: str, files: list[str], environment: dict[str, str]) -> None:

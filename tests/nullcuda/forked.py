@@ -1,0 +1,18 @@
+"""Programs on the null GPU, each in a process that is forked from one in which torch's CUDA build is loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.nullcuda import build
+from tests.support import warm
+
+
+def python(program: str, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """``python -c PROGRAM ARGUMENTS`` on the null GPU, with ``settings`` in its environment."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings}
+    with tempfile.TemporaryDirectory() as folder:
+        return warm.python(["-c", program, *arguments], Path(folder), environment, str(build.interpreter()))
