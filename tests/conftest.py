@@ -2,8 +2,7 @@
 real data of the tasks for those that ask for it by the fixture ``real_data``."""
 
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -59,35 +58,6 @@ def _without_data_dir() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ZOBENCH_DATA_DIR", raising=False)
         yield
-
-
-@pytest.fixture
-def zobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process: exit code, standard output, standard error."""
-    from tests.support.stores import command
-
-    return partial(command, capsys)
-
-
-@pytest.fixture
-def refused(zobench: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
-    """Runs a command that must end with exit code 2 and one line, but for that of its device: the line."""
-
-    def line(*arguments: str) -> str:
-        code, out, err = zobench(*arguments)
-        lines = [text for text in err.splitlines() if not text.startswith("device: ")]
-        assert (code, out, len(lines)) == (2, "", 1), err
-        return lines[0]
-
-    return line
-
-
-@pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of a few rows also for tiny models."""
-    from zobench.engine.weights import blocks
-
-    monkeypatch.setattr(blocks.tiles, "__defaults__", (20_000,))
 
 
 @pytest.fixture(scope="session", autouse=True)

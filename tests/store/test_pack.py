@@ -485,7 +485,7 @@ def test_an_archive_that_is_too_large_or_none_is_one_line(tmp_path: Path, monkey
         (["--keep-text"], "`--keep-text` needs --pack or --merge-into, but got neither; leave it out"),
         (["--pack", "x.tar.gz", "--sort", "seed"], "`--pack` needs one whole folder, but got more; merge folders"),
         (["--pack", "x.tar.gz"], "`--pack` needs runs, but results has none that can be read; `zobench sweep smoke "),
-        (["a.tar.gz", "--merge-into", "b"], "`DIR` must be a folder, but got 'a.tar.gz'; it is not there; check it"),
+        (["a.tar.gz", "--merge-into", "b"], "`DIR` must be a folder or an archive, but there is no a.tar.gz; check"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(tmp_path, refused, monkeypatch, arguments, text) -> None:

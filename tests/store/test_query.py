@@ -104,7 +104,7 @@ def test_sorting_is_by_value_with_the_unknown_last(field: str) -> None:
 
 @pytest.mark.parametrize("name", ["runs.csv", "runs.parquet"])
 def test_an_export_has_every_column_and_every_number(root: Path, zobench: Any, name: str) -> None:
-    assert zobench("results", "--out", name) == (0, "", "")
+    assert zobench("results", "--out", name) == (0, f"{name}: 6 runs\n", "")
     back = pd.read_csv(name) if name.endswith("csv") else pd.read_parquet(name)
     expected = frame(Store(root).load())
     assert list(back.columns) == list(expected.columns)

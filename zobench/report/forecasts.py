@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from zobench import models
 from zobench.cost import Rates, estimate
 from zobench.cost import gpu as engine
@@ -69,7 +67,7 @@ def _of_another(cells: Iterable[TableCell]) -> Mapping[str, float]:
     for cell in cells:
         if cell.paper_value and cell.forecast and cell.forecast.of_engine and cell.forecast.value is not None:
             errors.setdefault(cell.metric.name, []).append(abs(cell.forecast.value / cell.paper_value - 1))
-    return {name: float(np.quantile(shares, 0.9)) for name, shares in errors.items()}
+    return {name: evidence.quantile(shares, 0.9) for name, shares in errors.items()}
 
 
 def _widened(cell: TableCell, shares: Mapping[str, float]) -> TableCell:

@@ -149,7 +149,12 @@ class PlainModel:
         try:
             yield
         finally:
-            self.model.load_state_dict(before, strict=False)  # which names a tied table once more
+            self.set(before)
+
+    @torch.no_grad()
+    def set(self, tensors: dict[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            self.model.get_parameter(name).copy_(tensor)
 
     def losses(self, batch: Batch, points: Sequence[Point]) -> list[float]:
         losses = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zobench.cost import hardware
@@ -77,6 +77,16 @@ def papers_gpus(*, anchored: bool) -> Mapping[str, Gpu]:
     """The papers' GPUs by their names, in the papers' hosts: the H20, a card of PCIe 5, was in one of PCIe 4."""
     a100, h20 = hardware.load("a100-80gb-sxm"), hardware.load("h20", anchored=anchored)
     return {"A100-80GB": a100, "H20-96GB": h20.behind(4, 16)}
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which that ``share`` of ``values`` lies, with linear interpolation, as NumPy has it, which takes
+    long to import."""
+    ordered = sorted(values)
+    rank = share * (len(ordered) - 1)
+    low = int(rank)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (rank - low) * (ordered[high] - ordered[low])
 
 
 def contradiction(row: Row) -> str:

@@ -48,12 +48,10 @@ def memory_share(row: Row) -> float | None:
 
 @functools.cache
 def _memory_share(paper: str, *, alone: bool) -> float:
-    import numpy as np
-
     rows = [row for row in evidence.rows("gpu_memory", "MB") if row["paper"] == paper]
     like = [row for row in rows if (row["gpus"] == "1") == alone and not evidence.gave_group(row)]
     errors = [abs(device_bytes(cell_of(row)) / MIB / float(row["value"]) - 1) for row in like]
-    return float(np.quantile(errors, 0.9))
+    return evidence.quantile(errors, 0.9)
 
 
 class _Trace(abc.ABC):

@@ -1,0 +1,4 @@
+"""Fixtures of this folder."""
+
+from tests.support.command_line import refused as refused
+from tests.support.command_line import zobench as zobench
