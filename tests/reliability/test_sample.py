@@ -25,7 +25,7 @@ def campaign(log: Path, *words: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("group", "count"),
-    [("sweep", 3), ("merge and pack", 3), ("ranks", 2), pytest.param("tuning", 2 * len(WAYS), marks=pytest.mark.slow)],
+    [("sweep", 3), ("merge and pack", 3), ("ranks", 2), pytest.param("tuning", len(WAYS), marks=pytest.mark.slow)],
 )
 def test_what_is_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, group: str, count: int) -> None:
     lines = campaign(tmp_path / "log", "kills", "--only", group, "--count", str(count))

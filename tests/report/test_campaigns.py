@@ -18,7 +18,7 @@ from zobench.report.compose import measured_sheet
 from zobench.report.facts import FactTable
 from zobench.report.html import status
 from zobench.report.plot import Plot
-from zobench.report.render import measured_grids
+from zobench.report.render import grids
 from zobench.report.sheet import Sheet
 from zobench.report.table import Table
 from zobench.result import Result
@@ -170,7 +170,9 @@ def published_sheets() -> tuple[tuple[str, Sheet], ...]:
     tables = [item for name in recipes.names("tables") if isinstance(item := artifacts.load(name), Table)]
     return tuple(
         (f"{table.name}, {machine}", measured_sheet(table, grid, machine))
-        for table in tables for machine, grid in measured_grids(table, stored, None, REFERENCE) if machine is not None
+        for table in tables
+        for machine, grid in grids(table, stored, None, REFERENCE, expected=False, foretold=False)
+        if machine is not None
     )  # fmt: skip
 
 

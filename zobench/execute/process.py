@@ -73,50 +73,54 @@ def run_in_process(
 
         begin(Order(spec=spec, journal=kept_as, disk_dir=disk))
         return measured(spec)
+    order = Order(
+        spec=spec, end=None if enough is None else time.monotonic() + enough, slowdown=slowdown,
+        consolidation=(written.steps, written.reason) if written else None,
+        turn=pipes.descriptors if pipes else None, journal=kept_as, disk_dir=disk,
+    )  # fmt: skip
     try:
-        order = Order(
-            spec=spec, end=None if enough is None else time.monotonic() + enough, slowdown=slowdown,
-            consolidation=(written.steps, written.reason) if written else None,
-            turn=pipes.descriptors if pipes else None, journal=kept_as, disk_dir=disk,
-        )  # fmt: skip
-        return _run(order, timeout, while_waiting, pipes)
+        chosen = pipes.threads if pipes else threads.chosen() if spec.device == "cpu" and spec.gpus == 1 else None
+        kills = oom_kills()
+        with scratch(None, "cell") as folder:
+            answer = folder / "result.json"
+            code, said = _ended(order, answer, timeout, while_waiting, chosen)
+            if code is None and not answer.exists():  # one that has answered may take its time to free its memory
+                assert timeout is not None
+                return timed_out(spec, timeout)
+            if code:
+                return _died(spec, code, said, oom_kills() > kills)
+            try:
+                result = Result.from_dict(json.loads(answer.read_text()))
+            except (OSError, ValueError) as error:
+                return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED
         return failed(spec, outcome, f"the cell's process could not be run: {error}")
+    if result.outcome is Outcome.FAILED and not result.traceback:
+        result = replace(result, traceback=said)  # a rank that was lost can have said something
+    return result if chosen is None else _with_threads(result, chosen)
 
 
-def _run(order: Order, timeout: float | None, while_waiting: Callable[[], None], pipes: ChildPipes | None) -> Result:
-    spec = order.spec
-    chosen = pipes.threads if pipes else threads.chosen() if spec.device == "cpu" and spec.gpus == 1 else None
+def _ended(
+    order: Order, answer: Path, timeout: float | None, while_waiting: Callable[[], None], chosen: threads.Threads | None
+) -> tuple[int | None, str]:
+    """Runs a cell's process, which writes its result to ``answer``, and cleans up what it leaves; returns its exit
+    code, None if ``timeout`` ended it, and what it wrote to standard error."""
     environment = {**child_environment(), **(chosen.environment if chosen else {})}
-    kills = oom_kills()
-    with scratch(None, "cell") as folder:
-        answer, errors = folder / "result.json", folder / "stderr.txt"
-        with errors.open("wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "zobench.execute.child", str(answer), str(os.getpid())],
-                stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, env=environment, start_new_session=True,
-                pass_fds=pipes.descriptors if pipes else (),
-            )  # fmt: skip
-            try:
-                expired = _wait(process, json.dumps(order.to_dict()).encode(), timeout, while_waiting)
-            finally:
-                _end(process, gently=spec.gpus > 1)
-                disk = order.disk_dir or os.environ.get("ZOBENCH_DISK_DIR")  # see zobench.training.assemble.disk_dir
-                clear(Path(disk) if disk else None)
-        said = errors.read_text(errors="replace")
-        if expired and not answer.exists():  # one that has answered may take its time to free its memory
-            assert timeout is not None
-            return timed_out(spec, timeout)
-        if process.returncode != 0 and not expired:
-            return _died(spec, process.returncode, said, oom_kills() > kills)
+    errors = answer.with_name("stderr.txt")
+    with errors.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "zobench.execute.child", str(answer), str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, env=environment, start_new_session=True,
+            pass_fds=order.turn or (),
+        )  # fmt: skip
         try:
-            result = Result.from_dict(json.loads(answer.read_text()))
-            if result.outcome is Outcome.FAILED and not result.traceback:
-                result = replace(result, traceback=said)  # a rank that was lost can have said something
-            return result if chosen is None else _with_threads(result, chosen)
-        except (OSError, ValueError) as error:
-            return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
+            expired = _wait(process, json.dumps(order.to_dict()).encode(), timeout, while_waiting)
+        finally:
+            _end(process, gently=order.spec.gpus > 1)
+            disk = order.disk_dir or os.environ.get("ZOBENCH_DISK_DIR")  # see zobench.training.assemble.disk_dir
+            clear(Path(disk) if disk else None)
+    return None if expired else process.returncode, errors.read_text(errors="replace")
 
 
 def timed_out(spec: RunSpec, timeout: float) -> Result:

@@ -144,9 +144,9 @@ def _kept(
     """What is kept of the ``result`` of ``step``, and stored, unless it ``says_nothing`` about the machine, as that a
     budget left a cell out; a store that refuses is told in the summary."""
     result = result if result is step.earlier else finished(replace(result, round=step.round))
-    if not says_nothing:
+    if not says_nothing and is_news(step, result):
         try:
-            save(step, result, store)
+            store.save(result)
         except StoreError as error:
             summary.unsaved.append(error.strerror or str(error))
     return result
@@ -192,21 +192,14 @@ def _left_out(step: Step, why: str) -> Result:
     return failed(step.spec, Outcome.SKIPPED, why)
 
 
-def save(step: Step, result: Result, store: Store) -> None:
-    """Stores a new result. That a cell was skipped does not replace an earlier result of it.
-
-    Raises :class:`StoreError` if the disk refuses.
-    """
-    if step.action != "keep" and not _says_less(result, step.earlier):
-        store.save(result)
-
-
-def _says_less(result: Result, earlier: Result | None) -> bool:
-    """Whether the ``earlier`` result of the same cell should stay: this one never ran, or has no more steps of it."""
-    if earlier is None or result is earlier:
-        return earlier is not None
+def is_news(step: Step, result: Result) -> bool:
+    """Whether ``result`` is to be stored: not one that was kept, and not in place of an earlier one of the same cell if
+    it never ran, or has no more steps of it."""
+    earlier = step.earlier
+    if step.action == "keep" or earlier is None:
+        return step.action != "keep"
     shorter = earlier.outcome is Outcome.OK and len(result.measured_seconds) <= len(earlier.measured_seconds)
-    return result.outcome is Outcome.SKIPPED or (result.partial and shorter)
+    return not (result is earlier or result.outcome is Outcome.SKIPPED or (result.partial and shorter))
 
 
 def perform(

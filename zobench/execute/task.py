@@ -21,7 +21,7 @@ from zobench.execute.jobs import submitit_or_remedy
 from zobench.execute.outcome import failed
 from zobench.execute.process import run_in_process
 from zobench.execute.rates import calibration
-from zobench.execute.sweep import perform, save
+from zobench.execute.sweep import is_news, perform
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Outcome, Result
 from zobench.store import Store, StoreError
@@ -119,7 +119,8 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
     result = perform(step, None, submission.timeout, disk_dir, planned.rates, journal=store.draft(spec))
     if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
         time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
-    save(step, result, store)
+    if is_news(step, result):
+        store.save(result)
     return result, said
 
 

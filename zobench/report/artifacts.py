@@ -21,7 +21,7 @@ from zobench.report.draw import chart, pareto
 from zobench.report.facts import FactTable
 from zobench.report.plot import Plot
 from zobench.report.recorded import curves, timelines
-from zobench.report.render import grids, of_machine, sheets, shown
+from zobench.report.render import grids, of_machine, sheets, without_cells
 from zobench.report.sheet import Sheet
 from zobench.report.summary import Filled
 from zobench.report.summary import sheets as summary_sheets
@@ -93,7 +93,7 @@ def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple
         filled = grids(item, results, None, reference)
         artifact = _artifact(item, list(sheets(item, filled)), frames.of_cells(item, filled))
         return artifact, Filled(table=item, grids=tuple(filled)) if item.paper else None
-    sheets_of, numbers = shown(item, results, None, reference)
+    sheets_of, numbers = without_cells(item, results, None)
     return _artifact(item, sheets_of, numbers()), None
 
 

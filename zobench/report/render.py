@@ -50,8 +50,14 @@ def render(
     """
     if fmt not in FORMATS:
         raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, (*FORMATS, 'parquet'))}")
-    shown_sheets, numbers = shown(item, results, machine, reference or Reference.load())
-    return csv_of(numbers()) if fmt == "csv" else WRITERS[fmt](shown_sheets, width, color)
+    reference = reference or Reference.load()
+    if isinstance(item, Table):
+        filled = grids(item, results, machine, reference)
+        if fmt == "csv":
+            return csv_of(frames.of_cells(item, filled))
+        return WRITERS[fmt](list(sheets(item, filled, separately=False)), width, color)
+    shown_sheets, frame = without_cells(item, results, machine)
+    return csv_of(frame()) if fmt == "csv" else WRITERS[fmt](shown_sheets, width, color)
 
 
 def render_predicted(
@@ -67,40 +73,31 @@ def render_predicted(
     return WRITERS[form]([*first, *others], width, color)
 
 
-def shown(
-    item: Table | FactTable | ContestTable, results: Sequence[Result], machine: str | None, reference: Reference
-) -> Filling:
-    """The sheets of ``item``, and what makes a data frame of the same."""
+def without_cells(item: FactTable | ContestTable, results: Sequence[Result], machine: str | None) -> Filling:
+    """The sheets of ``item``, whose lines are not cells of runs, and what makes a data frame of the same."""
     if isinstance(item, FactTable):
         fact_sheets = facts.sheets(item)
         return fact_sheets, lambda: frames.of_sheets(fact_sheets)
-    if isinstance(item, ContestTable):
-        matching = of_machine(results, machine)
-        return contest_sheets.sheets(item, matching), lambda: contest_sheets.numbers(item, matching)
-    filled = grids(item, results, machine, reference)
-    return list(sheets(item, filled, separately=False)), lambda: frames.of_cells(item, filled)
+    matching = of_machine(results, machine)
+    return contest_sheets.sheets(item, matching), lambda: contest_sheets.numbers(item, matching)
 
 
 def grids(
-    table: Table, results: Sequence[Result], machine: str | None, reference: Reference, *, foretold: bool = True
-) -> list[tuple[str | None, Grid]]:
-    """:func:`measured_grids`, with what a cell that was not run should come to on its machine. ``foretold``: and with a
-    forecast in each cell of a paper's table that can have one."""
+    table: Table, results: Sequence[Result], machine: str | None, reference: Reference, *, expected: bool = True,
+    foretold: bool = True,
+) -> list[tuple[str | None, Grid]]:  # fmt: skip
+    """Filled cells of each machine that has any result in this table; without one, the empty table once.
+
+    ``expected``: with what a cell that was not run should come to on its machine. ``foretold``: and with a forecast in
+    each cell of a paper's table that can have one.
+    """
     by_machine = grouped(of_machine(results, machine), place_of)
-    shown = [
-        (name, forecasts.on_this_machine(table, grid, by_machine[name]) if name else grid)
-        for name, grid in measured_grids(table, results, machine, reference)
-    ]
+    of_runs = [(name, fill(table, runs, reference)) for name, runs in by_machine.items()]
+    filled = [(name, grid) for name, grid in of_runs if measured(grid)]
+    if expected:
+        filled = [(name, forecasts.on_this_machine(table, grid, by_machine[name])) for name, grid in filled]
+    shown: list[tuple[str | None, Grid]] = [*filled] or [(None, fill(table, [], reference))]
     return [(name, forecasts.added(table, grid) if foretold else grid) for name, grid in shown]
-
-
-def measured_grids(
-    table: Table, results: Sequence[Result], machine: str | None, reference: Reference
-) -> list[tuple[str | None, Grid]]:
-    """Filled cells of each machine that has any result in this table; without one, the empty table once."""
-    by_machine = grouped(of_machine(results, machine), place_of)
-    filled = [(name, fill(table, runs, reference)) for name, runs in by_machine.items()]
-    return [(name, grid) for name, grid in filled if measured(grid)] or [(None, fill(table, [], reference))]
 
 
 def of_machine(results: Sequence[Result], machine: str | None) -> list[Result]:

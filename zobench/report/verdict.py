@@ -16,7 +16,7 @@ from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import artifacts, claims, forecasts
 from zobench.report.cells import Grid
 from zobench.report.claims import CheckedClaim, Ratio
-from zobench.report.render import measured_grids
+from zobench.report.render import grids
 from zobench.report.table import Table
 from zobench.result import Result
 
@@ -74,7 +74,7 @@ def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> lis
             continue
         judged = []
         if isinstance(item, Table):
-            judged = _claims_of(item, measured_grids(item, results, None, reference))
+            judged = _claims_of(item, grids(item, results, None, reference, expected=False, foretold=False))
         by_runner.setdefault(item.runner, []).extend(judged)
         made.append(_of_artifact(item, judged, by_runner[item.runner] if item.runner else judged, reference))
     return made
@@ -117,15 +117,15 @@ def _remedy(item: artifacts.Recipe, reference: Reference) -> str:
     return f"`zobench reproduce {item.name}`" + (f"; the paper's GPU: {', '.join(sorted(cards))}" if cards else "")
 
 
-def _claims_of(table: Table, grids: Sequence[tuple[str | None, Grid]]) -> list[JudgedClaim]:
+def _claims_of(table: Table, filled: Sequence[tuple[str | None, Grid]]) -> list[JudgedClaim]:
     """The table's claims, then the groups of its values that contradict physics, or other values of the paper."""
-    first = grids[0][1]
+    first = filled[0][1]
     checks = zip(
         claims.checked(table, first, claims.reported),
         claims.checked(table, forecasts.added(table, first), claims.predicted),
         strict=True,
     )
-    by_machine = [grid for machine, grid in grids if machine is not None]
+    by_machine = [grid for machine, grid in filled if machine is not None]
     measured = [claims.checked(table, grid, claims.measured) for grid in by_machine]
     elsewhere = [claims.checked(table, grid, claims.unlearned, extra=True) for grid in by_machine]
     judged = []
