@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.support import thinned
 
 
@@ -20,6 +22,7 @@ def test_thinned_cases_still_have_every_two_values_together():
     assert len(chosen) < 60 < len(cases)
 
 
+@pytest.mark.slow
 def test_a_large_product_is_thinned_and_listed_cases_are_not(tmp_path):
     (tmp_path / "conftest.py").write_text(
         "from tests.conftest import pytest_addoption, pytest_collection_modifyitems  # noqa: F401\n"

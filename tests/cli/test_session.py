@@ -139,6 +139,7 @@ def test_a_protocol_runs_all_its_stages(here: Path, monkeypatch: pytest.MonkeyPa
     assert (len(summary.results), summary.waiting) == (len(ran), 0)
 
 
+@pytest.mark.slow
 def test_a_comparison_of_two_stores_says_what_cannot_be_read(recipes, cells, caplog) -> None:
     for folder in ("a", "b"):
         zobench.sweep("mine", device="cpu", results=folder)

@@ -171,6 +171,7 @@ def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(her
     assert f", {floor:.0%} of the floor" in err
 
 
+@pytest.mark.slow
 def test_repeats_are_in_rounds_so_that_ratios_have_an_interval_and_too_few_are_warned_of(
     here: Path, zobench: Any, cells: list[RunSpec], machine: str
 ) -> None:

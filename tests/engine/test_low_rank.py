@@ -133,6 +133,7 @@ def test_an_adapter_moves_along_them_too(scheme):
     ("name", "tokens", "config"),
     [("OPT-125M", 2048, {"placement": "resident"}), ("OPT-1.3B", 256, {"slots": 3})],
 )
+@pytest.mark.slow
 def test_memory_is_not_above_counter_noises_and_is_predicted(name, tokens, config):
     """Peaks counted on the meta device; of what is offloaded the planner's formula is within 5 %."""
     peak = _peak(name, tokens, LOZO(lr=1e-7), LowRank(2), config)

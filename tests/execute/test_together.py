@@ -101,6 +101,7 @@ def test_one_that_dies_in_its_turn_keeps_nobody_waiting_and_one_with_fewer_steps
     assert sorted(lines[-2:]) == ["a is done", "c is done"]
 
 
+@pytest.mark.slow
 def test_one_that_hangs_in_its_turn_is_ended_and_the_others_go_on(tmp_path, monkeypatch) -> None:
     lines, results = played(tmp_path, monkeypatch, "a", "hangs", "c", timeout=10.0)
     assert (lines.count("a ends"), lines.count("c ends"), lines.count("hangs ends")) == (5, 5, 2)

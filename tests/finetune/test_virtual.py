@@ -169,6 +169,7 @@ FACTORED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("form", FACTORED, ids=lambda form: form["method"])
+@pytest.mark.slow
 def test_what_directions_of_low_rank_take_is_priced_as_the_engine_issues_it(form: dict[str, Any]) -> None:
     """Thin products, the kernels of factors, and those that orthogonalise, which are most of ZO-Muon's step here."""
     spec = cell("OPT-125M", noise="counter", engine="resident", **form)

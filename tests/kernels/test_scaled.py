@@ -90,6 +90,7 @@ def test_a_value_is_the_nearest_of_e4m3(dtype):
 
 
 @needs_triton
+@pytest.mark.slow
 def test_triton_equals_the_reference_in_its_interpreter():
     run_interpreted(
         "from tests.kernels.test_scaled import agree; from zobench.kernels import scaled_gpu; agree(scaled_gpu)"

@@ -386,6 +386,7 @@ def test_other_families_are_right_too(name, directions):
 
 
 @pytest.mark.parametrize(("name", "above"), [("lozo-m", 1.05), ("subzero", 1.05), ("zo-muon", 1.12)])
+@pytest.mark.slow
 def test_memory_is_predicted(name, above):
     """The peak of an offloaded OPT-125M, counted on the meta device with what is pending and a momentum: the planner
     says no less than 95 % of it, and not much more, of five points up to 12 % for chunks of their logits."""

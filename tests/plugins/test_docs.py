@@ -22,6 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_each_is_listed_with_its_package_and_only_a_methods_costs_are_asked_of_it(folder: Path, tmp_path: Path) -> None:
     package(tmp_path).write_text("raise RuntimeError('imported')\n")
     for (kind, names), (code, out, _) in zip(

@@ -4,9 +4,12 @@ import csv
 import io
 from pathlib import Path
 
+import pytest
+
 from tests.support.plugin import commands, package, results, table
 
 
+@pytest.mark.slow
 def test_a_metric_of_a_package_is_a_column_of_a_table_in_its_units(tmp_path: Path) -> None:
     module = package(tmp_path)
     metric = 'name = "loss_spread"\nheader = "Spread"\nunit = "mnats"\nformat = ".3f"'

@@ -126,6 +126,7 @@ BEGUN = f"{FACTS}\n{says(kind='ready')}\nread x"
 DONE = f"{says(kind='done', window=[0, 1], memory={})}\nread x"
 
 
+@pytest.mark.slow
 def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, tmp_path: Path) -> None:
     """This interpreter's transformers are the program's here, so that nothing may differ in a bit."""
     (scratch := tmp_path / "scratch").mkdir()
@@ -307,6 +308,7 @@ def test_a_program_is_checked_before_it_is_added(clone: Path, tmp_path: Path) ->
     refused("a program must be a git checkout, but in .*bare git says:", path=bare.parent)
 
 
+@pytest.mark.slow
 def test_the_commands_add_list_and_remove(clone: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{FACTS}\n")

@@ -25,7 +25,13 @@ def campaign(log: Path, *words: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("group", "count"),
-    [("sweep", 3), ("merge and pack", 3), ("ranks", 2), pytest.param("tuning", len(WAYS), marks=pytest.mark.slow)],
+    [
+        ("merge and pack", 3),
+        *(
+            pytest.param(group, count, marks=pytest.mark.slow)
+            for group, count in (("sweep", 3), ("ranks", 2), ("tuning", len(WAYS)))
+        ),
+    ],
 )
 def test_what_is_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, group: str, count: int) -> None:
     lines = campaign(tmp_path / "log", "kills", "--only", group, "--count", str(count))
@@ -37,6 +43,7 @@ def test_what_is_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, group: str
         assert {line["work"] for line in ends} == WAYS.keys()
 
 
+@pytest.mark.slow
 def test_inputs_of_every_kind_are_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
     lines = campaign(tmp_path / "log", "fuzz", "--count", "1200")
     assert {line["target"] for line in lines} == set(targets.TARGETS)

@@ -76,6 +76,7 @@ def test_an_empty_store_renders_everything_and_says_so(few: Path) -> None:
     assert "figures/lines.svg" not in files
 
 
+@pytest.mark.slow
 def test_a_machine_has_a_figure_of_its_own_and_figures_of_an_earlier_report_are_removed(few: Path) -> None:
     """Files of others stay."""
     before = written([result("M1", machine="a"), result("M1", machine="b.1"), *RESULTS], few / "out")

@@ -167,6 +167,7 @@ def test_a_saved_adapter_loads_with_peft_and_says_the_same(scheme, name, dtype, 
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_saved_adapter_is_the_same_bytes_whatever_the_hash_seed_of_its_process(tmp_path):
     """A run that is resumed ends in another process than it began in."""
     script = (

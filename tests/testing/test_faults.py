@@ -81,6 +81,7 @@ ENGINES: dict[type[Engine], str] = {
 
 
 @pytest.mark.parametrize("faulty", ENGINES, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
 def test_a_fault_in_an_engine_is_found(faulty: type[Engine]) -> None:
     class Suite(OfEngine):
         streams = False

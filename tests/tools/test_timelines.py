@@ -27,6 +27,7 @@ def ends(found: list[Any], kind: str) -> dict[int, list[tuple[float, float]]]:
     return by_block
 
 
+@pytest.mark.slow
 def test_the_stored_timelines_are_made_by_the_engine_as_it_is() -> None:
     """One of them anew: the others come out of the same program."""
     assert len(recorded.stored()) == len(recorded.FORMS)
