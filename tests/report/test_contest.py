@@ -65,7 +65,10 @@ def test_the_costs_say_that_runs_were_disturbed(table: ContestTable, folder: Pat
     calm = stored(folder)
     busy = "Other processes kept the machine busy during some of the runs: their times may not count."
     assert busy not in remarks(calm)
-    assert busy in remarks([replace(run, warnings=[told]) for run in calm])
+    disturbed = [replace(run, warnings=[told]) for run in calm]
+    assert busy in remarks(disturbed)
+    (chart,) = artifacts.make(artifacts.load("plots/mine.toml"), disturbed, Reference.load())[0].charts
+    assert busy in chart.remarks
 
 
 def test_the_table_shows_paired_differences_and_what_was_chosen(table: ContestTable, folder: Path) -> None:
@@ -110,8 +113,11 @@ def test_a_method_whose_best_point_is_an_end_has_no_claim(table: ContestTable, f
     assert shown["FO-SGD"]["p (Holm)"] == "·"
     assert shown["ZO-SGD"]["Chosen"] == "lr 0.003"
     assert [row["Verdict"] for row in claims.values()] == ["no claim (edge)", "not shown"]
-    text = render(table, made, "markdown")
-    assert "Edge: its best point is an end of what was tried, so nothing is claimed of this method." in text
+    said = "Edge: its best point is an end of what was tried, so nothing is claimed of this method."
+    assert said in render(table, made, "markdown")
+    (chart,) = artifacts.make(artifacts.load("plots/mine.toml"), made, Reference.load())[0].charts
+    assert set(chart.panels[0].positions) == {"FO-SGD (edge)", "ZO-SGD", "Four queries"}
+    assert said in chart.remarks
 
 
 def test_a_neighbour_that_ran_out_of_time_hides_no_method(table: ContestTable, folder: Path) -> None:
@@ -240,6 +246,15 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
         for run in stored(folder)
     ]  # fmt: skip
     assert verdicts(results)[1] == ("2.13 (1.07 or more)", "does not")
+    results = [  # both at their first evaluation: three seeds are not too few
+        support.result(run.spec, dev=[0.5, 0.75, 0.7, 0.7, 0.75], test=0.7)
+        if run.spec.test_size and run.spec.method == "zo-sgd" else run
+        for run in stored(folder)
+    ]  # fmt: skip
+    none = "no interval: some seeds of both were there by the first evaluation"
+    assert verdicts(results)[1] == (f"1.07 ({none})", "not shown")
+    alone = [run for run in results if not run.spec.test_size or run.spec.seed == 0 or run.spec.method == "fo-sgd"]
+    assert verdicts(alone)[1] == (f"1.07 ({none})", "not measured")
 
 
 def test_a_run_that_has_what_only_another_method_states_is_none_of_it(table: ContestTable, folder: Path) -> None:
@@ -281,6 +296,7 @@ def test_the_figure_has_a_labelled_point_for_each_method(folder: Path, tmp_path:
     assert all(mark.low < mark.value < mark.high for mark in panel.series[0].marks)  # type: ignore[operator]
     assert panel.sizes == (50.0, 50.0, 50.0)
     assert all(f">{name}<" in svg(chart, tmp_path) for name in panel.positions)
+    assert not any("Edge: " in remark or "kept the machine busy" in remark for remark in chart.remarks)
     empty = artifacts.make(plot, [], Reference.load())[0]
     assert "`zobench sweep mine` measures here what it can" in empty.charts[0].panels[0].message
 

@@ -213,6 +213,17 @@ class Ranking:
         return [standing for standing in self.standings if standing.scores is not None]
 
 
+EDGE = "Edge: its best point is an end of what was tried, so nothing is claimed of this method."
+"""What is said of a :class:`Standing` that is one."""
+BUSY = "Other processes kept the machine busy during some of the runs: their times may not count."
+"""What is said beside times of a ranking of which :func:`is_disturbed`."""
+
+
+def is_disturbed(ranking: Ranking) -> bool:
+    """Whether some of the runs that it shows were disturbed."""
+    return any(run.disturbances for method in ranking.standings for run in method.runs)
+
+
 def is_of(protocol: Protocol, spec: RunSpec) -> bool:
     """Whether ``spec`` is a run of one of the protocol's stages: its seed, its steps, and a method's fields. Where the
     sizes of a stored run's model are not known, nobody can say what its steps cost but in forwards."""

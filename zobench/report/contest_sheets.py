@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 
 from zobench.report import frames
 from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, limits, verdict
-from zobench.report.contest import ContestTable, Ranking, Standing, average, rankings, unmeasured
+from zobench.report.contest import (
+    BUSY,
+    EDGE,
+    ContestTable,
+    Ranking,
+    Standing,
+    average,
+    is_disturbed,
+    rankings,
+    unmeasured,
+)
 from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
 from zobench.report.sheet import CellText, Sheet, of_frame, rounded
 from zobench.report.table import Claim
@@ -110,7 +120,7 @@ def _chosen(method: Standing) -> CellText:
             "other grids too, as of another base value, that cannot be told apart. Sweep each into a folder of its own."
         )
     if method.is_edge:
-        notes.append("Edge: its best point is an end of what was tried, so nothing is claimed of this method.")
+        notes.append(EDGE)
     return CellText(text=method.chosen + " (edge)" * method.is_edge, notes=tuple(notes))
 
 
@@ -186,9 +196,7 @@ def _cost_remarks(table: ContestTable, ranking: Ranking) -> list[str]:
         f"first of {table.protocol.evaluations} evaluations on dev that reaches it, of the seeds that do; {NONE}: none "
         "did, or no power was measured."
     ]
-    if any(run.disturbances for method in ranking.standings for run in method.runs):
-        remarks.append("Other processes kept the machine busy during some of the runs: their times may not count.")
-    return remarks
+    return [*remarks, BUSY] if is_disturbed(ranking) else remarks
 
 
 def _to_target(method: Standing, values: Sequence[float], form: str) -> CellText:
@@ -279,7 +287,7 @@ def _claims(table: ContestTable, ranking: Ranking) -> pd.DataFrame:
         sides = _sides(claim, ranking)
         edge = claim.metric in _TUNED and any(method.runs and method.is_edge for method in sides)
         outcome = outcome if is_whole(table, *sides) else OPEN
-        checked_text, word = lacks or _ratio_text(claim, ratio), NO_CLAIM if edge else WORDS[outcome]
+        checked_text, word = lacks or _ratio_text(claim, ratio, sides), NO_CLAIM if edge else WORDS[outcome]
         claimed = limits(claim, 100 if claim.metric == "accuracy" else 1)
         texts = _NAMES[claim.metric], claimed, checked_text, word
         body.append([_text(text) for text in texts])
@@ -299,15 +307,20 @@ _NAMES = {
 }
 
 
-def _ratio_text(claim: Claim, ratio: Ratio | None) -> str:
+def _ratio_text(claim: Claim, ratio: Ratio | None, sides: Sequence[Standing]) -> str:
+    """The claim's number with its interval, or with the reason why an end of that is not known."""
     if ratio is None:
         return ""
     scale, form = (100, "+.1f") if claim.metric == "accuracy" else (1, ".3g")
     value, low, high = (format(scale * number, form) for number in (ratio.value, ratio.low, ratio.high))
     if not math.isinf(ratio.high):
         return f"{value} ({low} to {high})"
-    # the baseline reached the target at its first evaluation, at some time since its first step; or there is one seed
-    return f"{value} ({low} or more)" if ratio.low > 0 else f"{value} (too few seeds for an interval)"
+    # the second reached the target at its first evaluation, at some time since its first step; or there is one seed
+    if ratio.low > 0:
+        return f"{value} ({low} or more)"
+    if claim.metric == "forwards" and all(math.isinf(_earlier(method)) for method in sides):
+        return f"{value} (no interval: some seeds of both were there by the first evaluation)"
+    return f"{value} (too few seeds for an interval)"
 
 
 COLUMNS = ("table", "machine", "model", "task", "method", "stage", "seed", "point", "spec_hash", "quantity", "value")

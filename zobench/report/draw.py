@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from zobench.report.cells import Grid, TableCell, flat, not_run
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import measured_on, paper_source, relative
-from zobench.report.contest import ContestTable, Ranking, rankings
+from zobench.report.contest import BUSY, EDGE, ContestTable, Ranking, is_disturbed, rankings
 from zobench.report.forecast_text import joined, places, ratio, whose
 from zobench.report.plot import Plot, nothing
 from zobench.report.sheet import WARNING, ranges
@@ -173,6 +173,7 @@ def pareto(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Char
 
 def _of_machine(plot: Plot, table: ContestTable, ranked: Sequence[Ranking]) -> Chart:
     first = ranked[0]
+    edges = any(standing.is_edge for ranking in ranked for standing in ranking.finished)
     remark = (
         f"Every run has {table.protocol.amount:g} {table.protocol.unit}. Means over seeds; intervals: of the test set, "
         "which all seeds share. Below and right of the line a method is beaten in both by another."
@@ -180,7 +181,10 @@ def _of_machine(plot: Plot, table: ContestTable, ranked: Sequence[Ranking]) -> C
     return Chart(
         name=plot.name, kind="pareto", title=plot.title,
         source=f"Measured on {first.machine}" + (f" ({first.description})" if first.description else ""),
-        panels=tuple(map(_points, ranked)), remarks=tuple(filter(None, (remark, plot.caption))),
+        panels=tuple(map(_points, ranked)),
+        remarks=tuple(filter(None, (
+            remark, EDGE * edges, BUSY * any(map(is_disturbed, ranked)), plot.caption,
+        ))),
     )  # fmt: skip
 
 
@@ -193,7 +197,7 @@ def _points(ranking: Ranking) -> Panel:
         marks.append(Mark(value=100 * mean, low=100 * low, high=100 * high))
     return Panel(
         title=f"{ranking.spec.model}, {ranking.spec.task_name}", x_label="Step (s)", y_label="Test (%)",
-        positions=tuple(standing.header for standing in shown),
+        positions=tuple(standing.header + " (edge)" * standing.is_edge for standing in shown),
         xs=tuple(statistics.fmean(standing.step_times) for standing in shown),
         series=(Series(label="", marks=tuple(marks), paper=(None,) * len(marks)),), log_x=True,
         sizes=tuple(statistics.fmean(standing.memories) / 2**20 if standing.memories else None for standing in shown),
