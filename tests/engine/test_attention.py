@@ -11,9 +11,10 @@ from transformers import LlamaForCausalLM
 from tests.support.candidates import POINTS, batch_of
 from tests.support.causal import CONFIGS, model_of
 from zobench import Engine, EngineConfig
-from zobench.engine.directions.factors import LowRank
+from zobench.engine.directions.factors import IndependentLowRank, LowRank
 from zobench.engine.passes import attention, packing
 from zobench.engine.passes.attention import FUSED, KERNELS, PRODUCTS, Choice, Shape
+from zobench.methods.eggroll import less_loss
 
 EVERY = {name: ((1 << 20, name),) for name in KERNELS}
 
@@ -100,6 +101,20 @@ def test_losses_are_those_of_the_models_own_attention_and_the_chosen_kernel_runs
             assert engine.model.config._attn_implementation == "sdpa"  # as it was
     for own in losses[1:]:
         assert own == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_a_population_and_answers_use_the_chosen_kernel_too(calls) -> None:
+    layers, seen = model_of("llama").config.num_hidden_layers, []
+    for choice in ((), EVERY[PRODUCTS]):
+        config = EngineConfig(placement="resident", noise="counter", attention=choice)
+        with Engine(model_of("llama"), config, directions=IndependentLowRank(1)) as engine:
+            calls.clear()
+            seen.append(engine.fitness(less_loss, [batch_of()] * 2, POINTS[1:]))
+            logits = engine.next_logits(batch_of())
+            assert len(calls) == (2 * layers if choice else 0)
+            assert {name for name, _ in calls} <= {PRODUCTS}
+            seen[-1] += logits.flatten().tolist()
+    assert seen[1] == pytest.approx(seen[0], abs=1e-5)
 
 
 def test_in_16_bits_losses_are_as_near_float32s_as_with_the_models_own_attention() -> None:

@@ -316,7 +316,8 @@ def test_each_step_is_the_formula(case, mode):
 
 def test_accuracy_is_a_reward():
     """Of a metric no gradient exists, but members with the right answers are followed; equal rewards move nothing."""
-    spec, batch = spec_of(options={"reward": "accuracy"}, lr=1e-4, eps=0.1, queries=16), choosing()
+    changes = {"task": "sst2", "options": {"reward": "accuracy"}, "lr": 1e-4, "eps": 0.1, "queries": 16}
+    spec, batch = spec_of(**changes), choosing()
     plain, method = PlainModel("counter"), methods.make(spec)
     seen: list[list[float]] = []
     with engine_of(spec) as engine:

@@ -154,7 +154,8 @@ def test_a_spec_that_cannot_run_is_one_line(name: str, changes: dict[str, Any], 
         ("eggroll", {"shards": 2}, "`options.shards` must divide batch_size=3"),
         ("eggroll", {"shaping": "rank"}, "`options.shaping` must be one of none, z-score, ranks, but got 'rank'"),
         ("eggroll", {"reward": "f1"}, "`options.reward` must be one of loss, accuracy, but got 'f1'"),
-        ("hizoo", {"smooth": 1.5}, "`options.smooth <= 1` must hold, but got options.smooth=1.5; use options.smo"),
+        ("eggroll", {"reward": "accuracy"}, "`options.reward=accuracy` needs a task that trains on all candidates"),
+        ("hizoo", {"smooth": 1.0}, "`options.smooth < 1` must hold, but got options.smooth=1.0; use options.smo"),
         ("conmezo", {"theta": 2.0}, "`options.theta <= 1.570.*` must hold, but got options.theta=2.0; use options.th"),
         ("conmezo", {"theta": 0.0}, "`options.theta > 0` must hold, but got options.theta=0.0; use options.theta"),
         ("conmezo", {"beta": 1.0}, "`options.beta < 1` must hold, but got options.beta=1.0; use options.beta=0.99"),
@@ -168,3 +169,12 @@ def test_an_option_out_of_range_is_one_line(name: str, options: dict[str, Any], 
     with pytest.raises(ValueError, match=told) as error:
         methods.make(plain.replace(method=name, **METHODS.get(name).changes(plain), options=options))
     assert "\n" not in str(error.value)
+
+
+def test_a_reward_that_is_always_1_is_refused() -> None:
+    """A step on a task with the loss "lm" sees the right candidates alone: their share of right answers is 1."""
+    spec = RunSpec(model="opt-tiny", method="eggroll", noise="counter", queries=2, options={"reward": "accuracy"})
+    methods.make(spec.replace(task="sst2"))
+    for task in ("copa", "squad"):
+        with pytest.raises(ValueError, match=f"all candidates of an example, but got task={task}; use options.reward"):
+            methods.make(spec.replace(task=task))

@@ -78,7 +78,7 @@ class Engine:
         check_directions(directions, config, rule, thresholds)
         found_marks = judged(model, config, directions) if marks is None else marks
         self.packer = Packer(model, config, drive)
-        self.model, self.config, self.rule, self.drive = model.eval(), config, rule, drive
+        self.model, self.config, self.rule, self.drive = model.eval(), config, rule, self.packer.drive
         self.directions = directions
         self.passes = 0
         self.before_change: Callable[[Unit], None] = lambda unit: None

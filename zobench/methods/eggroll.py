@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zobench.data.tasks.file import task_of
 from zobench.engine.base import PassRecord, Point
 from zobench.engine.interface import PopulationEngine, lacks
 from zobench.methods.base import LOW_RANK, Direction, Taken, at_least_two, rank
@@ -35,7 +36,7 @@ def less_loss(members: Population, batches: Sequence[Batch]) -> list[float]:
 def accuracy(members: Population, batches: Sequence[Batch]) -> list[float]:
     """The share of each member's examples whose right candidate has the highest score, as an evaluation counts it.
 
-    Raises ``ValueError`` for batches without candidates.
+    Raises ``ValueError`` for batches without candidates. Of a batch with the right candidates alone the share is 1.
     """
     from zobench.data.tasks.judge import judge
 
@@ -112,12 +113,18 @@ class EGGROLL(ZOSGD):
 
 
 def make(spec: RunSpec) -> EGGROLL:
-    """The method of ``spec``. Raises ``ValueError`` where its shards are not equal."""
+    """The method of ``spec``. Raises ``ValueError`` where its shards are not equal, and for a reward that its batches
+    do not give."""
     population, shards = _population(spec), _shards(spec)
     if spec.batch_size % shards:
         raise ValueError(
             f"`options.shards` must divide batch_size={spec.batch_size} and the population of {population}, but got "
             f"options.shards={shards}; use options.shards=1"
+        )
+    if spec.option("reward") == "accuracy" and not _trains_on_choices(spec):
+        raise ValueError(
+            f"`options.reward=accuracy` needs a task that trains on all candidates of an example, but got task="
+            f"{spec.task_name}; use options.reward=loss"
         )
     return EGGROLL.of(
         spec, reward=REWARDS[spec.option("reward")], shaping=SHAPINGS[spec.option("shaping")], shards=shards,
@@ -130,6 +137,14 @@ def directions(spec: RunSpec) -> IndependentLowRank:
     from zobench.engine.directions.factors import IndependentLowRank
 
     return IndependentLowRank(rank(spec))
+
+
+def _trains_on_choices(spec: RunSpec) -> bool:
+    """Whether a training batch has wrong candidates too: with the loss "lm" it has the right ones alone."""
+    if spec.task == "none":
+        return False
+    task = task_of(spec)
+    return task.loss == "choice" and not task.goal.every_token
 
 
 def _population(spec: SpecFields) -> int:

@@ -67,5 +67,5 @@ KIND = MethodKind(
         Need("queries", 1, "its curvature is of one direction; use queries=1"),
         Need("law", "normal", "its curvature is of the squares of z, which are all 1 for signs; use law=normal"),
     ),
-    options={"smooth": Option(1e-8, lowest=0, highest=1)},
+    options={"smooth": Option(1e-8, lowest=0, below=1)},
 )

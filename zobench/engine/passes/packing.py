@@ -142,7 +142,7 @@ class Packer:
 
     def __init__(self, model: nn.Module, config: EngineConfig, drive: Drive) -> None:
         self._config, self._reach = config, 0.0
-        self._drive = attention.driven(drive, config.attention)
+        self.drive = attention.driven(drive, config.attention)
         if config.packed:
             if drive is not plain:
                 raise ValueError(
@@ -155,10 +155,10 @@ class Packer:
     def driven(self, batch: Batch) -> tuple[Batch, Drive]:
         """The batch that the model is called on for ``batch``, and what calls it."""
         if not self._config.packed or not isinstance(batch, Batch):
-            return batch, self._drive
+            return batch, self.drive
         config, fits = self._config, batch.input_ids.shape[1] <= self._reach
         whole = packed(batch, config.device, config.attention) if fits else None
-        return (batch, self._drive) if whole is None else (whole.batch, whole.drive)
+        return (batch, self.drive) if whole is None else (whole.batch, whole.drive)
 
 
 def reach(model: nn.Module) -> float:
