@@ -328,6 +328,8 @@ def test_real_accuracy_shows_zero_shot_a_mean_over_seeds_with_its_range_and_wils
     assert told["ZO-SGD, three seeds"] == "65.0 [61.0, 70.0]"
     assert told["ZO-SGD, LoRA"] == "64.0 [60.8, 67.1]"
     assert "The mean over seed 0, 1, 2; in brackets the least and the most." in sheet.notes
+    assert not any("Measured with seed" in note for note in sheet.notes)  # the heading means all three
+    assert "seed 0/1/2" in next(remark for remark in sheet.remarks if remark.startswith("Tuned for"))
     assert "In brackets after Test (%): the 95 % interval." in sheet.remarks
     numbers = frames.of_cells(table, [("box", fill(table, seeds, REFERENCE))])
     (row,) = numbers[numbers["metric"] == "accuracy"].itertuples()

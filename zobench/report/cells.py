@@ -275,7 +275,7 @@ def _caveats(
     for field, (ran_with, reported) in (deviations(spec, paper) if paper else {}).items():
         notes.append(f"{DEVIATION}{field} {ran_with}; the paper has {reported}.")
     for field, (meant, *allowed) in {**column.where, **row.where}.items():
-        if allowed and field not in common and getattr(spec, field) != meant:
+        if allowed and field not in (*common, row.over) and getattr(spec, field) != meant:
             notes.append(f"{DEVIATION}{field} {getattr(spec, field)}; the heading means {meant}.")
     if spec.weights == "shared":
         notes.append("Weights are shared: a few real blocks stand for all layers, for time and memory only.")

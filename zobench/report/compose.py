@@ -295,7 +295,7 @@ def _reported(cell: TableCell, fill: bool) -> CellText:
 
 def _settings(cells: Iterable[TableCell]) -> list[str]:
     """One line on how the shown values were measured, or nothing if there are none."""
-    results = [cell.result for cell in cells if cell.result and cell.value is not None]
+    results = [result for cell in cells if cell.value is not None for result in cell.results]
     if not results:
         return []
     tuned = any(result.spec.task != "none" for result in results)
@@ -303,7 +303,7 @@ def _settings(cells: Iterable[TableCell]) -> list[str]:
     said = [f"{name} {joined(str(getattr(result.spec, name)) for result in results)}" for name in settings]
     if tuned:
         return [f"Tuned for {joined(str(result.spec.steps) for result in results)} steps: {', '.join(said)}."]
-    steps = joined(str(len(result.samples.get("step_seconds", []))) for result in results)
+    steps = joined(str(len(run.samples.get("step_seconds", []))) for result in results for run in result.runs)
     repeats = joined(str(len(result.runs)) for result in results)
     processes = "" if repeats == "1" else f" in each of {repeats} processes, whose median is shown"
     measured = f"measured steps: {steps}{processes}"
