@@ -51,6 +51,20 @@ def test_a_run_is_scored_on_its_gpu_alone_whatever_its_seed_and_steps(name: str)
     assert (score.is_within, score.line.endswith("measured out of memory: outside")) == (False, True)
 
 
+@pytest.mark.parametrize("device", ["NVIDIA H200 NVL", "NVIDIA H200 MIG 1g.18gb", "NVIDIA GeForce RTX 5090 Laptop GPU"])
+def test_a_run_on_another_form_of_a_gpu_or_a_part_of_one_is_not_scored(device: str) -> None:
+    name = "H200" if "H200" in device else "RTX 5090"
+    body = next(body for body in registered.read_all() if body["gpu"] == name)
+    cell = next(cell for cell in body["cells"] if cell["fits"])
+    whole = measured(GPUS[name], RunSpec.from_stored(cell["spec"]), cell["step_seconds"][1])
+    assert len(list(registered.scores([whole]))) == 1
+    assert not list(registered.scores([measured(device, whole.spec, 1.0)]))
+    assert not list(registered.scores([whole.with_facts(gpu={"name": device})]))  # beside a whole one
+    cards = {"gpus": [{"name": GPUS[name]}, {"name": "NVIDIA T4"}]}
+    assert not list(registered.scores([whole.with_facts(hardware=cards)]))
+    assert len(list(registered.scores([whole.with_facts(hardware=cards, gpu={"name": GPUS[name]})]))) == 1
+
+
 def test_what_was_changed_or_is_registered_already_is_refused(tmp_path: Path) -> None:
     spec = RunSpec(model="OPT-125M", seq_len=64).resolve("cuda:0")
     body = registered.registered("mine", [gpu.predict(spec, hardware.load("t4"))], datetime.date(2026, 1, 2))

@@ -23,6 +23,8 @@ from zobench.version import __version__
 
 FOLDER = Path(__file__).parent / "registered"
 STAMP = "sha256"
+_MAKERS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct", "sxm", "oam"})
+"""Words in a device's name that make it no other device."""
 _FREE = frozenset({"device", *named(lambda field: field.incidental)})
 """Fields in which a run may differ from the cell that was predicted: they change no time."""
 
@@ -113,10 +115,14 @@ def _cell(spec: RunSpec) -> tuple[Any, ...]:
 
 
 def _is_of(result: Result, gpu: str) -> bool:
-    """Whether ``result`` ran on a ``gpu``: every word of its name is in the device's, as in NVIDIA GeForce RTX 5090."""
-    devices = (result.environment.hardware or {}).get("gpus") or [{}]
-    name = devices[0].get("name", "") if isinstance(devices[0], Mapping) else str(devices[0])
-    return set(gpu.lower().split()) <= set(name.lower().split())
+    """Whether ``result`` ran on a whole ``gpu``: the device's name has every word of its name, and of others only those
+    of :data:`_MAKERS`, as NVIDIA GeForce RTX 5090 does; a part of it (MIG) or its laptop form is another device. Where
+    the run does not name its device, all of its machine's must be such."""
+    facts = result.environment.gpu or {}
+    devices = [facts] if facts.get("name") else (result.environment.hardware or {}).get("gpus") or [{}]
+    names = [device.get("name", "") if isinstance(device, Mapping) else str(device) for device in devices]
+    wanted = set(gpu.lower().split())
+    return all(wanted <= set(str(name).lower().split()) <= wanted | _MAKERS for name in names)
 
 
 def _score(result: Result, body: Mapping[str, Any], cell: Mapping[str, Any]) -> PredictionScore:
