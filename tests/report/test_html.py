@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,16 @@ def test_a_run_is_listed_with_exact_numbers_to_sort_by() -> None:
 def test_a_run_that_did_not_end_well_has_no_numbers_but_a_reason() -> None:
     (run,) = runs([result(outcome=Outcome.OOM, reason="device memory")])
     assert set(run.numbers) == {("", "")}
+
+
+def test_a_cell_of_several_processes_says_that_its_numbers_are_medians_and_its_traces_the_firsts() -> None:
+    slow, fast = (replace(result(), samples={"step_seconds": [seconds] * 3}) for seconds in (0.5, 0.3))
+    repeated = replace(slow, repeats=(slow, fast))
+    (run,) = runs([repeated])
+    assert (run.numbers[1][0], run.settings.endswith("median of 2 processes")) == ("0.400", True)
+    shown = Page(page(book((repeated,)))).text
+    assert "Of one that ran in several processes each number is the median; its traces and its JSON are the" in shown
+    assert "several processes" not in Page(page(book((slow,)))).text
 
 
 def test_the_same_spec_on_two_machines_has_two_places() -> None:

@@ -107,6 +107,7 @@ def write(contents: ReportContents, svgs: Mapping[str, Sequence[str]]) -> str:
         places={leaderboard.path_of(item): run.name for item, run in zip(contents.results, listed, strict=True)},
         machines=machines(contents.results),
         runs=listed,
+        repeated=any(run.result.repeats for run in listed),
         evaluated=any(run.numbers[-1][0] for run in listed),
     )
 
@@ -254,8 +255,8 @@ def machines(results: Sequence[Result]) -> list[Machine]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     """One line of the list. ``name`` is its id on the page; ``numbers`` are (text, exact value to sort by) of
-    throughput, step time, memory and accuracy, empty where there is none; ``json`` is what its file holds, on one
-    line."""
+    throughput, step time, memory and accuracy, empty where there is none; ``json`` is what its file holds, of a cell
+    with repeats its first run's, on one line."""
 
     name: str
     result: Result
@@ -274,6 +275,7 @@ def runs(results: Sequence[Result]) -> list[Run]:
     for result in results:
         spec, values = result.spec, metrics(result)
         engine, dtype, *settings = spec.label.removeprefix(f"{spec.model} ").split(" ")
+        settings += [f"median of {len(result.runs)} processes"] * bool(result.repeats)
         seen[spec.hash] += 1  # the same spec on a second machine has the same hash
         listed.append(Run(
             name=f"run-{spec.hash}" + (f"-{seen[spec.hash]}" if seen[spec.hash] > 1 else ""), result=result,
