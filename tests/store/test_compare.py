@@ -22,7 +22,7 @@ from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.stats import LEVEL, ranks
 from zobench.store import Store, evidence
-from zobench.store.compare import Verdict, cautions, compare, judge, regressions, side
+from zobench.store.compare import Verdict, cautions, compare, judge, regressions, remarks, side
 
 SPECS = list(itertools.islice(specs(), 6))
 XEON = {"cpu": "Xeon", "cores": 16, "gpus": ["H200"]}
@@ -464,6 +464,27 @@ def test_a_disturbance_of_any_round_is_told() -> None:
     (loud,) = folded([*calm.runs[:2], replace(calm.runs[2], warnings=told)])
     assert cautions(compare([calm], [calm])) == []
     assert cautions(compare([calm], [loud])) == [f"1 cell of B ran while others used the machine: {SPECS[0].label}"]
+
+
+def test_the_test_that_is_named_is_the_one_that_was_taken() -> None:
+    def named(*counts: int) -> str:
+        cells = zip(SPECS, counts, strict=False)
+        results = [repeated(spec, [1 + 0.1 * n for n in range(count)]) for spec, count in cells]
+        return " ".join(remarks(compare(results, results), []))
+
+    signed, student = "From rounds: the signed-rank test", "From fewer than 6 rounds: Student's t test"
+    assert (signed in named(6), student in named(6)) == (True, False)
+    assert (signed in named(3), student in named(3)) == (False, True)  # of 3 pairs the least p of ranks is 0.25
+    assert (signed in named(6, 3), student in named(6, 3)) == (True, True)
+
+
+def test_threads_of_any_process_are_told_where_no_round_is_shared() -> None:
+    both = [repeated(SPECS[0], [1.0, 1.1, 1.2, 1.3], began=began) for began in (1.0, 900.0)]
+    even, odd = (replace(side, repeats=tuple(run.with_facts(threads=2) for run in side.runs)) for side in both)
+    odd = replace(odd, repeats=(*odd.runs[:3], odd.runs[3].with_facts(threads=1)))
+    assert cautions(compare([even], [even])) == []
+    (told,) = cautions(compare([even], [odd]))
+    assert told.startswith("1 cell computed with another number of threads in B than in A")
 
 
 def test_too_few_processes_are_told_what_is_needed() -> None:

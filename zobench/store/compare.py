@@ -18,10 +18,10 @@ from typing import Any, TextIO
 from zobench import models
 from zobench.machine.texts import not_a_formula
 from zobench.result import Outcome, Result
-from zobench.result.repeats import differ_in_threads
+from zobench.result.repeats import differ_in_threads, pairs
 from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
 from zobench.stats import LEVEL, ranks
-from zobench.stats.intervals import Ratio
+from zobench.stats.intervals import FEW, Ratio
 from zobench.store import Store, evidence, first_sweep, machine_of, printable, query
 from zobench.store.measured import GPU_MEMORY, STEP_TIME
 
@@ -39,7 +39,8 @@ class Verdict(enum.StrEnum):
     and the 95 % interval of the ratio lies within the tolerance. Everything else is AMBIGUOUS, with a reason.
 
     Of cells with repeats a value is a process. Where both sides were in the same rounds, the test is the signed-rank
-    test of their pairs (:func:`zobench.stats.intervals.ratio_of_pairs`); else, and for steps, Mann and Whitney's.
+    test of their pairs, of fewer than six Student's (:func:`zobench.stats.intervals.ratio_of_pairs`); else, and for
+    steps, Mann and Whitney's.
     """
 
     SAME = "SAME"
@@ -402,10 +403,16 @@ def cautions(comparison: Comparison) -> list[str]:
         (_differ_in_writing, "wrote pending updates after another number of steps in B than in A, as rates made it"),
         (differ_in_threads, "computed with another number of threads in B than in A"),
     ):
-        labels = [pair.a.spec.label for pair in comparison.pairs if differ(pair.a, pair.b)]
+        labels = [pair.a.spec.label for pair in comparison.pairs if any(differ(*runs) for runs in _compared(pair))]
         if labels:
             lines.append(f"{_count(len(labels), 'cell')} {what}: {'; '.join(labels)}")
     return lines
+
+
+def _compared(pair: Pair) -> Iterator[tuple[Result, Result]]:
+    """The two cells, and those of their runs whose times are compared: of the same rounds, else each with each."""
+    yield pair.a, pair.b
+    yield from pairs(pair.a, pair.b) or itertools.product(pair.a.runs, pair.b.runs)
 
 
 def _differ_in_writing(a: Result, b: Result) -> bool:
@@ -429,8 +436,13 @@ def remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
         yield f"B / A is of the time per {' or per '.join(units)}, as the work of a step differs between A and B."
     if all(pair.judgement.values == "steps" for pair in comparison.pairs):
         yield "Each side is one process, and another could be faster or slower by more: see `zobench sweep --repeats`."
-    elif any("round" in pair.judgement.values for pair in comparison.pairs):
-        yield "From rounds: the signed-rank test of pairs of processes that ran in the same round of a sweep."
+    values = [pair.judgement.values for pair in comparison.pairs]
+    rounds = [int(text.partition(" ")[0]) for text in values if "round" in text]
+    which = "of pairs of processes that ran in the same round of a sweep"
+    if any(count >= FEW for count in rounds):
+        yield f"From rounds: the signed-rank test {which}."
+    if any(1 < count < FEW for count in rounds):
+        yield f"From fewer than {FEW} rounds: Student's t test of the log ratios {which}, whose spread is a guess."
     judged = sum(pair.judgement.interval is not None for pair in comparison.pairs)
     if judged >= CHANCE:
         yield f"Of {judged} tests at 5 %, about {judged * LEVEL:.0f} call equal cells different by chance."
