@@ -38,6 +38,13 @@ def test_splits_are_mezos(real_data: Path, name: str, train: int, dev: int, test
     assert bool(found.notes) == ((train, dev, test) != (1000, 500, 1000))
 
 
+def test_a_small_set_that_accumulate_does_not_divide_is_refused_at_once() -> None:
+    small = {"train_size": 10, "dev_size": 12, "batch_size": 12}
+    assert len(split(spec("cb", accumulate=2, **small), TASKS.get("cb"), [0, 1] * 20, 5).train) == 10
+    with pytest.raises(ValueError, match="got accumulate=3 for the 10 examples of train, fewer than batch_size=12"):
+        split(spec("cb", accumulate=3, **small), TASKS.get("cb"), [0, 1] * 20, 5)
+
+
 def test_a_small_set_keeps_the_sizes_that_fit() -> None:
     answers = [0, 1] * 125
     sizes = {

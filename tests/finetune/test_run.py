@@ -29,6 +29,7 @@ from zobench.runspec import METHODS, RunSpec
 from zobench.training import Hooks, Interrupted, cell, examine
 from zobench.training import finetune as run
 from zobench.training.assemble import tuner
+from zobench.training.assess import EndedRun, assess
 from zobench.training.evaluate import evaluate, room
 from zobench.training.examine import best_weights
 from zobench.training.progress import Evaluation, StepReport
@@ -407,6 +408,35 @@ def test_a_folder_of_another_run_is_refused(spec: Any, data_dir: Path, tmp_path:
         run(spec(), folder=tmp_path, data_dir=data_dir, progress=at(2, crash))
     with pytest.raises(ValueError, match=r"`--out` must be a new folder or this run's own, but .* holds a run with "):
         run(spec(lr=2e-3), folder=tmp_path, data_dir=data_dir)
+
+
+def test_a_run_goes_on_with_its_own_examples_alone(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    own, begun = spec(steps=4), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        run(own, folder=begun, data_dir=data_dir, progress=at(2, terminate))
+    others = tmp_path / "SST-2"
+    others.mkdir()
+    for file in (data_dir / "SST-2").iterdir():
+        (others / file.name).write_text(
+            file.read_text().replace("\t1", "\t2").replace("\t0", "\t1").replace("\t2", "\t0")
+        )
+    with pytest.raises(ValueError, match=r"the task's examples must be those that the run in .* began with, but they"):
+        run(own, folder=begun, data_dir=tmp_path)
+    assert run(own, folder=begun, data_dir=data_dir).outcome is Outcome.OK
+    (begun / "result.json").unlink()
+    with pytest.raises(ValueError, match="began with"):
+        run(own, folder=begun, data_dir=tmp_path)
+
+
+def test_of_a_run_from_random_weights_those_that_it_saved_are_evaluated(data_dir, weights_path, tmp_path) -> None:
+    values = {"task": "sst2", "seq_len": 16, "train_size": 24, "dev_size": 12, "test_size": 16, "lr": 1e-2}
+    spec = models.identified(RunSpec(model=str(weights_path), steps=3, batch_size=4, **values)).resolve("cpu")
+    assert spec.weights == "random"
+    stored = run(spec, folder=tmp_path / "run", data_dir=data_dir).evaluation
+    ended = EndedRun.of(tmp_path / "run")
+    seen = assess(ended.spec, run=ended, data_dir=data_dir).seen
+    assert seen.loss == pytest.approx(stored["test"]["loss"], rel=1e-6)
+    assert seen.loss != pytest.approx(assess(spec, data_dir=data_dir).seen.loss, rel=1e-3)
 
 
 def test_a_run_without_evaluations_between_is_judged_at_its_end(spec: Any, data_dir: Path, tmp_path: Path) -> None:

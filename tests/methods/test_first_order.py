@@ -81,6 +81,34 @@ def test_gradients_that_are_not_finite_are_skipped_and_counted(optimizer):
         assert method.skipped == 1
 
 
+def test_steps_that_are_lost_for_ever_end_no_run():
+    """A loss scale of 0 would have no inverse."""
+    method = FirstOrder(lr=0.1)
+    method.restore({"skipped": 0, "scale": [2.0**-1074, 0]})
+    with backprop(config=EngineConfig(placement="resident", autocast="fp16")) as engine:
+        assert [method.step(engine, without_loss()).applied for _ in range(2)] == [False, False]
+        assert method.step(engine, padded()).applied
+
+
+def test_adam_goes_on_with_a_weight_that_had_no_gradient():
+    with backprop() as engine:
+        engine.backward(padded())
+        alone = next(iter(engine._upper))
+        engine._upper[alone].grad = None
+        engine.update("adam", lr=1e-2)
+        saved, state = Values(engine.named_tensors()), Values(engine.state_tensors())
+        assert {key: float(tensor) for key, tensor in state.tensors.items() if key.endswith("#step")} == {
+            f"{name}#step": float(name != alone) for name in engine._upper
+        }
+        engine.backward(padded())
+        engine.update("adam", lr=1e-2)
+        expected = dict(engine.named_tensors())
+    with backprop(source=saved, state=state) as engine:
+        engine.backward(padded())
+        engine.update("adam", lr=1e-2)
+        assert all(torch.equal(tensor, expected[key]) for key, tensor in engine.named_tensors())
+
+
 @pytest.mark.parametrize("autocast", ["none", "bf16", "fp16"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_run_goes_on_bit_for_bit(optimizer, autocast):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
 """The first loss scale, and the steps after which it grows: torch's own defaults (``torch.amp.GradScaler``)."""
+LEAST_SCALE = 2.0**-126
+"""The smallest loss scale, float32's smallest normal number: 0, to which a thousand lost steps lead, has no inverse."""
 
 
 class FirstOrder:
@@ -98,7 +100,7 @@ class LossScale:
     def _adjust(self, finite: bool) -> None:
         self._good = self._good + 1 if finite else 0
         if not finite:
-            self._factor /= 2
+            self._factor = max(self._factor / 2, LEAST_SCALE)
         elif self._good == GROWTH_STEPS:
             self._factor, self._good = self._factor * 2, 0
 

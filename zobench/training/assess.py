@@ -88,7 +88,8 @@ class EndedRun:
         if not TIERS[spec.tier].is_filled:  # the base weights' own file, which the saved ones are not in
             spec = spec.replace(tier="disk")
         saved = str((self.folder / MODEL).resolve())
-        return spec.replace(model_path=saved, weights_hash="") if spec.config_hash else spec.replace(weights_path=saved)
+        where = {"model_path": saved, "weights_hash": ""} if spec.config_hash else {"weights_path": saved}
+        return spec.replace(weights="pretrained", **where)  # whatever the run began from
 
 
 def assess(

@@ -88,6 +88,7 @@ def finetune(
         progress.say(f"reading the tokenizer of {spec.model} and the examples of {spec.task_name}")
         words, where = tokenizers.load(spec)
         data = task_data(spec, words, data_dir)
+        _check_same_data(folder, data)
         for text in (where, *_sizes(data)):
             progress.say(text)
         calls = Callbacks([*loggers.always(), *callbacks] if leads else [], progress)
@@ -192,6 +193,17 @@ def _check_same_run(spec: RunSpec, folder: Path, header: Mapping[str, Any]) -> N
         )
 
 
+def _check_same_data(folder: Path, data: TaskData) -> None:
+    """Raises ``ValueError`` if the run in ``folder`` began with other examples than ``data``; the first journals did
+    not say with which."""
+    header = journal.begun(folder / JOURNAL) or {}
+    if header.get("data", data.fingerprint) != data.fingerprint:
+        raise ValueError(
+            f"the task's examples must be those that the run in {folder} began with, but they, or their tokens, are "
+            "others; give its files with --data-dir, or name another --out"
+        )
+
+
 def task_data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) -> TaskData:
     """The examples of the run's task, encoded for its model."""
     masked = models.of(spec).masked
@@ -226,7 +238,7 @@ def _trained(
     if (nothing := METHODS.get(spec.method).nothing(spec)) is not None:
         say(f"warning: {nothing}")
     facts = replace(environment(spec.device), **provenance(spec), **plan)
-    header = origin.header_of(spec, model, numerics)
+    header = {**origin.header_of(spec, model, numerics), "data": data.fingerprint}
     later = next(_TRAININGS) > 0
     observer, begin = Observer(spec.device, SAMPLE_SECONDS, alone=world is None), time.monotonic()
     try:

@@ -55,6 +55,11 @@ def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, de
         notes.append(f"test has {len(test)} examples, not {spec.test_size}: there are no more")
     if len(train) < spec.batch_size:
         notes.append(f"a batch has {len(train)} examples, not {spec.batch_size}: train has no more")
+        if len(train) % spec.accumulate:
+            raise ValueError(
+                f"`accumulate` must divide a batch, but got accumulate={spec.accumulate} for the {len(train)} examples "
+                f"of train, fewer than batch_size={spec.batch_size}; use accumulate=1"
+            )
     return Split(train, dev, test, notes)
 
 

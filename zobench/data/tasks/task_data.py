@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,15 @@ class TaskData:
             spec=spec, splits=splits, facts=facts, pad=pad, masked=masked, positions=positions, task=task,
             tokenizer=tokenizer,
         )  # fmt: skip
+
+    @property
+    def fingerprint(self) -> str:
+        """Hexadecimal digits of the SHA-256 of all examples as tokens: what a run that goes on must have again."""
+        digest = hashlib.sha256()
+        for name, items in self.splits.items():
+            for item in items:
+                digest.update(repr((name, item.rows, item.candidates, item.answer, item.right, item.golds)).encode())
+        return digest.hexdigest()[:16]
 
     @property
     def asked(self) -> Task:

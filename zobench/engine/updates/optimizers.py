@@ -46,8 +46,15 @@ def step(optimizer: torch.optim.Optimizer, lr: float, weight_decay: float) -> No
 
 
 def state_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> State:
-    """The optimizer's state by parameter."""
-    return {name: optimizer.state.get(tensor, {}) for name, tensor in parameters.items()}
+    """The optimizer's state by parameter; of one that had no gradient so far, what torch would begin with."""
+    if not any(optimizer.state.values()):
+        return {name: {} for name in parameters}
+    return {name: optimizer.state.get(tensor) or _first(tensor) for name, tensor in parameters.items()}
+
+
+def _first(tensor: Tensor) -> dict[str, Tensor]:
+    """The state of Adam before a parameter's first gradient."""
+    return dict(zip(ADAM_STATE, (torch.zeros(()), torch.zeros_like(tensor), torch.zeros_like(tensor)), strict=True))
 
 
 def named(state: State) -> Iterator[tuple[str, Tensor]]:
@@ -62,8 +69,7 @@ def read(source: Weights, parameters: Mapping[str, nn.Parameter]) -> State:
     """The inverse of :func:`named`: Adam's state, beside its parameters."""
     state = {}
     for name, tensor in parameters.items():
-        values = torch.zeros(1), torch.zeros_like(tensor), torch.zeros_like(tensor)
-        for key, value in zip(ADAM_STATE, values, strict=True):
-            source.fill(f"{name}#{key}", value)
-        state[name] = dict(zip(ADAM_STATE, (values[0].reshape(()), *values[1:]), strict=True))
+        state[name] = _first(tensor)
+        for key, value in state[name].items():
+            source.fill(f"{name}#{key}", value.view(value.shape or (1,)))
     return state
