@@ -207,3 +207,7 @@ def test_the_page_of_what_fits_where_holds_what_is_predicted(host):
     assert whole.endswith(written_fits.BEGIN + written_fits.page(fits.stored()))
     written = {row[0]: row[column] for row in rows[2:]}
     assert written == {model: written_fits.fit(model, "rtx-4090", host).text for model in fits.MODELS}
+    shares = {fit.gpu: fit.share for fit in fits.stored() if fit.host == host}
+    assert shares == {name: gpu.errors(hardware.load(name).errors)["throughput"] for name in fits.GPUS}
+    least, most = (f"{100 * end(shares.values()):.1f} %" for end in (min, max))
+    assert f"{least} for\nthe A100 80 GB, {most} for the others" in whole
