@@ -116,6 +116,8 @@ def test_a_figure_is_drawn_from_what_is_stored_and_measures_nothing(tiny: Path, 
     assert out.split() == [f"drawn/figures/zo2/tiny.{form}" for form in ("csv", "md", "tex", "png", "svg", "pdf")]
     assert "Warning: others were busy: 1.5" in (tiny / "drawn/figures/zo2/tiny.svg").read_text()
     assert len(Store(tiny / "results").load()) == 1
+    (tiny / "tables/bars.toml").write_text(TINY_TABLE)  # the figure is drawn where a table has its name
+    assert zobench("figure", "bars", "--out", "again")[0] == 0
 
 
 def test_the_curves_of_runs_in_folders_are_drawn_where_one_says(here: Path, zobench: Any) -> None:

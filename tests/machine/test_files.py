@@ -31,6 +31,7 @@ def test_a_disk_that_takes_no_more_is_told_with_the_file_and_a_remedy(tmp_path: 
     with pytest.raises(OSError, match=r"state\.json") as error, writing(path):
         raise OSError(code, os.strerror(code), f"{path}.1f2e3d4c.tmp")
     assert error_text(error.value).startswith(f"{path} must be writable, but got '{os.strerror(code)}'; ")
+    assert error_text(OSError(code, "in a library's words")).startswith("a file must be writable, but got '")
 
 
 def test_what_rust_says_of_a_disk_is_an_error_of_the_system(tmp_path: Path) -> None:

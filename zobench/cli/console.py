@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from zobench.machine.files import writing
 from zobench.machine.processes import leads
 from zobench.machine.texts import UNBROKEN, duration, percent, with_units
 from zobench.machine.waiting import reporting
@@ -126,7 +127,8 @@ def write_text(output: Path | None, text: str) -> None:
     if output is None:
         print(text, end="" if text.endswith("\n") else "\n")
     else:
-        output.write_text(text, encoding="utf-8")
+        with writing(output):
+            output.write_text(text, encoding="utf-8")
 
 
 def show_problems(problems: Iterable[str]) -> None:

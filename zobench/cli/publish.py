@@ -90,7 +90,7 @@ def figure(
         raise ValueError(
             f"`--where`, `--forwards` and several names are for folders of runs, but got {names[0]!r}; leave them out"
         )
-    item = artifacts.load(names[0])
+    item = artifacts.load(names[0], ("plots", "tables"))
     if not item.is_figure:
         raise ValueError(f"`zobench figure` draws figures, but {names[0]!r} is a table; use zobench table {names[0]}")
     check_there(results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from zobench.cli import completion, console
 from zobench.cli.common import Stored, app
 from zobench.cli.usage import LOOK
 from zobench.result.repeats import renewed
-from zobench.session.inputs import check_file, check_price, check_there, parse_percent
+from zobench.session.inputs import check_file, check_price, check_there, form_of, parse_percent
 from zobench.store import Store
 
 
@@ -26,9 +26,9 @@ def table(
         ),
     ],
     results: Stored = Path("results"),
-    form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv or parquet.")] = "terminal",
+    form: Annotated[str | None, typer.Option("--format", help="terminal, markdown, latex, csv or parquet.")] = None,
     machine: Annotated[str | None, typer.Option(help="Only this machine's results.")] = None,
-    output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file.")] = None,
+    output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File; its ending is a format.")] = None,
     price: Annotated[float | None, typer.Option(metavar="PRICE", help="Of an hour of the machine, for `cost`.")] = None,
     accuracy: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="On dev, that `time_to_accuracy` is the time to.")
@@ -40,8 +40,9 @@ def table(
     check_price(price)
     target = None if accuracy is None else parse_percent("--accuracy", accuracy)
     check_there(results)
-    said = {"price_per_hour": price, "target_accuracy": target}
-    if form == "parquet":
+    asked = {"price_per_hour": price, "target_accuracy": target}
+    said = {key: value for key, value in asked.items() if value is not None}
+    if (form := form_of(form, output)) == "parquet":
         return _write_parquet(name, results, machine, said, output)
     console.write_text(output, table_text(name, results, form, machine, said=said))
 
@@ -78,7 +79,7 @@ def table_text(
     if item.is_figure:
         raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench figure {name}")
     store = Store(results)
-    shown = renewed(_saying(store.runs(), said or {}), fresh or ())
+    shown = renewed([run.with_facts(**(said or {})) for run in store.runs()], fresh or ())
     screen = console.answer_console()
     console.show_problems(store.problems if fresh is None else ())
     text = render(
@@ -92,17 +93,11 @@ def table_text(
     return text
 
 
-def _saying(runs: Iterable[Any], said: Mapping[str, Any]) -> list[Any]:
-    """``runs``, each with what else is known of it, in place of what its environment says."""
-    facts = {key: value for key, value in said.items() if value is not None}
-    return [run.with_facts(**facts) if facts else run for run in runs]
-
-
 def _write_parquet(name: str, results: Path, machine: str | None, said: Mapping[str, Any], output: Path | None) -> None:
     from zobench.report import artifacts, publish
 
     if output is None:
         raise ValueError("`--format parquet` must have a file, but --out is missing; add --out table.parquet")
     publish.check_extras("a Parquet file", ("pyarrow",))
-    shown = renewed(_saying(Store(results).runs(), said), ())
+    shown = renewed([run.with_facts(**said) for run in Store(results).runs()], ())
     artifacts.frame(name, shown, machine).to_parquet(output, index=False)

@@ -24,6 +24,7 @@ from zobench.session.inputs import (
     check_results,
     check_there,
     check_words,
+    form_of,
     parse_percent,
     parse_seconds,
 )
@@ -319,8 +320,8 @@ def verdict(
         autocompletion=completion.papers,
     )],
     results: Stored = Path("results"),
-    form: Annotated[str, typer.Option("--format", help="terminal, markdown, json or svg (a badge).")] = "terminal",
-    output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help="terminal, markdown, json or svg (a badge).")] = None,
+    output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File; its ending is a format.")] = None,
 ) -> None:  # fmt: skip
     """Say of each claim of a paper: reproduced, shape holds, not shown or contradicted, with the evidence.
 
@@ -333,7 +334,7 @@ def verdict(
         "terminal": partial(judge.as_text, width=width), "markdown": judge.as_markdown, "json": judge.as_json,
         "svg": judge.as_badge,
     }  # fmt: skip
-    if form not in writers:
+    if (form := form_of(form, output)) not in writers:
         raise ValueError(
             f"`--format` must be one of {', '.join(writers)}, but got {form!r}; {suggestion(form, writers)}"
         )

@@ -20,9 +20,9 @@ REMEDY = {
 
 def error_text(error: OSError) -> str:
     """One line of an error: of a disk that takes no more the file, the cause and the remedy."""
-    if error.filename is None or error.errno not in REMEDY:
+    if error.errno not in REMEDY:
         return str(error)
-    return f"{error.filename} must be writable, but got {error.strerror!r}; {REMEDY[error.errno]}"
+    return f"{error.filename or 'a file'} must be writable, but got {os.strerror(error.errno)!r}; {REMEDY[error.errno]}"
 
 
 @contextlib.contextmanager

@@ -37,9 +37,10 @@ Recipe = Table | FactTable | Plot | ContestTable
 """All have a name, a title, a paper and a runner, and tell whether they are figures."""
 
 
-def load(name: str) -> Recipe:
-    """The table or the figure called ``name``, or in the file of that path. ``ValueError`` names the nearest ones."""
-    return load_file(recipes.find_any(("tables", "plots"), name)[1])
+def load(name: str, kinds: Sequence[str] = ("tables", "plots")) -> Recipe:
+    """The table or the figure called ``name``, or in the file of that path; of two, that of the first of ``kinds``.
+    ``ValueError`` names the nearest ones."""
+    return load_file(recipes.find_any(kinds, name)[1])
 
 
 def load_file(path: Path) -> Recipe:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zobench.machine.files import writing
 from zobench.machine.texts import csv_of
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, frames, html, opening
@@ -101,7 +102,8 @@ def clean(name: str) -> str:
 def _write(out: Path, name: str, text: str) -> Path:
     path = out / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
+    with writing(path):
+        path.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 

@@ -117,7 +117,7 @@ def plug_ins(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
 @functools.cache
 def _loaded(noun: str, of: str, point: metadata.EntryPoint) -> Any:
     where = f"the {noun} {point.name!r} of the package {_package(point)}"
-    late = f"zobench: {where} must be importable, but its import is not over after {PATIENCE:g} s; Ctrl-C ends it\n"
+    late = f"zobench: {where} is still being imported after {PATIENCE:g} s; Ctrl-C ends it\n"
     slow = threading.Timer(PATIENCE, sys.stderr.write, [late])
     slow.daemon = True
     slow.start()

@@ -14,6 +14,10 @@ from zobench.runspec import DECLARED, RunSpec, check_effect, check_value, parse_
 from zobench.runspec.registries import PROGRAMS, TASKS
 from zobench.store.pack import ENDING
 
+_FORMATS = {
+    ".md": "markdown", ".tex": "latex", ".csv": "csv", ".parquet": "parquet", ".json": "json", ".svg": "svg"
+}  # fmt: skip
+
 
 def check_words(values: Mapping[str, Any]) -> None:
     """Raises ``ValueError`` for a word that its field does not know, and for an unknown model: the mistakes that need
@@ -71,6 +75,11 @@ def check_there(folder: Path) -> None:
     check_results(folder)
     if folder != Path("results") and not folder.exists():
         raise ValueError(f"`--results` must be a folder with results, but there is no {folder}; check the name")
+
+
+def form_of(form: str | None, output: Path | None) -> str:
+    """The format that was asked for, else that of the ending of the file ``output``, else the terminal's."""
+    return form or _FORMATS.get(output.suffix.lower() if output else "", "terminal")
 
 
 def check_file(option: str, path: Path) -> None:

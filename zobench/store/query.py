@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zobench import models
+from zobench.machine.files import writing
 from zobench.machine.texts import csv_of
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, check_value, labels, parse_value, suggestion
@@ -132,11 +133,14 @@ def export(results: Sequence[Result], path: Path) -> None:
     """Writes all columns of the results' data frame to ``path``; its ending chooses CSV or Parquet."""
     check_export(path)
     table = frame(results)
-    if path.suffix == ".csv":
-        path.write_text(csv_of(table), encoding="utf-8")
-        return
-    table["writeback_every"] = table["writeback_every"].astype(str)  # a number or inf: Parquet's columns have one type
-    table.to_parquet(path, index=False)
+    with writing(path):
+        if path.suffix == ".csv":
+            path.write_text(csv_of(table), encoding="utf-8")
+            return
+        table["writeback_every"] = table["writeback_every"].astype(
+            str
+        )  # a number or inf: a Parquet column has one type
+        table.to_parquet(path, index=False)
 
 
 def check_export(path: Path) -> None:
