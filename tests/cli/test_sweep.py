@@ -163,7 +163,7 @@ def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but
         assert (here / f"other.{ending}").read_bytes().startswith(begins.encode())
     assert zobench("table", "zo2/table1", "--format", "csv", "--out", "rows.tex") == (0, "", "")
     assert (here / "rows.tex").read_text().startswith("table,source,")
-    assert zobench("table", "zo2/table1", "--out", "t.json")[2].startswith("zobench: unknown format 'json'; use one of ")
+    assert "unknown format 'json'; use one of " in zobench("table", "zo2/table1", "--out", "t.json")[2]
 
 
 def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(here, zobench, cells, machine) -> None:
