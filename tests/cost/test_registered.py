@@ -49,6 +49,7 @@ def test_a_run_is_scored_on_its_gpu_alone_whatever_its_seed_and_steps(name: str)
     full = replace(runs[0], outcome=Outcome.OOM, samples={}, reason="device memory")
     (score,) = registered.scores([full])
     assert (score.is_within, score.line.endswith("measured out of memory: outside")) == (False, True)
+    assert not list(registered.scores([replace(full, reason="host memory ran out: MemoryError")]))
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H200 NVL", "NVIDIA H200 MIG 1g.18gb", "NVIDIA GeForce RTX 5090 Laptop GPU"])

@@ -87,7 +87,8 @@ def read_all(folder: Path = FOLDER) -> list[dict[str, Any]]:
 
 
 def scores(results: Iterable[Result], folder: Path = FOLDER) -> Iterator[PredictionScore]:
-    """How what is registered in ``folder`` did, for each of ``results`` that ran, or ran out of memory, on its GPU."""
+    """How what is registered in ``folder`` did, for each of ``results`` that ran, or ran out of memory, on its GPU. Of
+    host memory nothing was predicted."""
     cells = {
         (body["gpu"], _cell(RunSpec.from_stored(cell["spec"]))): (body, cell)
         for body in read_all(folder) for cell in body["cells"]
@@ -95,6 +96,8 @@ def scores(results: Iterable[Result], folder: Path = FOLDER) -> Iterator[Predict
     gpus = {gpu for gpu, _ in cells}
     for result in results:
         if not result.spec.device.startswith("cuda") or result.outcome not in (Outcome.OK, Outcome.OOM):
+            continue
+        if result.outcome is Outcome.OOM and result.reason.startswith("host memory"):
             continue
         for gpu in gpus:
             if _is_of(result, gpu) and (match := cells.get((gpu, _cell(result.spec)))) is not None:
