@@ -32,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "rows.dat").write_text("{}")
     (tmp_path / "twice.csv").write_text("text,label,label\none,0,1\n")
     (tmp_path / "gap.csv").write_text("text,label,a,b\none,1,,y\n")
+    (tmp_path / "gaps.csv").write_text("text,label\none,1\ntwo,\n")
     (tmp_path / "latin.csv").write_bytes("caf\xe9,label\n".encode("latin-1"))
     (tmp_path / "three.json").write_text("3")
     return tmp_path
@@ -150,6 +151,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "words": (DATA + PROMPT + '[labels]\ncolumn = "label"\n', "`words` must be given in [labels], but is missing; "),
     "a label": (DATA + PROMPT + '[labels]\ncolumn = "label"\nwords = { 0 = "no", 2 = "yes" }\n',
                 "{folder}/rows.jsonl:8: `label` must be one of 0, 2, but got '1'; add it to labels.words"),
+    "no label": ('[data]\ntrain = "rows.csv"\ntest = "gaps.csv"\n' + PROMPT + LABELS,
+                 "{folder}/gaps.csv:3: `label` must be one of 0, 1, but got ''; leave the row out, or fill it in"),
     "a candidate": (
         DATA + PROMPT + '[candidates]\ncolumn = "tags"\nanswer = "text"\n',
         "{folder}/rows.jsonl:7: `text` must be the text of a candidate, or its number from 0 to 1, but got 'row 6'",
@@ -295,7 +298,8 @@ def test_a_first_task_file_guesses_columns_and_lists_labels(folder: Path) -> Non
         ("empty.jsonl", "", "empty.jsonl must hold rows, but is empty"),
         ("ids.csv", "id,text\n1,one\n2,two\n3,three\n",
          "must have a column of text and one of 2 to 20 labels, but has id"),
-        ("gap.csv", "text,label\na b,0\nc d,1\ne f,\ng h,0\n", "but has text, label (empty in row 3); write"),
+        ("gap.csv", "text,label\na b,0\nc d,1\ne f,\ng h,0\n", "but has text, label (empty in row 3); fill in"),
+        ("semicolons.csv", "text;label\na b;0\nc d;1\n", "but has text;label; separate its columns by commas"),
         ("bare.csv", "a b,0\nc d,1\ne f,0\ng h,1\ni j,0\n",
          "must begin with a line of column names, but its first line"),
         ("two.csv", "label,text\n0,one\n1,two\n", "`data.split` must leave rows to train on, but takes 2 of 2 rows"),

@@ -3,7 +3,7 @@
 import dataclasses
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +271,26 @@ def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(run, result
         f"a result must be writable, but got {os.strerror(code)!r} for {results.path(cell(1), MACHINE)}; {remedy}"
     ]
     assert sorted(one.spec.seed for one in results.load()) == [0, 2]
+
+
+def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_is_room(
+    run, results, monkeypatch
+) -> None:
+    whole, warnings = files.replace, dict[int, Sequence[str]]()
+
+    def refuse(path: Path, data: bytes) -> None:
+        if len(warnings) < 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        whole(path, data)
+
+    monkeypatch.setattr(files, "replace", refuse)
+    progress = SweepHooks(end=lambda at, got: warnings.update({at.spec.seed: got.warnings}))
+    summary, _ = run([step(n) for n in range(3)], progress=progress)
+    path = results.path(cell(1), MACHINE)
+    told = f"a result must be writable, but got 'No space left on device' for {path}; free some space there"
+    assert warnings[1] == (f"not saved yet, tried again at the end: {told}",)
+    assert (list(warnings[2]), summary.unsaved) == ([], [])
+    assert sorted((one.spec.seed, list(one.warnings)) for one in results.load()) == [(0, []), (1, []), (2, [])]
 
 
 def test_progress_is_told_of_every_cell_in_order(run: Any) -> None:

@@ -226,6 +226,7 @@ def test_a_title_and_tables_are_optional(tmp_path: Path) -> None:
         ("[on.gpu.base]\nsteps = 1", "unknown key 'gpu' in [on]; did you mean cpu"),
         ("[on.cpu]\ntitle = 'x'", "unknown key 'title' in [on.cpu]; use one of budget, base, axes, "),
         ("[axes]\nmodel = 'opt-tiny'", "axis 'model' must be a list, but got 'opt-tiny'; write model = ['opt-tiny']"),
+        ("[base]\nsteps = [1, 2]", "`steps` must be one value in [base], but got [1, 2]; write its list in [axes]"),
         ("[axes]\nmodel = ['opt-tny']", "unknown model 'opt-tny'; did you mean opt-tiny"),
         ("[axes]\nmodel = ['opt-tiny']\nsteps = [0]", "`steps >= 1` must hold, but got steps=0; "),
         ("[axes]\nmodel = ['opt-tiny']\nsteps = [[1]]", "`steps` must be of type int, but got [1]; for example "),

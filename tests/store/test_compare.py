@@ -328,7 +328,7 @@ def test_a_side_is_a_folder_a_machine_or_a_commit(root: Path, word: str, count: 
         ("ee3ca2", "A and B must be results folders, or machines or commits (7 digits or more) in results, but got "),
         ("epyc-2c-fcab63", f"in results, but got 'epyc-2c-fcab63'; did you mean {MACHINE}?"),
         ("./nothing", "but got './nothing'; results has no results"),
-        ("empty", "'empty' must hold results, but has none that can be read; see zobench results"),
+        ("empty", "'empty' must hold results, but has none that can be read; see `zobench results empty`"),
     ],
 )  # fmt: skip
 def test_a_word_that_names_nothing_or_two_things_is_one_line(root: Path, word: str, text: str) -> None:

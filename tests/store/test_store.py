@@ -290,7 +290,7 @@ def test_a_result_copied_to_another_machine_or_name_is_not_believed(tmp_path: Pa
     assert store.load() == [result()]
     renamed, moved = sorted(store.problems)
     assert "its name does not belong to the spec inside" in renamed
-    assert "lies in the folder of another machine" in moved
+    assert f"lies in the folder of another machine; move it to {path.parent}" in moved
 
 
 def test_the_papers_folder_and_files_of_other_kinds_hold_no_results(tmp_path: Path) -> None:

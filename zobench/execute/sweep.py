@@ -69,10 +69,11 @@ def sweep(
     Cells that are predicted not to fit what is left of the budget come last and get what is left then, if it holds one
     step: they end early with the steps that they took. Where nothing fits what is left, the first is tried: it may be
     faster.
-    One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so far.
+    One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so far. A result that the disk
+    refuses is told when its cell ends, and saved at the end of the sweep if it can be then.
     """
     progress, summary, end = progress or SweepHooks(), Summary(), None if budget is None else time.monotonic() + budget
-    done: dict[int, Result] = {}
+    done, refused = dict[int, Result](), list[Result]()
     for index, step, left, over in _in_order(steps, end, lambda step: learned(step, list(done.values()))):
         try:
             progress.begin(step)
@@ -82,11 +83,12 @@ def sweep(
                 )
             )  # fmt: skip
             ran_out = budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED
-            done[index] = _kept(step, result, store, finished, summary, says_nothing=ran_out)
-            progress.end(step, done[index])
+            done[index], shown = _kept(step, result, store, finished, refused, says_nothing=ran_out)
+            progress.end(step, shown)
         except KeyboardInterrupt:
             summary.interrupted = True
             break
+    summary.unsaved = [reason for result in refused if (reason := _saved(result, store))]
     summary.results = [done[index] for index in sorted(done)]
     return summary
 
@@ -98,7 +100,7 @@ def sweep_in_turns(
 ) -> Summary:  # fmt: skip
     """Runs ``steps`` side by side, as many at a time as ``free_bytes`` of host memory hold, in turns whose order the
     seed of the round, its number and that of the group make. The rest as :func:`sweep`."""
-    progress, summary, done = progress or SweepHooks(), Summary(), dict[int, Result]()
+    progress, summary, done, refused = progress or SweepHooks(), Summary(), dict[int, Result](), list[Result]()
     for number, group in enumerate(_groups(steps, free_bytes)):
         now = steps[group[0]].round
         order = random.Random(f"{now.seed} {now.number} {number}" if now else number)
@@ -112,11 +114,12 @@ def sweep_in_turns(
             ) if together else [perform(steps[index], None, timeout, None, None) for index in group]  # fmt: skip
             for index, result in zip(group, results, strict=True):
                 with_rates = _with_rates(result, calibration) if together else result
-                done[index] = _kept(steps[index], with_rates, store, finished, summary)
-                progress.end(steps[index], done[index])
+                done[index], shown = _kept(steps[index], with_rates, store, finished, refused)
+                progress.end(steps[index], shown)
         except KeyboardInterrupt:
             summary.interrupted = True
             break
+    summary.unsaved = [reason for result in refused if (reason := _saved(result, store))]
     summary.results = [done[index] for index in sorted(done)]
     return summary
 
@@ -138,18 +141,25 @@ def _groups(steps: Sequence[Step], free_bytes: int | None) -> list[list[int]]:
 
 
 def _kept(
-    step: Step, result: Result, store: Store, finished: Callable[[Result], Result], summary: Summary,
+    step: Step, result: Result, store: Store, finished: Callable[[Result], Result], refused: list[Result],
     says_nothing: bool = False,
-) -> Result:  # fmt: skip
+) -> tuple[Result, Result]:  # fmt: skip
     """What is kept of the ``result`` of ``step``, and stored, unless it ``says_nothing`` about the machine, as that a
-    budget left a cell out; a store that refuses is told in the summary."""
+    budget left a cell out; and the same as it is shown: one that the store refuses goes to ``refused`` and says so."""
     result = result if result is step.earlier else finished(replace(result, round=step.round))
-    if not says_nothing and is_news(step, result):
-        try:
-            store.save(result)
-        except StoreError as error:
-            summary.unsaved.append(error.strerror or str(error))
-    return result
+    if says_nothing or not is_news(step, result) or not (reason := _saved(result, store)):
+        return result, result
+    refused.append(result)
+    return result, replace(result, warnings=(*result.warnings, f"not saved yet, tried again at the end: {reason}"))
+
+
+def _saved(result: Result, store: Store) -> str:
+    """Stores ``result``; why it could not be, or "" if it was."""
+    try:
+        store.save(result)
+    except StoreError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _in_order(

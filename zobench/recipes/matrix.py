@@ -201,6 +201,9 @@ def _rows(body: Mapping[str, Any], changes: Mapping[str, Any]) -> list[dict[str,
     for section in (base, axes, *varied, *included):
         for key in section:
             _check_field(key)
+    for key, value in base.items():
+        if isinstance(value, list):
+            raise ValueError(f"`{key}` must be one value in [base], but got {value!r}; write its list in [axes]")
     for key, values in axes.items():
         if not isinstance(values, list):
             raise ValueError(f"axis {key!r} must be a list, but got {values!r}; write {key} = [{values!r}]")

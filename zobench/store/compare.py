@@ -9,6 +9,7 @@ import json
 import operator
 import os
 import re
+import shlex
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -122,7 +123,9 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
     if any(results != kept[0] for results in kept):
         raise ValueError(f"{word!r} must name one thing, but got {', '.join(named)}; write ./{word} or more digits")
     if not kept[0]:
-        raise ValueError(f"{word!r} must hold results, but has none that can be read; see zobench results")
+        raise ValueError(
+            f"{word!r} must hold results, but has none that can be read; see `zobench results {shlex.quote(word)}`"
+        )
     return kept[0], problems
 
 

@@ -197,7 +197,8 @@ class Store:
             result = reading()
             if machine_of(result) != path.parent.name:
                 raise ValueError(
-                    f"it was measured on {machine_of(result)!r}, but lies in the folder of another machine"
+                    f"it was measured on {machine_of(result)!r}, but lies in the folder of another machine; move it to "
+                    f"{self.root / machine_of(result)}"
                 )
             if self.path(result.spec, machine_of(result), number_of(result)) != path:
                 raise ValueError("its name does not belong to the spec inside; was it renamed or edited?")

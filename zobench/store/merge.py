@@ -180,7 +180,9 @@ def _members(source: Path) -> Iterator[tuple[str, bytes]]:
     except _RefusedError as error:
         raise ValueError(f"{source} must hold {error}") from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
-        raise ValueError(f"{source} must be an archive of `zobench results --pack`, but {error}") from error
+        raise ValueError(
+            f"{source} must be an archive of `zobench results --pack`, but {error}; send or pack it again"
+        ) from error
 
 
 def _read(counted: _Counted) -> Iterator[tuple[str, bytes]]:

@@ -44,7 +44,8 @@ def _labels(
         value = value_of(row, column)
         label = value if isinstance(value, str) else json.dumps(value)  # as TOML's keys write it: true, 1
         if label not in order:
-            raise ValueError(f"`{column}` must be one of {', '.join(order)}, but got {label!r}; add it to labels.words")
+            remedy = "leave the row out, or fill it in" if value in ("", None) else "add it to labels.words"
+            raise ValueError(f"`{column}` must be one of {', '.join(order)}, but got {label!r}; {remedy}")
         return Example(*joined(template.fill(row), words.values()), order[label])
 
     return _task(names=tuple(words.values()), make=make, loss=loss)

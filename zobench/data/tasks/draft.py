@@ -72,10 +72,12 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
             for name, values in columns.items()
         }
         parts = ", ".join(f"{name} (empty in row {gap})" if gap else name for name, gap in gaps.items())
-        raise ValueError(
-            f"{data} must have a column of text and one of 2 to {MOST} labels, but has {parts}; write its task file by "
-            "hand (docs/data.md)"
-        )
+        remedy = "write its task file by hand (docs/data.md)"
+        if len(columns) == 1 and re.search(r"[;\t|]", parts):
+            remedy = "separate its columns by commas"
+        elif any(gaps.values()):
+            remedy = "fill in the empty values, or leave such rows out"
+        raise ValueError(f"{data} must have a column of text and one of 2 to {MOST} labels, but has {parts}; {remedy}")
     if label not in named and label in few[label]:
         raise ValueError(
             f"{data} must begin with a line of column names, but its first line is a row, {', '.join(columns)}; add one"
