@@ -136,7 +136,7 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
     ("method", "option", "values", "added", "is_edge"),
     [
         ("lozo-m", "beta", [0.9, 0.99], [0.999, 0.9999], True),  # below 1
-        ("hizoo", "smooth", [0.1, 0.5], [1.0], False),  # 1 may be reached, and nothing is beyond it
+        ("qes", "decay", [0.1, 0.5], [1.0], False),  # 1 may be reached, and nothing is beyond it
         ("zo-muon", "vectors", [0.1, 0.3], [0.9, 2.7], True),  # no upper end: 0.1, 0.3, 0.9, ...
         ("lozo-m", "rank", [2, 4], [8, 16], True),
     ],
