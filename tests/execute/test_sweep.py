@@ -3,7 +3,7 @@
 import dataclasses
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +276,7 @@ def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(run, result
 def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_is_room(
     run, results, monkeypatch
 ) -> None:
-    whole, warnings = files.replace, dict[int, Sequence[str]]()
+    whole, warnings = files.replace, dict[int, list[str]]()
 
     def refuse(path: Path, data: bytes) -> None:
         if len(warnings) < 2:
@@ -288,8 +288,8 @@ def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_
     summary, _ = run([step(n) for n in range(3)], progress=progress)
     path = results.path(cell(1), MACHINE)
     told = f"a result must be writable, but got 'No space left on device' for {path}; free some space there"
-    assert warnings[1] == (f"not saved yet, tried again at the end: {told}",)
-    assert (list(warnings[2]), summary.unsaved) == ([], [])
+    assert warnings[1] == [f"not saved yet, tried again at the end: {told}"]
+    assert (warnings[2], summary.unsaved) == ([], [])
     assert sorted((one.spec.seed, list(one.warnings)) for one in results.load()) == [(0, []), (1, []), (2, [])]
 
 

@@ -150,7 +150,7 @@ def _kept(
     if says_nothing or not is_news(step, result) or not (reason := _saved(result, store)):
         return result, result
     refused.append(result)
-    return result, replace(result, warnings=(*result.warnings, f"not saved yet, tried again at the end: {reason}"))
+    return result, replace(result, warnings=[*result.warnings, f"not saved yet, tried again at the end: {reason}"])
 
 
 def _saved(result: Result, store: Store) -> str:
