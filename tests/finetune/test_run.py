@@ -439,6 +439,14 @@ def test_of_a_run_from_random_weights_those_that_it_saved_are_evaluated(data_dir
     assert seen.loss != pytest.approx(assess(spec, data_dir=data_dir).seen.loss, rel=1e-3)
 
 
+def test_weights_that_rested_as_integers_are_evaluated_with_their_updates(spec, data_dir, tmp_path) -> None:
+    packed = spec(engine="offload", wire="int4", noise="counter", writeback_every="inf", steps=3, eval_every=0, lr=1e-2)
+    stored = run(packed, folder=tmp_path, data_dir=data_dir).evaluation["test"]
+    ended = EndedRun.of(tmp_path)
+    seen = assess(ended.spec, run=ended, data_dir=data_dir).seen
+    assert (seen.accuracy, seen.loss) == (stored["accuracy"], pytest.approx(stored["loss"], rel=1e-6))
+
+
 def test_a_run_without_evaluations_between_is_judged_at_its_end(spec: Any, data_dir: Path, tmp_path: Path) -> None:
     result = run(spec(eval_every=0, steps=3), folder=tmp_path, data_dir=data_dir)
     assert [row[0] for row in result.evaluation["curve"]] == [0, 3]

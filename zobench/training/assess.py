@@ -81,7 +81,8 @@ class EndedRun:
 
     @property
     def spec(self) -> RunSpec:
-        """The run's spec, of the weights that it has saved where these are a whole model."""
+        """The run's spec, of the weights that it has saved where these are a whole model: as they are, since packing
+        them in a wire's format would round the updates away that a journal kept."""
         spec = self.result.spec
         if not self.has_whole_model:
             return spec
@@ -89,7 +90,7 @@ class EndedRun:
             spec = spec.replace(tier="disk")
         saved = str((self.folder / MODEL).resolve())
         where = {"model_path": saved, "weights_hash": ""} if spec.config_hash else {"weights_path": saved}
-        return spec.replace(weights="pretrained", **where)  # whatever the run began from
+        return spec.replace(weights="pretrained", wire="none", **where)  # whatever the run began from
 
 
 def assess(
