@@ -24,7 +24,7 @@ from zobench.methods.base import learning_rate
 from zobench.models import tokenizers
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
-from zobench.runspec.kinds import NOISES
+from zobench.runspec.kinds import NOISES, WIRES
 from zobench.stats import significance
 from zobench.store import reading
 from zobench.store.files import JOURNAL as ENDING
@@ -111,16 +111,19 @@ def verify(
     if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)
     splits = [split for split in ("dev", "test") if split == "dev" or split in result.evaluation]
-    with tuner(planned(spec.alone(), numerics)[0], model=base_model, ran=spec, numerics=numerics) as built:
-        before = up_to(items, step)
-        with reporting(say, f"replaying the updates of {step} steps"):
-            replay.bring(built.engine, built.method, before, None)
-        with reporting(say, "evaluating"):
-            seen = tuple(evaluate(built.engine, data, split, step) for split in splits)
+    before, seen = up_to(items, step), list[Evaluation]()
+    # the first pass after an update has it as it is, later ones as a wire rounds it: each evaluation begins with one
+    for together in [[split] for split in splits] if WIRES[spec.wire].is_packed else [splits]:
+        empty = empty_model(spec) if seen else base_model
+        with tuner(planned(spec.alone(), numerics)[0], model=empty, ran=spec, numerics=numerics) as built:
+            with reporting(say, f"replaying the updates of {step} steps"):
+                replay.bring(built.engine, built.method, before, None)
+            with reporting(say, "evaluating"):
+                seen += [evaluate(built.engine, data, split, step) for split in together]
     for evaluation in seen:
         _check_same(evaluation, result.evaluation["best" if evaluation.split == "dev" else evaluation.split])
     seconds = math.fsum(item.seconds for item in before if not isinstance(item, EvaluationItem))
-    return Verified(result, seen, seconds)
+    return Verified(result, tuple(seen), seconds)
 
 
 def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[Item]]:
