@@ -186,7 +186,7 @@ def test_repeats_are_in_rounds_so_that_ratios_have_an_interval_and_too_few_are_w
     engines = [spec.engine for spec in cells]
     assert code == 0
     assert all(set(engines[n : n + 2]) == {"resident", "offload"} for n in range(0, 12, 2))
-    assert "each cell runs 6 times, in rounds of all cells; the times above are of one" in err
+    assert "each cell runs 6 times, in rounds of all cells; times are of one" in err
     assert "(x1.0000, 1.0000 to 1.0000)" in out
     told = " ".join(out.split())
     assert "(x, a to b): from 6 rounds in which both ran, with the 95 % interval of the ratio." in told
@@ -235,7 +235,7 @@ def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: An
     with Store(here / "results").lock():
         code, _, err = zobench("sweep", write(here, TWO), "--device", "cpu")
     assert (code, cells) == (1, [])
-    assert "results must have one writer, but another sweep uses it; name another --results" in err
+    assert "results must have one writer, but another sweep uses it; wait, or name another --results" in err
 
 
 def test_a_results_folder_that_cannot_be_written_is_told_before_the_first_cell_and_the_sweep_goes_on(

@@ -102,7 +102,7 @@ def no_validation(folder: Path) -> None:
     ("make", "text"),
     [
         (nothing, "{} must hold the training set of rte, but has no train.jsonl, neither there nor in RTE; leave "
-         "--data-dir out to load it from the hub"),
+         "--data-dir and ZOBENCH_DATA_DIR out to load it from the hub"),
         (no_validation, "{}/RTE must hold the validation set of rte, but has no val.jsonl; put it there"),
         (lambda folder: rte(folder, ""), "{}/train.jsonl: a set must hold examples, but got none; give a whole set"),
         (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": 0}) + '{"premise": '),

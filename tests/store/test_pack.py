@@ -68,6 +68,7 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path, zobench: Any) -> None:
     files = [{path.name: path.read_bytes() for path in Store(tmp_path / name).paths()} for name in "ac"]
     assert files[0] == files[1]
     assert merge([file], tmp_path / "c").equal == 3  # the same runs, with their texts and without
+    assert merge([store.root], tmp_path / "b").equal == 3  # where they came to without their texts
 
 
 TEXTS: dict[str, Any] = {

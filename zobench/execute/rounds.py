@@ -51,7 +51,7 @@ class Repeats:
             return ""
         order = "in rounds of all cells" if self.interleaved else "one cell after the other"
         end = "" if self.until is None else f", fewer once each median is known to {100 * self.until:g} %"
-        return f"each cell runs {self.count} times, {order}{end}; the times above are of one"
+        return f"each cell runs {self.count} times, {order}{end}; times are of one"
 
     @property
     def caution(self) -> str:

@@ -82,7 +82,7 @@ class Store:
                 locks.enter_context(locked(self.root / LOCK, wait=False))
             except BlockingIOError:
                 raise BusyError(
-                    f"{self.root} must have one writer, but another sweep uses it; name another --results"
+                    f"{self.root} must have one writer, but another sweep uses it; wait, or name another --results"
                 ) from None
             except OSError as error:
                 if error.errno in NO_LOCKS:

@@ -70,7 +70,7 @@ def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
     stored = target.find(*key)
     if stored is None:
         merged.problems += [f"{problem}; remove it to merge that of {source}" for problem in target.problems]
-    elif result in (stored, sendable(stored)):
+    elif result in (stored, sendable(stored)) or sendable(result) == stored:  # one of them may have been packed
         merged.equal += 1
     else:
         better = _worth(result) > _worth(stored)

@@ -132,7 +132,7 @@ def _find(name: str, files: SetFiles, data_dir: Path) -> tuple[list[Path], list[
     wanted = " or ".join(files.train)
     raise ValueError(
         f"{data_dir} must hold the training set of {name}, but has no {wanted}, neither there nor in {files.folder}; "
-        "leave --data-dir out to load it from the hub"
+        "leave --data-dir and ZOBENCH_DATA_DIR out to load it from the hub"
     )
 
 
