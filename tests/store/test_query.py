@@ -102,6 +102,13 @@ def test_sorting_is_by_value_with_the_unknown_last(field: str) -> None:
 # ---- exports
 
 
+def test_an_export_without_its_package_is_one_line(root: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zobench.store.query.importlib.util.find_spec", lambda name: None)
+    told = "zobench: a Parquet file needs pyarrow, but it is not installed; pip install 'zobench[report]', or name it "
+    assert zobench("results", "--out", "runs.parquet") == (1, "", f"{told}runs.csv\n")
+    assert zobench("results", "--out", "runs.csv")[0] == 0
+
+
 @pytest.mark.parametrize("name", ["runs.csv", "runs.parquet"])
 def test_an_export_has_every_column_and_every_number(root: Path, zobench: Any, name: str) -> None:
     assert zobench("results", "--out", name) == (0, f"{name}: 6 runs\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import itertools
 import operator
 import re
@@ -144,9 +145,14 @@ def export(results: Sequence[Result], path: Path) -> None:
 
 
 def check_export(path: Path) -> None:
-    """Raises ``ValueError`` unless ``path`` ends as a format that can be written."""
+    """Raises ``ValueError`` unless ``path`` ends as a format that can be written, ``ImportError`` for Parquet where its
+    package is missing."""
     if path.suffix not in EXPORTS:
         raise ValueError(f"`--out` must end in {' or '.join(EXPORTS)}, but got {str(path)!r}; name it runs.csv")
+    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ImportError(
+            "a Parquet file needs pyarrow, but it is not installed; pip install 'zobench[report]', or name it runs.csv"
+        )
 
 
 def _wanted(key: str, text: str) -> Any:
