@@ -231,7 +231,7 @@ def test_a_title_and_tables_are_optional(tmp_path: Path) -> None:
         ("[axes]\nmodel = ['opt-tiny']\nsteps = [0]", "`steps >= 1` must hold, but got steps=0; "),
         ("[axes]\nmodel = ['opt-tiny']\nsteps = [[1]]", "`steps` must be of type int, but got [1]; for example "),
         ("[axes]\nmodel = []", "a matrix must hold a cell, but this has none; give [axes], "),
-        ("[axes]\nsteps = [1]", "`model` must be given, but got no model; see `zobench list models`"),
+        ("[axes]\nsteps = [1]", "`model` must be given, but no cell names one; add --set model=NAME or FOLDER"),
         ("[[include]]\nmodel = 'opt-tiny'\ndevice = 'cpu'", "`device` must not be in a matrix, but is; choose "),
         ("on = 3", "`on` in the file must be a table, but got 3; write [on]"),
         ("base = 3", "`base` in the file must be a table, but got 3; write [base]"),

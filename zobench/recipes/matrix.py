@@ -186,6 +186,8 @@ def _cells(
     """The cells that no rule of ``[[exclude]]`` leaves out."""
     rules = _rules(body)
     for values in _rows(body, changes):
+        if not values.get("model"):
+            raise ValueError("`model` must be given, but no cell names one; add --set model=NAME or FOLDER")
         if values.get("dtype") == NARROW:
             values["dtype"] = narrow()
         if values.get("dtype", "") is None:
