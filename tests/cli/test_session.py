@@ -55,8 +55,12 @@ def test_a_sweep_and_its_plan(recipes: Path, machine: str, cells: list[RunSpec],
     runs = Store(recipes / "results").runs(machine)
     assert sorted((run.spec.seed, number_of(run)) for run in runs) == [(0, 0), (0, 1), (1, 0), (5, 0), (5, 1)]
     assert [step.action for step in zobench.plan("mine", device="cpu", retry="none").steps] == ["keep"] * 3
-    few = zobench.sweep("mine", device="cpu", results="other", wanted=lambda spec: spec.seed == 5)
+    listener = Listener()
+    few = zobench.sweep("mine", device="cpu", results="other", wanted=lambda spec: spec.seed == 5, monitor=listener)
     assert [result.spec.seed for result in few.results] == [5]
+    lines = [line for _, line in listener.lines]
+    begin = lines.index(f"{few.results[0].spec.label} begins")
+    assert lines[begin + 1] == str(few.results[0])
     assert capsys.readouterr() == ("", "")
 
 

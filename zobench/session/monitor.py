@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
     from zobench.execute.sweep import SweepHooks
+    from zobench.result import Result
     from zobench.runspec import RunSpec
 
 _LOG = logging.getLogger("zobench")
@@ -44,7 +45,15 @@ class Monitor:
         """Shows which difference a protocol can find."""
 
     def cells(self, steps: Sequence[Step], budget: float | None) -> AbstractContextManager[SweepHooks]:
-        """What is called inside the block as the cells of ``steps`` begin, go on and end."""
+        """What is called inside the block as the cells of ``steps`` begin, go on and end; this one says which run."""
         from zobench.execute.sweep import SweepHooks
 
-        return nullcontext(SweepHooks())
+        def begin(step: Step) -> None:
+            self.say(f"{step.spec.label} begins" if step.action == "run" else "")
+
+        def end(step: Step, result: Result) -> None:
+            lines = [str(result), *(f"warning: {text}" for text in result.warnings)]
+            for line in lines if step.action == "run" else ():
+                self.say(line)
+
+        return nullcontext(SweepHooks(begin=begin, end=end))
