@@ -448,7 +448,7 @@ def test_weights_that_rested_as_integers_are_evaluated_with_their_updates(spec, 
 
 
 def test_a_run_without_evaluations_between_is_judged_at_its_end(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    result = run(spec(eval_every=0, steps=3), folder=tmp_path, data_dir=data_dir)
+    result = run(spec(eval_every=0, steps=3), folder=str(tmp_path), data_dir=str(data_dir))
     assert [row[0] for row in result.evaluation["curve"]] == [0, 3]
 
 

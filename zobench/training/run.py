@@ -57,7 +57,7 @@ _TRAININGS = itertools.count()
 
 @named_arguments
 def finetune(
-    spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Hooks | None = None,
+    spec: RunSpec, *, folder: Path | str, data_dir: Path | str | None = None, progress: Hooks | None = None,
     seal: Seal | None = None, examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Fine-tunes as ``spec`` (resolved) says, keeps its files in ``folder``, and returns the result.
@@ -78,6 +78,7 @@ def finetune(
     journal cannot be written; and :class:`Interrupted`.
     """
     check_spec(spec)
+    folder, data_dir = Path(folder), None if data_dir is None else Path(data_dir)
     with ranks(spec) as world:
         leads = world is None or world.leads
         progress, seal = (progress if leads else None) or Hooks(), seal or Seal()
