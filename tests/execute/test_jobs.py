@@ -338,8 +338,8 @@ def test_nothing_is_submitted_into_a_store_that_a_sweep_writes(executor, tmp_pat
     with Store(tmp_path).lock():
         code, _, err = zobench(*words)
     assert code == 1
-    told = f"zobench: {tmp_path} must have one writer, but another sweep uses it; wait, or name another --results"
-    assert err.splitlines()[-1] == told
+    error = f"zobench: {tmp_path} must have one writer, but another sweep uses it; wait, or name another --results"
+    assert err.splitlines()[-1] == error
     assert jobs.submissions(tmp_path) == []
 
 

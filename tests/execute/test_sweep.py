@@ -287,10 +287,10 @@ def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_
     progress = SweepHooks(end=lambda at, got: warnings.update({at.spec.seed: got.warnings}))
     summary, _ = run([step(n) for n in range(3)], progress=progress)
     path = results.path(cell(1), MACHINE)
-    told = f"a result must be writable, but got 'No space left on device' for {path}; free some space there"
-    assert warnings[1] == [f"not saved yet, tried again at the end: {told}"]
+    reason = f"a result must be writable, but got 'No space left on device' for {path}; free some space there"
+    assert warnings[1] == [f"not saved yet, tried again at the end: {reason}"]
     assert (warnings[2], summary.unsaved) == ([], [])
-    assert sorted((one.spec.seed, list(one.warnings)) for one in results.load()) == [(0, []), (1, []), (2, [])]
+    assert sorted((run.spec.seed, list(run.warnings)) for run in results.load()) == [(0, []), (1, []), (2, [])]
 
 
 def test_progress_is_told_of_every_cell_in_order(run: Any) -> None:

@@ -411,9 +411,9 @@ def test_a_folder_of_another_run_is_refused(spec: Any, data_dir: Path, tmp_path:
 
 
 def test_a_run_goes_on_with_its_own_examples_alone(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    own, begun = spec(steps=4), tmp_path / "run"
+    wanted, folder = spec(steps=4), tmp_path / "run"
     with pytest.raises(Interrupted):
-        run(own, folder=begun, data_dir=data_dir, progress=at(2, terminate))
+        run(wanted, folder=folder, data_dir=data_dir, progress=at(2, terminate))
     others = tmp_path / "SST-2"
     others.mkdir()
     for file in (data_dir / "SST-2").iterdir():
@@ -421,11 +421,11 @@ def test_a_run_goes_on_with_its_own_examples_alone(spec: Any, data_dir: Path, tm
             file.read_text().replace("\t1", "\t2").replace("\t0", "\t1").replace("\t2", "\t0")
         )
     with pytest.raises(ValueError, match=r"the task's examples must be those that the run in .* began with, but they"):
-        run(own, folder=begun, data_dir=tmp_path)
-    assert run(own, folder=begun, data_dir=data_dir).outcome is Outcome.OK
-    (begun / "result.json").unlink()
+        run(wanted, folder=folder, data_dir=tmp_path)
+    assert run(wanted, folder=folder, data_dir=data_dir).outcome is Outcome.OK
+    (folder / "result.json").unlink()
     with pytest.raises(ValueError, match="began with"):
-        run(own, folder=begun, data_dir=tmp_path)
+        run(wanted, folder=folder, data_dir=tmp_path)
 
 
 def test_of_a_run_from_random_weights_those_that_it_saved_are_evaluated(data_dir, weights_path, tmp_path) -> None:

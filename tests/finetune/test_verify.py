@@ -82,8 +82,8 @@ def test_a_journal_with_one_bit_changed_or_an_end_cut_off_is_refused(copied, dat
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 def test_a_run_whose_weights_rest_in_8_bits_is_verified(noise, spec, data_dir, tmp_path) -> None:
     """Each of its evaluations began with an update that was not rounded yet."""
-    own = spec(engine="offload", wire="fp8", noise=noise, steps=5, eval_every=0, lr=1e-2)
-    evaluation = run(own, folder=tmp_path, data_dir=data_dir).evaluation
+    packed = spec(engine="offload", wire="fp8", noise=noise, steps=5, eval_every=0, lr=1e-2)
+    evaluation = run(packed, folder=tmp_path, data_dir=data_dir).evaluation
     seen = verify(tmp_path, data_dir=data_dir).seen
     assert [each.point for each in seen] == [evaluation["best"], evaluation["test"]]
 

@@ -80,8 +80,8 @@ def test_a_plug_in_that_hangs_is_told(things, tmp_path, monkeypatch, capsys) -> 
     source = "import time\nfrom own_things import One\nADDED = One('added')\ntime.sleep(0.3)\n"
     install(tmp_path, "guest", "added = guest:ADDED", source)
     assert things.get("added").name == "added"
-    told = "the thing 'added' of the package guest is still being imported after 0.01 s; Ctrl-C ends it"
-    assert capsys.readouterr().err == f"zobench: {told}\n"
+    warning = "the thing 'added' of the package guest is still being imported after 0.01 s; Ctrl-C ends it"
+    assert capsys.readouterr().err == f"zobench: {warning}\n"
 
 
 def test_a_name_that_two_packages_give_is_refused(things: Registry[registry.Named], tmp_path: Path) -> None:

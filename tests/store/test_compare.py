@@ -483,8 +483,8 @@ def test_threads_of_any_process_are_told_where_no_round_is_shared() -> None:
     even, odd = (replace(side, repeats=tuple(run.with_facts(threads=2) for run in side.runs)) for side in both)
     odd = replace(odd, repeats=(*odd.runs[:3], odd.runs[3].with_facts(threads=1)))
     assert cautions(compare([even], [even])) == []
-    (told,) = cautions(compare([even], [odd]))
-    assert told.startswith("1 cell computed with another number of threads in B than in A")
+    (caution,) = cautions(compare([even], [odd]))
+    assert caution.startswith("1 cell computed with another number of threads in B than in A")
 
 
 def test_too_few_processes_are_told_what_is_needed() -> None:

@@ -15,6 +15,7 @@ from zobench.cli.common import app, stored_folder
 from zobench.cli.matrices import run_matrix
 from zobench.cli.show import table_text
 from zobench.cli.usage import LOOK, MEASURE
+from zobench.machine.files import check_extras
 from zobench.recipes.reference import Reference
 from zobench.session.inputs import check_folder, check_out, check_there
 from zobench.store import Store
@@ -44,7 +45,7 @@ def reproduce(
 
     item, code = artifacts.load(name), 0
     if item.is_figure:
-        publish.check_extras("a figure", publish.FIGURE)
+        check_extras("a figure", publish.FIGURE)
         check_out("--out", out)
     if item.runner:
         try:
@@ -83,7 +84,7 @@ def figure(
     from zobench.report import artifacts, publish
 
     if names[0] not in recipes.names("plots") and any(recipes.results(Path(name)).is_dir() for name in names):
-        publish.check_extras("a figure", publish.FIGURE)
+        check_extras("a figure", publish.FIGURE)
         check_out("--out", out)
         return _curves([stored_folder(Path(name)) for name in names], where or [], forwards, out)
     if where or forwards or len(names) > 1:
@@ -94,7 +95,7 @@ def figure(
     if not item.is_figure:
         raise ValueError(f"`zobench figure` draws figures, but {names[0]!r} is a table; use zobench table {names[0]}")
     check_there(results)
-    publish.check_extras("a figure", publish.FIGURE)
+    check_extras("a figure", publish.FIGURE)
     check_out("--out", out)
     _figure(item, results, out)
 
@@ -146,7 +147,7 @@ def report(
     from zobench.report import publish
 
     check_there(results)
-    publish.check_extras("a report", publish.WHOLE)
+    check_extras("a report", publish.WHOLE)
     check_out("--out", out)
     store, errors = Store(results), console.error_console()
     stored = store.load()

@@ -12,6 +12,7 @@ import typer
 from zobench.cli import completion, console
 from zobench.cli.common import Stored, app
 from zobench.cli.usage import LOOK
+from zobench.machine.files import check_extras
 from zobench.result.repeats import renewed
 from zobench.session.inputs import check_file, check_price, check_there, form_of, parse_percent
 from zobench.store import Store
@@ -94,10 +95,10 @@ def table_text(
 
 
 def _write_parquet(name: str, results: Path, machine: str | None, said: Mapping[str, Any], output: Path | None) -> None:
-    from zobench.report import artifacts, publish
+    from zobench.report import artifacts
 
     if output is None:
         raise ValueError("`--format parquet` must have a file, but --out is missing; add --out table.parquet")
-    publish.check_extras("a Parquet file", ("pyarrow",))
+    check_extras("a Parquet file", ("pyarrow",))
     shown = renewed([run.with_facts(**said) for run in Store(results).runs()], ())
     artifacts.frame(name, shown, machine).to_parquet(output, index=False)

@@ -17,7 +17,7 @@ from typing import Any
 
 from zobench.cost.gpu import Prediction
 from zobench.machine.texts import json_of
-from zobench.result import Outcome, Result
+from zobench.result import HOST_OOM, Outcome, Result
 from zobench.runspec import FIELDS, RunSpec, named
 from zobench.version import __version__
 
@@ -97,7 +97,7 @@ def scores(results: Iterable[Result], folder: Path = FOLDER) -> Iterator[Predict
     for result in results:
         if not result.spec.device.startswith("cuda") or result.outcome not in (Outcome.OK, Outcome.OOM):
             continue
-        if result.outcome is Outcome.OOM and result.reason.startswith("host memory"):
+        if result.outcome is Outcome.OOM and result.reason.startswith(HOST_OOM):
             continue
         for gpu in gpus:
             if _is_of(result, gpu) and (match := cells.get((gpu, _cell(result.spec)))) is not None:

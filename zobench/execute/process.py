@@ -23,7 +23,7 @@ from zobench.machine.network import endpoint_of
 from zobench.machine.processes import ended_by, python_path, torchrun_ranks
 from zobench.measure import threads
 from zobench.measure.turns import ChildPipes
-from zobench.result import Outcome, Result
+from zobench.result import HOST_OOM, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.order import Order, begin
 
@@ -185,10 +185,10 @@ def _end(process: subprocess.Popen[bytes], gently: bool) -> None:
 def _died(spec: RunSpec, code: int, errors: str, oom_killed: bool) -> Result:
     lines = [line for line in errors.strip().splitlines() if line.strip()]
     if code == -signal.SIGKILL and oom_killed:
-        return failed(spec, Outcome.OOM, "host memory ran out: the system killed the cell's process", errors)
+        return failed(spec, Outcome.OOM, f"{HOST_OOM}: the system killed the cell's process", errors)
     if code < 0:
         return failed(spec, Outcome.FAILED, f"the cell's process was ended by {ended_by(code)}", errors)
     last = lines[-1] if lines else f"the cell's process ended with exit code {code} and said nothing"
     if last.startswith("MemoryError"):
-        return failed(spec, Outcome.OOM, f"host memory ran out: {last}", errors)
+        return failed(spec, Outcome.OOM, f"{HOST_OOM}: {last}", errors)
     return failed(spec, Outcome.FAILED, last, errors)

@@ -26,7 +26,7 @@ from zobench.machine.memory import oom_kills
 from zobench.machine.processes import end_with_launcher
 from zobench.parallel.launch import Lost, Meeting, meet, start
 from zobench.parallel.world import GONE, join, meeting_place, timeout
-from zobench.result import Outcome, Result
+from zobench.result import HOST_OOM, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.order import Order, begin
 
@@ -111,7 +111,7 @@ def _after(spec: RunSpec, lost: Lost, meeting: Meeting, killed_for_memory: bool)
     """The result of a cell of which a rank died on this machine: what the others reported, and how that one ended."""
     store = PrefixStore(f"attempt {meeting.round}", meeting.store)
     if killed_for_memory:
-        end = failed(spec, Outcome.OOM, f"host memory ran out: the system killed rank {lost.rank}")
+        end = failed(spec, Outcome.OOM, f"{HOST_OOM}: the system killed rank {lost.rank}")
     else:
         end = failed(spec, Outcome.FAILED, lost.reason)
     try:

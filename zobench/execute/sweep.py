@@ -206,8 +206,10 @@ def is_news(step: Step, result: Result) -> bool:
     """Whether ``result`` is to be stored: not one that was kept, and not in place of an earlier one of the same cell if
     it never ran, or has no more steps of it."""
     earlier = step.earlier
-    if step.action == "keep" or earlier is None:
-        return step.action != "keep"
+    if step.action == "keep":
+        return False
+    if earlier is None:
+        return True
     shorter = earlier.outcome is Outcome.OK and len(result.measured_seconds) <= len(earlier.measured_seconds)
     return not (result is earlier or result.outcome is Outcome.SKIPPED or (result.partial and shorter))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 REMEDY = {
@@ -83,3 +84,12 @@ def forget(handle: int) -> None:
     """Lets the pages of an open file go that is not read again soon, where the system can be told."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def check_extras(what: str, packages: Sequence[str]) -> None:
+    """Raises ``ImportError`` unless all ``packages`` that ``what`` needs are installed, before the first file is
+    written."""
+    lacking = [name for name in packages if importlib.util.find_spec(name) is None]
+    if lacking:
+        lack = f"{' and '.join(lacking)}, but {'it is' if len(lacking) == 1 else 'they are'} not installed"
+        raise ImportError(f"{what} needs {lack}; pip install 'zobench[report]'")

@@ -35,7 +35,7 @@ from zobench.measure.turns import Turns
 from zobench.methods import Method
 from zobench.models import tokenizers
 from zobench.programs.saving import Checkpoints, checkpoints
-from zobench.result import Facts, Outcome, Result
+from zobench.result import HOST_OOM, Facts, Outcome, Result
 from zobench.runspec import RunSpec, order, provenance
 from zobench.runspec.kinds import NOISES, TIERS
 from zobench.runspec.registries import TASKS
@@ -154,7 +154,7 @@ def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
         return Outcome.OOM, f"device memory ran out on {device}: {text}"
     no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
     if isinstance(error, MemoryError) or no_memory or "can't allocate memory" in text:
-        return Outcome.OOM, f"host memory ran out: {text}"
+        return Outcome.OOM, f"{HOST_OOM}: {text}"
     return Outcome.FAILED, text if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {text}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,15 +23,6 @@ Progress = Callable[[str, int, int], None]
 
 FIGURE, WHOLE = ("matplotlib",), ("jinja2", "matplotlib")
 """The packages without which no figure can be drawn, and no report written."""
-
-
-def check_extras(what: str, packages: Sequence[str]) -> None:
-    """Raises ``ImportError`` unless all ``packages`` that ``what`` needs are installed, before the first file is
-    written."""
-    lacking = [name for name in packages if importlib.util.find_spec(name) is None]
-    if lacking:
-        lack = f"{' and '.join(lacking)}, but {'it is' if len(lacking) == 1 else 'they are'} not installed"
-        raise ImportError(f"{what} needs {lack}; pip install 'zobench[report]'")
 
 
 def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progress: Progress) -> ReportContents:

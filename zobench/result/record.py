@@ -22,6 +22,10 @@ _LAST_SECOND = 2**35
 """Seconds since 1970, in the year 3058: no run began later."""
 
 
+HOST_OOM = "host memory ran out"
+"""How the reason of an ``oom`` begins where it was the host's memory, not the device's."""
+
+
 class Outcome(enum.StrEnum):
     """How a cell ended. Exactly one holds; every one but ``ok`` carries a reason."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import itertools
 import operator
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zobench import models
-from zobench.machine.files import writing
+from zobench.machine.files import check_extras, writing
 from zobench.machine.texts import csv_of
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, check_value, labels, parse_value, suggestion
@@ -149,10 +148,8 @@ def check_export(path: Path) -> None:
     package is missing."""
     if path.suffix not in EXPORTS:
         raise ValueError(f"`--out` must end in {' or '.join(EXPORTS)}, but got {str(path)!r}; name it runs.csv")
-    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ImportError(
-            "a Parquet file needs pyarrow, but it is not installed; pip install 'zobench[report]', or name it runs.csv"
-        )
+    if path.suffix == ".parquet":
+        check_extras("a Parquet file", ("pyarrow",))
 
 
 def _wanted(key: str, text: str) -> Any:
