@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zobench.runspec import check_spec, named_arguments
+from zobench.runspec import FIELDS, check_spec, named_arguments
 from zobench.runspec.registries import PROGRAMS as REGISTRY
 from zobench.runspec.registry import resolve
 
@@ -55,7 +55,7 @@ def check(spec: RunSpec) -> None:
         resolve(program.check)(spec)
 
 
-@named_arguments
+@named_arguments(FIELDS)
 def run(spec: RunSpec, world: World | None = None) -> Result:
     """Measures one cell in this process by ``spec.program``; see :func:`zobench.programs.cell.run` for zobench's own.
 

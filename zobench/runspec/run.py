@@ -27,7 +27,7 @@ from zobench.runspec.fields import (
 from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, LAWS, NOISES, TIERS, WIRES
 from zobench.runspec.numeric import IntervalField, NumberField, SizeField
 from zobench.runspec.options import Option, Options, nested, settled
-from zobench.runspec.words import SEQ_LEN, SIGNED
+from zobench.runspec.words import SEQ_LEN, SIGNED, check_keywords
 
 NEVER, VALUE, PAIR, _, CONTRAST = LabelForm
 
@@ -287,6 +287,11 @@ class RunSpec:
         form_noun="hexadecimal", remedy="leave it out: it is computed",
     ))
     # fmt: on
+
+    def __new__(cls, **values: Any) -> RunSpec:
+        """Raises ``ValueError`` for a field that does not exist, before the dataclass would with a ``TypeError``."""
+        check_keywords("RunSpec", values, DECLARED)
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         if str(self.task).endswith(FileField.suffix):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -21,35 +21,48 @@ _MOST = 3
 """Words that are suggested."""
 
 
-def suggestion(word: object, words: Iterable[str]) -> str:
+def suggestion(word: object, words: Iterable[str], written: Mapping[str, str] | None = None) -> str:
     """Text naming the nearest of ``words`` to a mistyped ``word``, first those that begin with it: ``did you mean
-    ...?`` or the whole list."""
-    options = list(words)
+    ...?`` or the whole list. ``written``: of further words that may be meant how each is written."""
+    further = written or {}
+    options = [*words, *further]
     lowered = {option.lower(): option for option in options}
     text = str(word).lower()
     begun = [option for option in lowered if len(text) > 1 and option.startswith(text)]
-    near = list(dict.fromkeys([*begun, *difflib.get_close_matches(text, lowered, n=_MOST, cutoff=0.55)]))[:_MOST]
+    near = (
+        [text]
+        if text in lowered
+        else list(dict.fromkeys([*begun, *difflib.get_close_matches(text, lowered, n=_MOST, cutoff=0.55)]))[:_MOST]
+    )
     if near:
-        return "did you mean " + " or ".join(lowered[match] for match in near) + "?"
-    return "use one of " + ", ".join(options)
+        return "did you mean " + " or ".join(further.get(lowered[match], lowered[match]) for match in near) + "?"
+    return "use one of " + ", ".join(option for option in options if option not in further)
 
 
-def check_keywords(function: str, given: Iterable[str], taken: Iterable[str]) -> None:
+def check_keywords(
+    function: str, given: Iterable[str], taken: Iterable[str], written: Mapping[str, str] | None = None
+) -> None:
     """Raises ``ValueError``, one line, for a word of ``given`` that is no keyword of ``function``, which has
-    ``taken``."""
+    ``taken``; ``written``: how the fields of a run, which may be meant, are written there."""
     names = list(taken)
     for word in given:
         if word not in names:
-            raise ValueError(f"`{function}` takes no argument {word!r}; {suggestion(word, names)}")
+            raise ValueError(f"`{function}` takes no argument {word!r}; {suggestion(word, names, written)}")
 
 
-def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """``function``, of Python's interface, for which a keyword that it does not take is a one-line ``ValueError``."""
-    taken = inspect.signature(function).parameters
+def named_arguments(fields: Iterable[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Makes a keyword that a function of Python's interface does not take a one-line ``ValueError``. ``fields``: those
+    of its argument ``spec``."""
 
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        check_keywords(function.__name__, kwargs, taken)
-        return function(*args, **kwargs)
+    def made(function: Callable[P, R]) -> Callable[P, R]:
+        taken = inspect.signature(function).parameters
+        written = {field: f"spec=RunSpec({field}=...)" for field in fields}
 
-    return checked
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            check_keywords(function.__name__, kwargs, taken, written)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return made

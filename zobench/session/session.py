@@ -30,9 +30,7 @@ class Session(LocalMachine):
     def matrix(self, name: str | Path, **options: Any) -> MatrixSweep:
         """The sweep of a matrix, by its name or file, to plan and run; ``options``: of
         :class:`zobench.session.matrices.SweepOptions`."""
-        for word in options.keys() & set(FIELDS):
-            raise ValueError(f"`sweep` takes no argument {word!r}; write changes={{{word!r}: {options[word]!r}}}")
-        check_keywords("sweep", options, SWEPT)
+        check_keywords("sweep", options, SWEPT, {field: f"changes={{'{field}': ...}}" for field in FIELDS})
         return MatrixSweep(self, str(name), SweepOptions(**options))
 
     def sweep(self, name: str | Path, **options: Any) -> Summary:
@@ -76,7 +74,7 @@ def _sweep(
     return Session(Store(Path(results)), device, disk_dir=disk_dir, monitor=monitor, dry=dry).matrix(matrix, **options)
 
 
-@named_arguments
+@named_arguments()
 def compare(
     before: str | Path, after: str | Path, *, results: str | Path = "results", tolerance: float = 0.02,
     across_machines: bool = False, monitor: Monitor | None = None,

@@ -28,7 +28,7 @@ from zobench.measure.observe import Observation, Observer
 from zobench.models import tokenizers
 from zobench.result import Facts, Outcome, Result
 from zobench.result.record import DOUBTFUL
-from zobench.runspec import METHODS, RunSpec, check_spec, named_arguments, provenance
+from zobench.runspec import FIELDS, METHODS, RunSpec, check_spec, named_arguments, provenance
 from zobench.runspec.kinds import NOISES
 from zobench.runspec.order import current
 from zobench.store import reading
@@ -55,7 +55,7 @@ _TRAININGS = itertools.count()
 """Numbers the trainings of this process: what the first one left allocated hides how much a later one takes."""
 
 
-@named_arguments
+@named_arguments(FIELDS)
 def finetune(
     spec: RunSpec, *, folder: Path | str, data_dir: Path | str | None = None, progress: Hooks | None = None,
     seal: Seal | None = None, examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
