@@ -28,12 +28,10 @@ def suggestion(word: object, words: Iterable[str], written: Mapping[str, str] | 
     options = [*words, *further]
     lowered = {option.lower(): option for option in options}
     text = str(word).lower()
+    most = 1 if further else _MOST
     begun = [option for option in lowered if len(text) > 1 and option.startswith(text)]
-    near = (
-        [text]
-        if text in lowered
-        else list(dict.fromkeys([*begun, *difflib.get_close_matches(text, lowered, n=_MOST, cutoff=0.55)]))[:_MOST]
-    )
+    close = difflib.get_close_matches(text, lowered, n=most, cutoff=0.55)
+    near = [text] if text in lowered else list(dict.fromkeys([*begun, *close]))[:most]
     if near:
         return "did you mean " + " or ".join(further.get(lowered[match], lowered[match]) for match in near) + "?"
     return "use one of " + ", ".join(option for option in options if option not in further)
