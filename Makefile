@@ -68,7 +68,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 smoke: $(VENV)/.run
-	$(BIN)/zobench sweep smoke --results $(VENV)/smoke
+	$(BIN)/zobench sweep smoke --results $(VENV)/smoke $(SMOKE)
 
 dist:
 	PYTHON=$(PYTHON) .ci/installed dist
