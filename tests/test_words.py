@@ -36,12 +36,6 @@ STORED = {
 }
 """Names that stay because files or plug-ins of users have them."""
 
-TWICE = frozenset({
-    "Cell", "Choice", "Comparison", "Costs", "Engine", "Entry", "Group", "Layout", "Packed", "Program", "Ranking",
-    "Ratio", "Rows", "Run", "Spread", "Standing",
-})  # fmt: skip
-"""Names that two or more classes still share, without leading underscores. The list may only get shorter."""
-
 
 def _bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Every name that a module binds, with its line: of functions, classes, arguments, variables, attributes, imports
@@ -120,4 +114,4 @@ def test_a_class_name_means_one_thing() -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert len(classes) > 300
-    assert {name for name, count in classes.items() if count > 1} <= TWICE
+    assert {name for name, count in classes.items() if count > 1} == set()

@@ -19,7 +19,7 @@ from typing import Any
 from zobench.cost import hardware, shapes
 from zobench.cost.hardware import SHARES, Gpu
 from zobench.cost.published import evidence
-from zobench.cost.published.cell import Cell, cell_of
+from zobench.cost.published.cell import PaperCell, cell_of
 from zobench.cost.published.evidence import papers_gpus
 from zobench.cost.published.seconds import throughput
 
@@ -37,7 +37,7 @@ ANCHORED = {"fp16_products": (0.9, 0.5, 1.0), "kernel_us": (3.0, 0.2, 30.0)}
 """As :data:`PRIOR`, of a second GPU."""
 
 
-def measured(paper: str, artifact: str) -> list[tuple[Cell, float, evidence.Row]]:
+def measured(paper: str, artifact: str) -> list[tuple[PaperCell, float, evidence.Row]]:
     """The cells of a table with their throughput."""
     return [
         (cell_of(row), float(row["value"]), row)
@@ -67,13 +67,13 @@ def malloc() -> float:
     return statistics.median(found)
 
 
-def anchor(gpu: Gpu, cells: Sequence[tuple[Cell, float]]) -> dict[str, float]:
+def anchor(gpu: Gpu, cells: Sequence[tuple[PaperCell, float]]) -> dict[str, float]:
     """Key -> fitted value, of :data:`ANCHORED`, from ``cells`` that ran on ``gpu`` with their tokens per second."""
     return _solved(gpu, cells, ANCHORED, 0.0)
 
 
 def _solved(
-    gpu: Gpu, cells: Sequence[tuple[Cell, float]], prior: Mapping[str, tuple[float, float, float]], weight: float,
+    gpu: Gpu, cells: Sequence[tuple[PaperCell, float]], prior: Mapping[str, tuple[float, float, float]], weight: float,
     **how: Any,
 ) -> dict[str, float]:  # fmt: skip
     """Minimises the errors of the logarithms, with ``weight`` on each constant's distance from its prior."""

@@ -16,7 +16,7 @@ from zobench.cost import gpu, hardware, local
 from zobench.cost.allocator import LARGE_ROUND, MIDDLE_SEGMENT, SMALL_SEGMENT, Allocator
 from zobench.cost.clock import Clock
 from zobench.cost.published import evidence
-from zobench.cost.published.cell import Cell, Program
+from zobench.cost.published.cell import PaperCell, PaperProgram
 from zobench.cost.published.memory import device_bytes
 from zobench.cost.seconds import ran, rates_of
 from zobench.engine.transfers import schedule
@@ -61,12 +61,12 @@ def test_a_group_of_ranks_explains_distzo2s_memory(memory):
 
 def test_the_page_says_what_zo_benchs_program_takes():
     """MeZO's program replayed in float32: rows for each answer, at lengths of MultiRC and SST-2."""
-    page, program = validation.PAGE.read_text(encoding="utf-8"), Program(driver_bytes=0)
+    page, program = validation.PAGE.read_text(encoding="utf-8"), PaperProgram(driver_bytes=0)
     for name, rows, tokens, place in (
         ("OPT-13B", 4, 400, "{:.1f} GB with 4 rows of 400"), ("OPT-13B", 8, 432, "{:.1f} GB with 8 of 432"),
         ("OPT-13B", 8, 784, "{:.1f} GB with 8 of 784"), ("OPT-1.3B", 32, 64, "longest, takes {:.1f} GB"),
     ):  # fmt: skip
-        cell = Cell(program=program, model=models.get(name), offloaded=False, batch=rows, seq=tokens)
+        cell = PaperCell(program=program, model=models.get(name), offloaded=False, batch=rows, seq=tokens)
         assert place.format(device_bytes(cell) / 2**30) in page
     a100 = hardware.load("a100-80gb-sxm")
     for method, tokens, rows, told in (

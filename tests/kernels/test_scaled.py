@@ -9,7 +9,7 @@ from tests.support.bits import any_bits
 from tests.support.devices import ON_GPU
 from tests.support.kernels import interpreted, needs_triton, run_interpreted
 from zobench.kernels import DTYPES, scaled
-from zobench.kernels.base import E4M3_MAX, Packing, Rows
+from zobench.kernels.base import E4M3_MAX, Packing, WireTensor
 
 
 def placed(dtype, shapes):
@@ -18,7 +18,7 @@ def placed(dtype, shapes):
     for rows, width in shapes:
         is_scaled, count = rows > 1, rows * width
         values = -(-count * (1 if is_scaled else dtype.itemsize) // 64) * 64
-        pieces.append(Rows(weights, slot, slot + values if is_scaled else None, rows, width))
+        pieces.append(WireTensor(weights, slot, slot + values if is_scaled else None, rows, width))
         weights += -(-count * dtype.itemsize // 64) * 64
         slot += values + (-(-4 * rows // 64) * 64 if is_scaled else 0)
     return Packing(dtype, pieces), weights, slot

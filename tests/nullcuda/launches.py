@@ -95,13 +95,13 @@ def _float(bits: int) -> float:
 
 
 def _packing(told: dict[str, Any]) -> Any:
-    from zobench.kernels.base import Packing, Rows
+    from zobench.kernels.base import Packing, WireTensor
 
     rows = told["segments"][: told["count"]].tolist()
     ends = [row[0] for row in rows[1:]] + [told["programs"]]
     dtype = told["weights"].dtype
     pieces = [
-        Rows(weights * dtype.itemsize, values, None if scales < 0 else 4 * scales, end - first, width)
+        WireTensor(weights * dtype.itemsize, values, None if scales < 0 else 4 * scales, end - first, width)
         for (first, weights, values, width, scales, _), end in zip(rows, ends, strict=True)
     ]
     return Packing(dtype, pieces)

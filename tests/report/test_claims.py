@@ -197,7 +197,7 @@ def test_of_another_model_what_it_takes_is_held_against_a_claim_and_what_it_lear
 )
 def test_bounds_are_inclusive_and_nothing_is_inside_and_outside(value, spread, low, high) -> None:
     claim = Claim(text="t", metric="gpu_memory", ratio=("a", "b"), at_least=low, at_most=high)
-    ratio = claims.Ratio(header="r", value=value, low=value / spread, high=value * spread)
+    ratio = claims.ClaimRatio(header="r", value=value, low=value / spread, high=value * spread)
     within = [x for x in (ratio.low, ratio.high) if (low is None or x >= low) and (high is None or x <= high)]
     assert claims.inside(claim, ratio) is (len(within) == 2)
     assert not (claims.inside(claim, ratio) and claims.outside(claim, ratio))

@@ -1,12 +1,12 @@
 """Notes of a sheet: numbered in reading order, and warnings that differ only in numbers said once."""
 
 from zobench.report.formats import terminal
-from zobench.report.sheet import CellText, Group, Sheet, number, ranges
+from zobench.report.sheet import CellText, ColumnGroup, Sheet, number, ranges
 
 
 def sheet(*entries: CellText) -> Sheet:
     columns = tuple(CellText(text=f"c{k}", tone="label") for k in range(len(entries)))
-    group = Group(header=CellText(text="g", tone="label"), columns=columns, body=(entries,))
+    group = ColumnGroup(header=CellText(text="g", tone="label"), columns=columns, body=(entries,))
     return Sheet(
         label="l", title="t", source="s", row_header="r", rows=(CellText(text="row", tone="label"),), groups=(group,),
         remarks=(),

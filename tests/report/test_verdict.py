@@ -14,14 +14,14 @@ from tests.support.tables import CLAIMS, PAPER, TINY, table_from
 from zobench.cost.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS
 from zobench.report import artifacts, claims, verdict
-from zobench.report.claims import CheckedClaim, Ratio
+from zobench.report.claims import CheckedClaim, ClaimRatio
 from zobench.report.render import grids
 from zobench.report.table import Claim, Table
-from zobench.report.verdict import JudgedArtifact, Standing
+from zobench.report.verdict import ClaimOutcome, JudgedArtifact
 
 
-def ratio(low: float, high: float, *, header: str = "OPT-1.3B", deviates: bool = False) -> Ratio:
-    return Ratio(header=header, value=(low + high) / 2, low=low, high=high, deviates=deviates)
+def ratio(low: float, high: float, *, header: str = "OPT-1.3B", deviates: bool = False) -> ClaimRatio:
+    return ClaimRatio(header=header, value=(low + high) / 2, low=low, high=high, deviates=deviates)
 
 
 IN, OUT, ACROSS = ratio(0.4, 0.5), ratio(1.2, 1.3), ratio(0.9, 1.1)
@@ -31,18 +31,18 @@ LARGER = ratio(0.4, 0.5, header="OPT-2.7B")
 @pytest.mark.parametrize(
     ("same", "other", "paper", "standing"),
     [
-        ([IN, LARGER], [], IN, Standing.REPRODUCED),
-        ([IN, LARGER] * 2, [], IN, Standing.REPRODUCED),  # on two machines
-        ([IN], [], IN, Standing.SHAPE),  # of two rows
-        ([IN, IN], [], IN, Standing.SHAPE),  # on two machines
-        ([], [IN], IN, Standing.SHAPE),
-        ([IN, LARGER], [OUT], IN, Standing.REPRODUCED),  # another size falls short: the paper did not speak of it
-        ([], [OUT], IN, Standing.UNSHOWN),
-        ([IN], [OUT], IN, Standing.UNSHOWN),
-        ([], [], IN, Standing.UNSHOWN),
-        ([ACROSS, IN], [], IN, Standing.UNSHOWN),
-        ([OUT, IN], [IN], IN, Standing.CONTRADICTED),
-        ([IN, IN], [], OUT, Standing.CONTRADICTED),  # by the paper's own values
+        ([IN, LARGER], [], IN, ClaimOutcome.REPRODUCED),
+        ([IN, LARGER] * 2, [], IN, ClaimOutcome.REPRODUCED),  # on two machines
+        ([IN], [], IN, ClaimOutcome.SHAPE),  # of two rows
+        ([IN, IN], [], IN, ClaimOutcome.SHAPE),  # on two machines
+        ([], [IN], IN, ClaimOutcome.SHAPE),
+        ([IN, LARGER], [OUT], IN, ClaimOutcome.REPRODUCED),  # another size falls short: the paper did not speak of it
+        ([], [OUT], IN, ClaimOutcome.UNSHOWN),
+        ([IN], [OUT], IN, ClaimOutcome.UNSHOWN),
+        ([], [], IN, ClaimOutcome.UNSHOWN),
+        ([ACROSS, IN], [], IN, ClaimOutcome.UNSHOWN),
+        ([OUT, IN], [IN], IN, ClaimOutcome.CONTRADICTED),
+        ([IN, IN], [], OUT, ClaimOutcome.CONTRADICTED),  # by the paper's own values
     ],
 )
 def test_a_claims_word_follows_from_where_it_was_measured(same, other, paper, standing, tmp_path) -> None:
@@ -51,7 +51,7 @@ def test_a_claims_word_follows_from_where_it_was_measured(same, other, paper, st
     reported = CheckedClaim(claim=claim, table=table, ratios=(paper,), expected=2)
     judged = verdict.judge(reported, same, other, dataclasses.replace(reported, ratios=()))
     assert judged.standing is standing
-    assert ("not predicted" in judged.evidence) == (standing is Standing.UNSHOWN)
+    assert ("not predicted" in judged.evidence) == (standing is ClaimOutcome.UNSHOWN)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,9 @@ def test_every_claim_of_the_papers_is_listed_once_and_says_what_would_show_it(al
     assert {key: number for key, number in listed.items() if key in stated} == stated
     assert Counter(name for name, _ in (listed - stated).elements()) == groups
     for item in items:
-        unshown = any(claim.standing is Standing.UNSHOWN for claim in item.claims)
+        unshown = any(claim.standing is ClaimOutcome.UNSHOWN for claim in item.claims)
         assert item.evidence
-        assert item.remedy or not (unshown or item.standing is Standing.UNSHOWN)
+        assert item.remedy or not (unshown or item.standing is ClaimOutcome.UNSHOWN)
         assert all(claim.evidence for claim in item.claims)
 
 
@@ -88,13 +88,13 @@ def test_claims_that_the_papers_own_values_miss_are_contradicted(all_papers: dic
         standings = {claim.text: claim.standing for claim in artifact.claims}
         for checked in claims.checked(item, grid, claims.reported):
             if checked.verdict == claims.FAILS:
-                assert standings[checked.claim.text] is Standing.CONTRADICTED
+                assert standings[checked.claim.text] is ClaimOutcome.CONTRADICTED
                 missed += 1
     assert missed == 12  # as the comparison of the papers with themselves counts them
 
 
 def test_a_table_is_as_good_as_its_weakest_claim(all_papers: dict[str, list[JudgedArtifact]]) -> None:
-    order = (Standing.REPRODUCED, Standing.SHAPE, Standing.UNSHOWN, Standing.CONTRADICTED)
+    order = (ClaimOutcome.REPRODUCED, ClaimOutcome.SHAPE, ClaimOutcome.UNSHOWN, ClaimOutcome.CONTRADICTED)
     tables = {item.name for item in artifacts.load_all()[0] if not item.is_figure}
     judged = [item for items in all_papers.values() for item in items if item.name in tables and item.claims]
     assert judged

@@ -6,7 +6,7 @@ from typing import Any
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.contents import Artifact, ReportContents
 from zobench.report.html import write
-from zobench.report.sheet import CellText, Group, Sheet, number
+from zobench.report.sheet import CellText, ColumnGroup, Sheet, number
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -47,7 +47,7 @@ def sheet(*rows: tuple[str, CellText, CellText], title: str = "Speed", word: str
             row_header="Model" + word,
             rows=tuple(entry(label, "label") for label, *_ in said),
             groups=(
-                Group(
+                ColumnGroup(
                     header=entry("Throughput (tokens/s) ↑" + word, "label"),
                     columns=(entry("MeZO (FP32)" + word, "label"), entry("ZO2 (FP32)" + word, "label")),
                     body=tuple(tuple(entries) for _, *entries in said),

@@ -13,7 +13,7 @@ import typer
 from zobench import recipes
 from zobench.cli import completion
 from zobench.cli.console import quieten, say
-from zobench.cli.usage import CELL, KEPT, LONG, SLURM, WHERE, Group
+from zobench.cli.usage import CELL, KEPT, LONG, SLURM, WHERE, CommandGroup
 from zobench.runspec import FIELDS, check_key, parse_value, suggestion
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -21,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 app = typer.Typer(
     name="zobench",
     help="Measure what zeroth-order fine-tuning of a language model costs here, beside what the papers report.",
-    cls=Group,
+    cls=CommandGroup,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from zobench.cli import console
-from zobench.cost.choices import Choice, TargetMachine, cautions, footnote
+from zobench.cost.choices import Setup, TargetMachine, cautions, footnote
 from zobench.cost.footprint import MARGIN
 from zobench.machine.texts import gigabytes
 from zobench.store import Store
@@ -28,7 +28,7 @@ _LEAST = 20
 
 
 def show_one(
-    screen: Console, target: TargetMachine, best: Choice, others: Sequence[Choice], ranked: Sequence[Choice]
+    screen: Console, target: TargetMachine, best: Setup, others: Sequence[Setup], ranked: Sequence[Setup]
 ) -> None:
     prediction = best.prediction
     screen.print(Text(f"{_about(prediction)} on {target.description}", style="bold"))
@@ -68,7 +68,7 @@ def _table(
     return table
 
 
-def _row(choice: Choice, best: Choice, label: str) -> list[str]:
+def _row(choice: Setup, best: Setup, label: str) -> list[str]:
     prediction = choice.prediction
     share = "" if best.lacks else f"x{prediction.tokens_per_second / best.prediction.tokens_per_second:.2f}"
     text = f"{label}: lacks {choice.lacks}" if choice.lacks else label
@@ -80,7 +80,7 @@ def _bound(prediction: Prediction) -> str:
     return prediction.bound.removeprefix("link (").removesuffix(")")
 
 
-def show_all(screen: Console, rows: Sequence[tuple[TargetMachine, Choice]]) -> None:
+def show_all(screen: Console, rows: Sequence[tuple[TargetMachine, Setup]]) -> None:
     target, best = rows[0]
     by_card = [(target.gpu.name, choice) for target, choice in rows]
     about = f"{_about(best.prediction)}, {MARGIN:.0%} of each GPU's memory, {target.host_text}"
@@ -88,7 +88,7 @@ def show_all(screen: Console, rows: Sequence[tuple[TargetMachine, Choice]]) -> N
     _print_notes(screen, [target.gpu for target, _ in rows], *best.prediction.notes, footnote(None))
 
 
-def show_methods(screen: Console, target: TargetMachine, rows: Sequence[tuple[str, Choice]]) -> None:
+def show_methods(screen: Console, target: TargetMachine, rows: Sequence[tuple[str, Setup]]) -> None:
     """A row for each way to tune a model at ``target``, with its best settings."""
     prediction = rows[0][1].prediction
     _show_rows(screen, f"{_about(prediction)} on {target.description}", "tuned by", rows)
@@ -96,7 +96,7 @@ def show_methods(screen: Console, target: TargetMachine, rows: Sequence[tuple[st
     _print_notes(screen, (target.gpu,), *prediction.notes, steps, footnote(target))
 
 
-def _show_rows(screen: Console, title: str, heading: str, rows: Sequence[tuple[str, Choice]]) -> None:
+def _show_rows(screen: Console, title: str, heading: str, rows: Sequence[tuple[str, Setup]]) -> None:
     """The best choice of each of ``rows``, with the settings that are not shared by all that fit."""
     screen.print(Text(title, style="bold"))
     words = [best.settings for _, best in rows if not best.lacks]
@@ -108,7 +108,7 @@ def _show_rows(screen: Console, title: str, heading: str, rows: Sequence[tuple[s
     screen.print(_table(names, lines, ("bound", "range", "disk", "host"), screen.width))
 
 
-def _of_gpu(best: Choice, shared: Sequence[str]) -> list[str]:
+def _of_gpu(best: Setup, shared: Sequence[str]) -> list[str]:
     """What a GPU's best choice comes to, with the settings that are not ``shared`` by all; or what it lacks."""
     if best.lacks:
         return ["·", *[""] * len(_OF_GPUS), f"lacks {best.lacks}"]
@@ -146,7 +146,7 @@ def _shares(prediction: Prediction) -> str:
     return ", ".join(f"{name} {seconds:.2g} s" for name, seconds in parts if seconds > 0.01 * prediction.step_seconds)
 
 
-def _settings(choice: Choice) -> str:
+def _settings(choice: Setup) -> str:
     """As `zobench run` takes them."""
     return " ".join(f"--set {word}" for word in choice.settings)
 

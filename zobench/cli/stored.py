@@ -346,7 +346,7 @@ def verdict(
     if not stored:
         console.show_empty([results], "judged by the paper's own values only")
     console.write_text(output, writers[form](paper, items))
-    raise typer.Exit(int(judge.counts(judge.all_claims(items))[judge.Standing.CONTRADICTED] > 0))
+    raise typer.Exit(int(judge.counts(judge.all_claims(items))[judge.ClaimOutcome.CONTRADICTED] > 0))
 
 
 def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:

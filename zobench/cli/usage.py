@@ -23,7 +23,7 @@ _TYPE = re.compile(r"<[^<>]+>$")
 """How Typer writes a type of Python, as ``<list[Path]>``, which says nothing to people."""
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Commands under the headings that they name, what is usual first."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

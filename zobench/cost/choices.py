@@ -41,7 +41,7 @@ METHODS_COMPARED: tuple[tuple[str, Mapping[str, str]], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class Setup:
     """One way to run: what is predicted of it; ``lacks``: what does not suffice for it, or "", and ``shortage``: how
     many times what there is it needs, of memory."""
 
@@ -66,7 +66,7 @@ class Choice:
         """Whether it is MeZO or ZO2 as the papers run them."""
         return self.spec.noise == "torch" and not self.spec.resident_blocks
 
-    def changes_of(self, other: Choice) -> list[str]:
+    def changes_of(self, other: Setup) -> list[str]:
         """What it has otherwise than ``other``, as ``--set`` takes it."""
         changed = [key for key in (*CHOSEN, "wire") if getattr(self.spec, key) != getattr(other.spec, key)]
         return [_setting(key, getattr(self.spec, key)) for key in changed]
@@ -111,7 +111,7 @@ def _setting(key: str, value: Any) -> str:
     return f"{key}={str(value).lower() if isinstance(value, bool) else value}"
 
 
-def plan_dict(target: TargetMachine, best: Choice, others: Iterable[Choice]) -> dict[str, Any]:
+def plan_dict(target: TargetMachine, best: Setup, others: Iterable[Setup]) -> dict[str, Any]:
     """The best way to run at ``target``, and other ways, as JSON."""
     return {
         "gpu": target.gpu.name, "host_bytes": target.host, "disk_bytes_per_second": target.disk,
@@ -138,7 +138,7 @@ def cautions(gpus: Sequence[Gpu]) -> list[str]:
     return [f"Caution, {gpu.name}: {gpu.caution}." for gpu in gpus if gpu.caution]
 
 
-def footnote(target: TargetMachine | None, shown: Sequence[Choice] = ()) -> str:
+def footnote(target: TargetMachine | None, shown: Sequence[Setup] = ()) -> str:
     """What a prediction is, and how far off it may be. ``shown``: the best choice, which has a range if it fits, and
     the others beside it."""
     where = {
@@ -157,7 +157,7 @@ def footnote(target: TargetMachine | None, shown: Sequence[Choice] = ()) -> str:
     )
 
 
-def choices(values: Mapping[str, Any], target: TargetMachine) -> list[Choice]:
+def choices(values: Mapping[str, Any], target: TargetMachine) -> list[Setup]:
     """All ways to run the fields ``values`` at ``target``: the best, then what fits, fastest first, then what does not.
 
     The best is the simplest that fits and is within :data:`zobench.cost.interval.SAME` of the fastest; of what
@@ -166,7 +166,7 @@ def choices(values: Mapping[str, Any], target: TargetMachine) -> list[Choice]:
     resident blocks, tier and interval of write-backs are chosen, and with a
     backward pass :data:`SWITCHES`. Wire formats are not: fp8 changes what is learned.
     """
-    tried: dict[str, Choice] = {}
+    tried: dict[str, Setup] = {}
     for spec in _candidates(values, target):
         choice = judged(spec, target)
         tried.setdefault(choice.spec.hash, choice)
@@ -178,12 +178,12 @@ def choices(values: Mapping[str, Any], target: TargetMachine) -> list[Choice]:
     return [best, *(choice for choice in ranked if choice is not best)]
 
 
-def _order(choice: Choice) -> tuple[bool, bool, float]:
+def _order(choice: Setup) -> tuple[bool, bool, float]:
     too_large = bool(choice.lacks) and not choice.prediction.fits
     return bool(choice.lacks), too_large, choice.shortage if choice.lacks else choice.prediction.step_seconds
 
 
-def alternatives(best: Choice, target: TargetMachine) -> list[Choice]:
+def alternatives(best: Setup, target: TargetMachine) -> list[Setup]:
     """``best`` with one setting changed each: what it would cost to choose that one otherwise."""
     spec, tried = best.spec, {best.spec.hash: best}
     for changed in _neighbours(spec):
@@ -192,7 +192,7 @@ def alternatives(best: Choice, target: TargetMachine) -> list[Choice]:
     return list(tried.values())[1:]
 
 
-def judged(spec: RunSpec, target: TargetMachine) -> Choice:
+def judged(spec: RunSpec, target: TargetMachine) -> Setup:
     """What is predicted of ``spec`` at ``target``, and whether there is enough of everything for it."""
     prediction = _predicted(spec, target)
     device = prediction.device_bytes / (target.gpu.memory * footprint.MARGIN)
@@ -203,7 +203,7 @@ def judged(spec: RunSpec, target: TargetMachine) -> Choice:
         lacks += "" if prediction.device_bytes > target.gpu.memory or host > device else ", within the error"
     elif prediction.disk_bytes and not target.disk:
         lacks = "a disk"
-    return Choice(prediction=prediction, lacks=lacks, shortage=max(device, host))
+    return Setup(prediction=prediction, lacks=lacks, shortage=max(device, host))
 
 
 def _predicted(spec: RunSpec, target: TargetMachine) -> Prediction:

@@ -43,7 +43,7 @@ LARGEST = 100_000_000
 _VERDICTS: dict[tuple[object, ...], Marks | str] = {}
 
 
-class _Engine(Protocol):
+class _TwinEngine(Protocol):
     """An engine over a twin."""
 
     arithmetic: Any
@@ -54,7 +54,7 @@ class _Engine(Protocol):
     def close(self) -> None: ...
 
 
-Make = Callable[[nn.Module, EngineConfig, Marks], _Engine]
+Make = Callable[[nn.Module, EngineConfig, Marks], _TwinEngine]
 
 
 def judge(model: nn.Module, config: EngineConfig, make: Make, directions: Hashable = None) -> Marks:
@@ -308,7 +308,7 @@ def _counts(model: nn.Module, module: nn.Module, batch: Batch, before: float) ->
     return after != before
 
 
-def _directions(engine: _Engine, plain: nn.Module) -> dict[str, Tensor]:
+def _directions(engine: _TwinEngine, plain: nn.Module) -> dict[str, Tensor]:
     """z(SEED) of each parameter, from the engine's own noise."""
     whole = {name: torch.zeros_like(tensor) for name, tensor in plain.named_parameters()}
     with torch.no_grad():

@@ -50,7 +50,7 @@ def one_by_one(spec: RunSpec, shares: Sequence[float], order: random.Random) -> 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class SlowdownCheck:
     """The cell again over the cell, and the slowed cell over the cell, from the same rounds."""
 
     equal: Ratio
@@ -79,7 +79,7 @@ class SelfTest:
     spec: RunSpec
     slowdown: float
     seed: int
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[SlowdownCheck] = field(default_factory=list)
 
     @property
     def alarms(self) -> int:
@@ -118,7 +118,7 @@ class SelfTest:
 
 def self_test(
     spec: RunSpec, run: RunCells, *, seed: int, count: int = COMPARISONS, slowdown: float = SLOWDOWN,
-    budget: float | None = None, say: Callable[[int, Comparison], None] = lambda number, comparison: None,
+    budget: float | None = None, say: Callable[[int, SlowdownCheck], None] = lambda number, comparison: None,
 ) -> SelfTest:  # fmt: skip
     """``count`` comparisons of ``spec`` with itself. None begins that the rest of ``budget`` seconds would not hold.
 
@@ -137,7 +137,7 @@ def self_test(
     return done
 
 
-def _compared(spec: RunSpec, run: RunCells, slowdown: float, order: random.Random) -> Comparison:
+def _compared(spec: RunSpec, run: RunCells, slowdown: float, order: random.Random) -> SlowdownCheck:
     """A comparison from rounds in which all three had as many threads; others can have a core for a while."""
     equal: list[tuple[float, float]] = []
     slowed: list[tuple[float, float]] = []
@@ -153,7 +153,7 @@ def _compared(spec: RunSpec, run: RunCells, slowdown: float, order: random.Rando
             continue
         equal.append(seconds_of_pair(done["again"], done["cell"]))
         slowed.append(seconds_of_pair(done["slowed"], done["cell"]))
-        comparison = Comparison(equal=ratio_of_pairs(equal), slowed=ratio_of_pairs(slowed))
+        comparison = SlowdownCheck(equal=ratio_of_pairs(equal), slowed=ratio_of_pairs(slowed))
         if comparison.equal.is_known(UNTIL) and comparison.slowed.is_known(UNTIL):
             break
     if len(equal) < FEW:

@@ -67,7 +67,7 @@ class Flat:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class WireTensor:
     """A tensor of ``rows`` rows of ``width`` elements: where it begins among the weights, and its values in the slot,
     and the float32 scales of its rows in the slot, in bytes; without scales it lies there as it is."""
 
@@ -83,7 +83,7 @@ class Packing:
     """The tensors of one ``dtype`` in a flat buffer of bytes and in a slot. ``tables``: what a back end keeps of it."""
 
     dtype: torch.dtype
-    pieces: Sequence[Rows]
+    pieces: Sequence[WireTensor]
     tables: dict[Any, Any] = field(default_factory=dict)
 
 

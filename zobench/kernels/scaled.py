@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from zobench.kernels import compiler_remedy
-from zobench.kernels.base import E4M3_MAX, Packing, Rows
+from zobench.kernels.base import E4M3_MAX, Packing, WireTensor
 
 CHUNK_ELEMENTS = 1 << 20
 """Elements that torch's operations scale at once: their temporary."""
@@ -64,12 +64,12 @@ def prepare(device: str, dtype: torch.dtype) -> None:
     weights, slot = (torch.zeros(512, dtype=torch.uint8, device=device) for _ in range(2))
     with compiler_remedy("wire=fp8", device, "wire=bf16"):
         for width in (15, 16):
-            packing = Packing(dtype, [Rows(0, 0, 64, 1, width), Rows(64, 128, None, 1, width)])
+            packing = Packing(dtype, [WireTensor(0, 0, 64, 1, width), WireTensor(64, 128, None, 1, width)])
             pack(packing, weights, slot)
             unpack(packing, slot, weights)
 
 
-def _views(packing: Packing, piece: Rows, weights: Tensor, slot: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+def _views(packing: Packing, piece: WireTensor, weights: Tensor, slot: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     count, size = piece.rows * piece.width, packing.dtype.itemsize
     source = weights[piece.weights : piece.weights + count * size].view(packing.dtype).view(piece.rows, piece.width)
     dtype = packing.dtype if piece.scales is None else torch.float8_e4m3fn

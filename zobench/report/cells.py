@@ -10,7 +10,7 @@ from typing import Any
 
 from zobench.cost.forecast import Forecast
 from zobench.recipes.reference import Reference
-from zobench.report.choice import Choice, choose, outcome_note
+from zobench.report.choice import ShownRuns, choose, outcome_note
 from zobench.report.sheet import WARNING
 from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow, Where
 from zobench.report.terms import deviations, fields
@@ -215,16 +215,16 @@ def _allowed(table: Table) -> dict[str, tuple[Any, ...]]:
     return allowed
 
 
-def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> Choice:
+def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> ShownRuns:
     """What the cell of ``row`` and ``column`` shows of the ``results`` that satisfy all of its conditions."""
     if not is_meant(row, column):
-        return Choice()
+        return ShownRuns()
     where = conditions(table, row, column)
     return choose(where, [result for result in results if meets(result.spec, where)], row.over)
 
 
 def _cell(
-    table: Table, row: TableRow, column: TableColumn, metric: Metric, choice: Choice, reference: Reference,
+    table: Table, row: TableRow, column: TableColumn, metric: Metric, choice: ShownRuns, reference: Reference,
     base: Result | None = None,
 ) -> TableCell:  # fmt: skip
     """One cell; ``base``: the result that the baseline's column shows in its row."""

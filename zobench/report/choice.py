@@ -21,7 +21,7 @@ _IDENTITY = tuple(name for name, field in DECLARED.items() if not field.unhashed
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ShownRuns:
     """Of the results that belong in a cell ``shown``, one or several whose mean it shows, and the ``others``.
 
     ``over``: the field in which those shown may differ, or ""; ``asked``: how many values of it the table asks for.
@@ -88,7 +88,7 @@ def _distinction(
     return f"{len(every)} results match. Shown{chosen}: {firsts}. Not shown: {rest_texts}{more}."
 
 
-def choose(where: Where, fitting: Sequence[Result], over: str) -> Choice:
+def choose(where: Where, fitting: Sequence[Result], over: str) -> ShownRuns:
     """Which of the ``fitting`` results, which satisfy ``where``, the cell shows.
 
     Preferred are, in order: finished ones, those with the least loss on dev (as the papers choose among learning rates:
@@ -102,11 +102,11 @@ def choose(where: Where, fitting: Sequence[Result], over: str) -> Choice:
         groups.setdefault(parts if over else result.spec.hash, []).append(result)
     ranked = sorted(groups.values(), key=_rank) if over else list(groups.values())
     if not ranked:
-        return Choice(over=over)
+        return ShownRuns(over=over)
     finished = [result for result in ranked[0] if result.outcome is Outcome.OK]
     shown = sorted(finished or ranked[0][:1], key=lambda result: str(result.spec.value(over)) if over else "")
     left = [result for result in ordered if result not in shown]
-    return Choice(tuple(shown), tuple(left), over, asked=len(where.get(over, ())))
+    return ShownRuns(tuple(shown), tuple(left), over, asked=len(where.get(over, ())))
 
 
 def _rank(group: Iterable[Result]) -> tuple[int, float]:

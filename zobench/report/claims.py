@@ -19,7 +19,7 @@ UNTOLD = "not predicted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ratio:
+class ClaimRatio:
     """The claim's ratio in one row (or column). ``low`` and ``high``: its 95 % interval; the value itself where it has
     no spread (memory, a paper's value, a claim that two are the same), and anything at all where there are too few
     steps for an interval, or where a mean over several runs is shown. ``deviates``: a run differs from the paper's
@@ -41,7 +41,7 @@ class CheckedClaim:
 
     claim: Claim
     table: Table
-    ratios: tuple[Ratio, ...]
+    ratios: tuple[ClaimRatio, ...]
     expected: int
 
     @property
@@ -71,11 +71,11 @@ class CheckedClaim:
         return self.range_text + (f"; not within: {', '.join(out)}" if out else "")
 
 
-Values = Callable[[Claim, str, TableCell, TableCell], Ratio | None]
+Values = Callable[[Claim, str, TableCell, TableCell], ClaimRatio | None]
 """The ratio of two cells that a claim is about, whose row (or column) is called so; None where a value is lacking."""
 
 
-def verdict(claim: Claim, ratios: Sequence[Ratio]) -> str:
+def verdict(claim: Claim, ratios: Sequence[ClaimRatio]) -> str:
     """``FAILS`` if an interval lies outside the bounds, ``HOLDS`` if all lie within; else nothing is shown."""
     if not ratios:
         return OPEN
@@ -84,7 +84,7 @@ def verdict(claim: Claim, ratios: Sequence[Ratio]) -> str:
     return HOLDS if all(inside(claim, ratio) for ratio in ratios) else UNSHOWN
 
 
-def _ratio_text(ratio: Ratio) -> str:
+def _ratio_text(ratio: ClaimRatio) -> str:
     if ratio.low == ratio.high:
         return f"{ratio.value:.3g} in {ratio.header}"
     few = ratio.low == 0 and ratio.high == math.inf
@@ -92,34 +92,34 @@ def _ratio_text(ratio: Ratio) -> str:
     return f"{ratio.value:.3g} ({spread}) in {ratio.header}"
 
 
-def inside(claim: Claim, ratio: Ratio) -> bool:
+def inside(claim: Claim, ratio: ClaimRatio) -> bool:
     """Whether the whole interval is within the claim's bounds, which are inclusive."""
     low, high = claim.at_least, claim.at_most
     return (low is None or ratio.low >= low) and (high is None or ratio.high <= high)
 
 
-def outside(claim: Claim, ratio: Ratio) -> bool:
+def outside(claim: Claim, ratio: ClaimRatio) -> bool:
     """Whether the whole interval is beyond one of the claim's bounds."""
     low, high = claim.at_least, claim.at_most
     return (low is not None and ratio.high < low) or (high is not None and ratio.low > high)
 
 
-def predicted(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+def predicted(claim: Claim, header: str, over: TableCell, under: TableCell) -> ClaimRatio | None:
     """The ratio of two predictions; its interval takes their errors as independent of each other."""
     first, second = over.forecast, under.forecast
     if first is None or second is None or first.value is None or not second.value:
         return None
     value, share = first.value / second.value, math.hypot(first.share, second.share)
-    return Ratio(header=header, value=value, low=value / (1 + share), high=value * (1 + share))
+    return ClaimRatio(header=header, value=value, low=value / (1 + share), high=value * (1 + share))
 
 
-def reported(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+def reported(claim: Claim, header: str, over: TableCell, under: TableCell) -> ClaimRatio | None:
     """The ratio of the paper's own values."""
     value = ratio(over.paper_value, under.paper_value)
-    return None if value is None else Ratio(header=header, value=value, low=value, high=value)
+    return None if value is None else ClaimRatio(header=header, value=value, low=value, high=value)
 
 
-def measured(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+def measured(claim: Claim, header: str, over: TableCell, under: TableCell) -> ClaimRatio | None:
     """The ratio of what was measured."""
     value = ratio(over.value, under.value)
     if value is None or over.result is None or under.result is None:
@@ -137,10 +137,12 @@ def measured(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ra
         low, high = (paired_ratio.interval if paired_ratio else None) or alone
     elif claim.at_least != claim.at_most:
         low, high = _quotient(quantity.interval(over.result), quantity.interval(under.result)) or (value, value)
-    return Ratio(header=header, value=value, low=low, high=high, deviates=bool(over.deviations or under.deviations))
+    return ClaimRatio(
+        header=header, value=value, low=low, high=high, deviates=bool(over.deviations or under.deviations)
+    )
 
 
-def unlearned(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+def unlearned(claim: Claim, header: str, over: TableCell, under: TableCell) -> ClaimRatio | None:
     """As :func:`measured`, but nothing of what another model has learned, as its accuracy."""
     return None if over.quantity.learned else measured(claim, header, over, under)
 

@@ -20,7 +20,7 @@ from zobench.report.forecast_text import (
     times,
     times_between,
 )
-from zobench.report.sheet import CellText, Group, Sheet, number, rounded
+from zobench.report.sheet import CellText, ColumnGroup, Sheet, number, rounded
 from zobench.report.table import Table
 from zobench.result import Outcome, Result
 from zobench.result.quantity import ABSENT, Interval, Quantity
@@ -219,13 +219,13 @@ def sheet_of(
         body = [[list(values) for values in zip(*row, strict=True)] for row in body]
         headings, columns = columns, headings
     groups = tuple(
-        Group(header=heading, columns=tuple(columns), body=tuple(tuple(row[i]) for row in body))
+        ColumnGroup(header=heading, columns=tuple(columns), body=tuple(tuple(row[i]) for row in body))
         for i, heading in enumerate(headings)
     )
     if table.text_header and kind == "paper":
         texts = tuple((CellText(text=row[0][0].row.text or NO_VALUE, tone="reported"),) for row in grid)
         label = CellText(text=table.text_header, tone="label")
-        groups = (Group(header=CellText(text="", tone="label"), columns=(label,), body=texts), *groups)
+        groups = (ColumnGroup(header=CellText(text="", tone="label"), columns=(label,), body=texts), *groups)
     sheet = Sheet(
         label="-".join((table.name, kind, machine or "none")),
         title=table.title,

@@ -73,7 +73,7 @@ def _claim(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class MethodStanding:
     """One method. ``tuned``: the runs of its grid and of points that were added, the best first; ``search``: what they
     say; ``most``: the points that it may have; ``runs``: those of its best point, by seed, once it is tuned."""
 
@@ -198,28 +198,28 @@ def average(values: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ranking:
+class MethodRanking:
     """A protocol's runs of one model on one machine; ``standings``: a method each, the least loss on test first, then
     those without one in the protocol's order. ``spec``: a run, for what they have in common."""
 
     machine: str
     spec: RunSpec
     description: str
-    standings: tuple[Standing, ...]
+    standings: tuple[MethodStanding, ...]
 
     @property
-    def finished(self) -> list[Standing]:
+    def finished(self) -> list[MethodStanding]:
         """The methods whose best point has run."""
         return [standing for standing in self.standings if standing.scores is not None]
 
 
 EDGE = "Edge: its best point is an end of what was tried, so nothing is claimed of this method."
-"""What is said of a :class:`Standing` that is one."""
+"""What is said of a :class:`MethodStanding` that is one."""
 BUSY = "Other processes kept the machine busy during some of the runs: their times may not count."
 """What is said beside times of a ranking of which :func:`is_disturbed`."""
 
 
-def is_disturbed(ranking: Ranking) -> bool:
+def is_disturbed(ranking: MethodRanking) -> bool:
     """Whether some of the runs that it shows were disturbed."""
     return any(run.disturbances for method in ranking.standings for run in method.runs)
 
@@ -247,7 +247,7 @@ _ROWS = ("packed", "attention")
 """Fields that say how a batch's rows are computed and not what of: not every method takes them."""
 
 
-def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
+def rankings(table: ContestTable, results: Sequence[Result]) -> list[MethodRanking]:
     """How the methods came out, for each machine and model (and all else that the methods' own fields leave open)."""
     varied = {key.partition(".")[0] for contender in table.protocol.contenders for key in contender.fields}
     common = [
@@ -262,12 +262,12 @@ def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
     return [_ranking(table, machine, runs) for (machine, *_), runs in groups.items()]
 
 
-def unmeasured(table: ContestTable) -> list[Standing]:
+def unmeasured(table: ContestTable) -> list[MethodStanding]:
     """The methods without any run."""
     return [_standing(table, contender, []) for contender in table.protocol.contenders]
 
 
-def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Ranking:
+def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> MethodRanking:
     """The ranking of one machine's ``results``. Where final runs saw test sets of several sizes, those with the largest
     one count."""
     largest = max(result.spec.test_size for result in results)
@@ -277,13 +277,13 @@ def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Ra
         assert contender is not None
         by_method.setdefault(contender.header, []).append(result)
     standings = [_standing(table, item, by_method.get(item.header, [])) for item in table.protocol.contenders]
-    return Ranking(
+    return MethodRanking(
         machine=machine, spec=results[0].spec, description=results[0].environment.description,
         standings=tuple(sorted(standings, key=lambda item: math.inf if item.loss is None else item.loss)),
     )  # fmt: skip
 
 
-def _standing(table: ContestTable, contender: Contender, results: Sequence[Result]) -> Standing:
+def _standing(table: ContestTable, contender: Contender, results: Sequence[Result]) -> MethodStanding:
     """How a method stands. It has no ``runs`` until its grid, and the points that may be added to it, are tuned."""
     protocol, most = table.protocol, table.protocol.points + table.protocol.extra
     first = protocol.tuning_seeds[0]
@@ -298,7 +298,7 @@ def _standing(table: ContestTable, contender: Contender, results: Sequence[Resul
     runs = []
     if search.best and len(points) >= protocol.points and is_ended:
         runs = [run for run in ok if run.spec.replace(seed=first, test_size=0).hash == search.best.hash]
-    return Standing(
+    return MethodStanding(
         contender=contender, most=most, target=table.target, search=search,
         tuned=tuple(sorted(done.values(), key=lambda run: (run.rank_on_dev, run.spec.hash))),
         runs=tuple(sorted(runs, key=lambda run: run.spec.seed)),

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from zobench.report import frames
-from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, limits, verdict
+from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, ClaimRatio, limits, verdict
 from zobench.report.contest import (
     BUSY,
     EDGE,
     ContestTable,
-    Ranking,
-    Standing,
+    MethodRanking,
+    MethodStanding,
     average,
     is_disturbed,
     rankings,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NONE, BLANK = "—", "·"
 MEBIBYTE = 2**20
 
-Column = tuple[str, Callable[[Standing], CellText]]
+Column = tuple[str, Callable[[MethodStanding], CellText]]
 
 
 def sheets(table: ContestTable, results: Sequence[Result]) -> list[Sheet]:
@@ -47,7 +47,7 @@ def sheets(table: ContestTable, results: Sequence[Result]) -> list[Sheet]:
     return list(itertools.chain.from_iterable(_of(table, ranking) for ranking in ranked))
 
 
-def _of(table: ContestTable, ranking: Ranking) -> Iterator[Sheet]:
+def _of(table: ContestTable, ranking: MethodRanking) -> Iterator[Sheet]:
     spec = ranking.spec
     source = f"measured on {ranking.machine}" + (f" ({ranking.description})" if ranking.description else "")
     about = f"{spec.model} on {spec.task_name}, batch {spec.batch_size}"
@@ -78,7 +78,7 @@ def _how(table: ContestTable) -> str:
     )
 
 
-def _columns(methods: Sequence[Standing], columns: Sequence[Column]) -> pd.DataFrame:
+def _columns(methods: Sequence[MethodStanding], columns: Sequence[Column]) -> pd.DataFrame:
     """A row for each method."""
     import pandas as pd
 
@@ -94,7 +94,7 @@ def _sheet(
     return of_frame(frame, label=label, title=title, source=source, remarks=remarks)
 
 
-def _accuracy(table: ContestTable, ranking: Ranking) -> list[Column]:
+def _accuracy(table: ContestTable, ranking: MethodRanking) -> list[Column]:
     base, adjusted = baseline(table, ranking), judged(table, ranking)
     return [
         ("Chosen", _chosen),
@@ -109,7 +109,7 @@ def _accuracy(table: ContestTable, ranking: Ranking) -> list[Column]:
     ]
 
 
-def _chosen(method: Standing) -> CellText:
+def _chosen(method: MethodStanding) -> CellText:
     if not method.runs:
         return _waiting(method)
     count = len(method.search.points)
@@ -124,14 +124,14 @@ def _chosen(method: Standing) -> CellText:
     return CellText(text=method.chosen + " (edge)" * method.is_edge, notes=tuple(notes))
 
 
-def _waiting(method: Standing) -> CellText:
+def _waiting(method: MethodStanding) -> CellText:
     count = len(method.search.points) - len(method.search.waiting)
     text = f"{count} of at most {method.most} points tuned" if method.tuned else BLANK
     note = "Its best point has not run with the protocol's seeds, or has neighbours yet to try."
     return CellText(text=text, tone="blank", notes=(note,) if method.search.best else ())
 
 
-def _test(method: Standing) -> CellText:
+def _test(method: MethodStanding) -> CellText:
     if method.scores is None:
         return _text("")
     mean, low, high = method.scores
@@ -143,8 +143,8 @@ def _p(value: float | None) -> str:
 
 
 def _against(
-    method: Standing, base: Standing | None, of: Callable[[Standing, Standing], Difference | None], unit: float,
-    form: str,
+    method: MethodStanding, base: MethodStanding | None,
+    of: Callable[[MethodStanding, MethodStanding], Difference | None], unit: float, form: str,
 ) -> CellText:  # fmt: skip
     if not method.runs or base is None:
         return _text("")
@@ -157,7 +157,7 @@ def _against(
     return CellText(text=value, detail=f"({low} to {high})")
 
 
-def _shown(table: ContestTable, ranking: Ranking) -> list[str]:
+def _shown(table: ContestTable, ranking: MethodRanking) -> list[str]:
     """What the columns mean, and which differences could be shown at all."""
     remarks = [
         f"Less {table.baseline}: paired by seed, in parentheses 95 % by Student's t for the loss, the primary outcome, "
@@ -189,7 +189,7 @@ def _costs(table: ContestTable) -> list[Column]:
     ]
 
 
-def _cost_remarks(table: ContestTable, ranking: Ranking) -> list[str]:
+def _cost_remarks(table: ContestTable, ranking: MethodRanking) -> list[str]:
     where = "the process's resident memory above its baseline" if ranking.spec.device == "cpu" else "the allocator's"
     remarks = [
         f"Means over seeds. Memory: {where}. Weights moved: of a whole run, calculated. To the target: up to the "
@@ -199,7 +199,7 @@ def _cost_remarks(table: ContestTable, ranking: Ranking) -> list[str]:
     return [*remarks, BUSY] if is_disturbed(ranking) else remarks
 
 
-def _to_target(method: Standing, values: Sequence[float], form: str) -> CellText:
+def _to_target(method: MethodStanding, values: Sequence[float], form: str) -> CellText:
     if not method.runs:
         return _text("")
     if not values:
@@ -216,7 +216,7 @@ def _text(text: str) -> CellText:
     return CellText(text=text) if text else CellText(text=BLANK, tone="blank")
 
 
-def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
+def checked(claim: Claim, ranking: MethodRanking) -> ClaimRatio | None:
     """The claim's difference (of accuracies) or ratio (of costs) with its 95 % interval; None where a side is lacking,
     or some of its seeds have not reached the target."""
     sides = _sides(claim, ranking)
@@ -227,7 +227,7 @@ def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
         difference = accuracies(first, second)
         if difference is None:
             return None
-        return Ratio(header=claim.ratio[0], value=difference.value, low=difference.low, high=difference.high)
+        return ClaimRatio(header=claim.ratio[0], value=difference.value, low=difference.low, high=difference.high)
     values = [_COSTS[claim.metric](method) for method in sides]
     if any(len(costs) < len(method.runs) for costs, method in zip(values, sides, strict=True)):
         return None
@@ -241,21 +241,21 @@ def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
     mean = significance.paired(shared)
     earlier = [_earlier(method) if claim.metric == "forwards" else 0.0 for method in sides]
     low, high = mean.low - earlier[0], mean.high + earlier[1]
-    return Ratio(header=claim.ratio[0], value=math.exp(mean.value), low=_exp(low), high=_exp(high))
+    return ClaimRatio(header=claim.ratio[0], value=math.exp(mean.value), low=_exp(low), high=_exp(high))
 
 
-def _earlier(method: Standing) -> float:
+def _earlier(method: MethodStanding) -> float:
     """By how much the logarithm of a method's forwards to the target may be less, as it reached that at some time after
     the evaluation before."""
     pairs = zip(method.forwards_to_target, method.forwards_before_target, strict=True)
     return statistics.fmean(math.log(value / before) if before else math.inf for value, before in pairs)
 
 
-def _sides(claim: Claim, ranking: Ranking) -> list[Standing]:
+def _sides(claim: Claim, ranking: MethodRanking) -> list[MethodStanding]:
     return [next(method for method in ranking.standings if method.header == header) for header in claim.ratio]
 
 
-def _lacking(claim: Claim, ranking: Ranking) -> str:
+def _lacking(claim: Claim, ranking: MethodRanking) -> str:
     """Of a claim on what the target took: the sides of which some seeds have run and not reached it."""
     sides = _sides(claim, ranking)
     if claim.metric != "forwards" or any(method.scores is None for method in sides):
@@ -266,7 +266,7 @@ def _lacking(claim: Claim, ranking: Ranking) -> str:
     )
 
 
-_COSTS: dict[str, Callable[[Standing], list[float]]] = {
+_COSTS: dict[str, Callable[[MethodStanding], list[float]]] = {
     "forwards": lambda method: method.forwards_to_target,
     "step_time": lambda method: method.step_times,
     "memory": lambda method: method.memories,
@@ -277,7 +277,7 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
 
-def _claims(table: ContestTable, ranking: Ranking) -> pd.DataFrame:
+def _claims(table: ContestTable, ranking: MethodRanking) -> pd.DataFrame:
     import pandas as pd
 
     body = []
@@ -307,7 +307,7 @@ _NAMES = {
 }
 
 
-def _ratio_text(claim: Claim, ratio: Ratio | None, sides: Sequence[Standing]) -> str:
+def _ratio_text(claim: Claim, ratio: ClaimRatio | None, sides: Sequence[MethodStanding]) -> str:
     """The claim's number with its interval, or with the reason why an end of that is not known."""
     if ratio is None:
         return ""
@@ -338,7 +338,7 @@ def numbers(table: ContestTable, results: Sequence[Result]) -> pd.DataFrame:
     return frames.made((dict(zip(COLUMNS, line, strict=True)) for line in lines), COLUMNS)
 
 
-def _values(method: Standing, run: Result) -> Iterator[tuple[str, float]]:
+def _values(method: MethodStanding, run: Result) -> Iterator[tuple[str, float]]:
     first, best = run.scores[0], run.evaluation.get("best", {})
     numbers = {
         f"dev_{first}": best.get(first), "dev_loss": best.get("loss"), "steps": float(run.spec.steps),

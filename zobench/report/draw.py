@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from zobench.report.cells import Grid, TableCell, flat, not_run
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import measured_on, paper_source, relative
-from zobench.report.contest import BUSY, EDGE, ContestTable, Ranking, is_disturbed, rankings
+from zobench.report.contest import BUSY, EDGE, ContestTable, MethodRanking, is_disturbed, rankings
 from zobench.report.forecast_text import joined, places, ratio, whose
 from zobench.report.plot import Plot, nothing
 from zobench.report.sheet import WARNING, ranges
@@ -171,7 +171,7 @@ def pareto(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Char
     return charts or [(None, nothing(plot, message))]
 
 
-def _of_machine(plot: Plot, table: ContestTable, ranked: Sequence[Ranking]) -> Chart:
+def _of_machine(plot: Plot, table: ContestTable, ranked: Sequence[MethodRanking]) -> Chart:
     first = ranked[0]
     edges = any(standing.is_edge for ranking in ranked for standing in ranking.finished)
     remark = (
@@ -188,7 +188,7 @@ def _of_machine(plot: Plot, table: ContestTable, ranked: Sequence[Ranking]) -> C
     )  # fmt: skip
 
 
-def _points(ranking: Ranking) -> Panel:
+def _points(ranking: MethodRanking) -> Panel:
     shown = [standing for standing in ranking.finished if standing.step_times]
     marks = []
     for standing in shown:

@@ -18,7 +18,7 @@ from zobench.cost.gpu import Prediction, errors
 from zobench.cost.hardware import Gpu
 from zobench.cost.local import predict as machine_predicts
 from zobench.cost.published import evidence
-from zobench.cost.published.cell import PROGRAMS, Cell, cell_of
+from zobench.cost.published.cell import PROGRAMS, PaperCell, cell_of
 from zobench.cost.published.evidence import papers_gpus
 from zobench.cost.published.memory import device_bytes, memory_share
 from zobench.cost.published.seconds import is_link_anchor, link_rate, link_share, step_seconds, throughput
@@ -41,7 +41,7 @@ VALUES: Mapping[str, Callable[[Prediction], float]] = {
     "gpus": lambda prediction: math.ceil(prediction.device_bytes / prediction.gpu.memory),
 }
 """Metric -> its predicted value in the base unit, of zobench's engine."""
-_PROGRAMS: Mapping[str, Callable[[Cell, Gpu], float]] = {
+_PROGRAMS: Mapping[str, Callable[[PaperCell, Gpu], float]] = {
     "gpu_memory": lambda cell, gpu: device_bytes(cell),
     "throughput": throughput,
     "step_time": step_seconds,

@@ -43,7 +43,7 @@ _RULES = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class RankedResult:
     """A machine's result and its ``rank`` among those of the same spec, None where it is alone."""
 
     result: Result
@@ -51,11 +51,11 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ranking:
+class MachineRanking:
     """A cell's results of one and the same spec, the fastest first."""
 
     cell: Case
-    entries: tuple[Entry, ...]
+    entries: tuple[RankedResult, ...]
 
     @property
     def label(self) -> str:
@@ -71,7 +71,7 @@ def stated() -> tuple[Case, ...]:
     return tuple(replace(cell, where={**USUAL, **cell.where}) for cell in body["cells"])
 
 
-def rankings(results: Sequence[Result], cells: Sequence[Case]) -> list[Ranking]:
+def rankings(results: Sequence[Result], cells: Sequence[Case]) -> list[MachineRanking]:
     """The results that are whole, ended ok and can be believed, by cell and spec."""
     ranked = []
     for cell in cells:
@@ -80,7 +80,7 @@ def rankings(results: Sequence[Result], cells: Sequence[Case]) -> list[Ranking]:
             if meets(result.spec, cell.where) and _counts(result):
                 alike.setdefault(cell_of(result), []).append(result)
         groups = sorted(alike.values(), key=lambda group: (group[0].spec.device, group[0].spec.hash))
-        ranked += [Ranking(cell=cell, entries=_ranked(group)) for group in groups]
+        ranked += [MachineRanking(cell=cell, entries=_ranked(group)) for group in groups]
     return ranked
 
 
@@ -89,13 +89,13 @@ def _counts(result: Result) -> bool:
     return result.is_ok and not result.partial and believed and bool(_value(result, _SPEED))
 
 
-def _ranked(alike: Sequence[Result]) -> tuple[Entry, ...]:
+def _ranked(alike: Sequence[Result]) -> tuple[RankedResult, ...]:
     """A machine's rank is one more than the number of machines that are shown to be faster."""
     ordered = sorted(alike, key=lambda result: (-(_value(result, _SPEED) or 0.0), place_of(result)))
     faster = [{place_of(other) for other in ordered if _is_faster(other, result)} for result in ordered]
     alone = len({place_of(result) for result in ordered}) == 1
     return tuple(
-        Entry(result=result, rank=None if alone else 1 + len(machines))
+        RankedResult(result=result, rank=None if alone else 1 + len(machines))
         for result, machines in zip(ordered, faster, strict=True)
     )
 
@@ -129,7 +129,7 @@ def _empty() -> Sheet:
                  remarks=(text, more))  # fmt: skip
 
 
-def _sheet(ranking: Ranking, rules: Sequence[str]) -> Sheet:
+def _sheet(ranking: MachineRanking, rules: Sequence[str]) -> Sheet:
     """``rules``: what is said of all rankings, once, below the first."""
     import pandas as pd
 
@@ -192,7 +192,7 @@ def _date(result: Result) -> str:
     return datetime.datetime.fromtimestamp(max(began), datetime.UTC).date().isoformat() if began else ""
 
 
-def _numbers(ranked: Sequence[Ranking]) -> pd.DataFrame:
+def _numbers(ranked: Sequence[MachineRanking]) -> pd.DataFrame:
     """Every value in base units, a line each."""
     lines = [
         {"cell": ranking.cell.title, "spec": ranking.label, "rank": entry.rank or "", "commit": commit_of(result) or "",

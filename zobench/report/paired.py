@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from zobench.report.claims import UNSHOWN
-from zobench.report.contest import ContestTable, Ranking, Standing
+from zobench.report.contest import ContestTable, MethodRanking, MethodStanding
 from zobench.result import Result
 from zobench.result.examples import KEY, unpacked
 from zobench.runspec.registries import METRICS
@@ -21,24 +21,24 @@ NO_CLAIM = "no claim (edge)"
 """Of a method whose best point is an end of what was tried."""
 
 
-def baseline(table: ContestTable, ranking: Ranking) -> Standing | None:
+def baseline(table: ContestTable, ranking: MethodRanking) -> MethodStanding | None:
     """The method that others are held against; None before any run of its best point."""
     return next((method for method in ranking.finished if method.header == table.baseline), None)
 
 
-def _shared(method: Standing, base: Standing) -> list[tuple[Result, Result]]:
+def _shared(method: MethodStanding, base: MethodStanding) -> list[tuple[Result, Result]]:
     """Pairs of runs of ``method`` and ``base`` with the same seed."""
     by_seed = {run.spec.seed: run for run in base.runs}
     return [(run, by_seed[run.spec.seed]) for run in method.runs if run.spec.seed in by_seed]
 
 
-def losses(method: Standing, base: Standing) -> Difference | None:
+def losses(method: MethodStanding, base: MethodStanding) -> Difference | None:
     """The difference of two methods' losses on test, paired by seed: the primary outcome. None where one diverged."""
     pairs = [[run.evaluation["test"]["loss"] for run in pair] for pair in _shared(method, base)]
     return significance.paired([a - b for a, b in pairs]) if pairs and None not in itertools.chain(*pairs) else None
 
 
-def accuracies(method: Standing, base: Standing) -> Difference | None:
+def accuracies(method: MethodStanding, base: MethodStanding) -> Difference | None:
     """The difference of two methods' accuracies, a share: of seeds and examples where runs have stored these, else
     paired by seed alone."""
     pairs = _shared(method, base)
@@ -50,7 +50,7 @@ def accuracies(method: Standing, base: Standing) -> Difference | None:
     return significance.paired([_score(a) - _score(b) for a, b in pairs]) if pairs else None
 
 
-def mcnemar(method: Standing, base: Standing | None) -> float | None:
+def mcnemar(method: MethodStanding, base: MethodStanding | None) -> float | None:
     """The p-value of the difference in accuracy, of runs that have stored their examples alone."""
     if base is None or method is base or method.is_edge or base.is_edge:
         return None
@@ -60,7 +60,7 @@ def mcnemar(method: Standing, base: Standing | None) -> float | None:
     return None if difference is None else difference.p
 
 
-def judged(table: ContestTable, ranking: Ranking) -> dict[str, float]:
+def judged(table: ContestTable, ranking: MethodRanking) -> dict[str, float]:
     """Header -> the p-value of its loss on test not being the baseline's, of methods that have run with every seed and
     whose optimum is interior; by Holm over all methods of the protocol, those that have not run yet too."""
     base = baseline(table, ranking)
@@ -72,12 +72,14 @@ def judged(table: ContestTable, ranking: Ranking) -> dict[str, float]:
     return significance.holm(values, len(table.protocol.contenders) - 1)
 
 
-def is_whole(table: ContestTable, method: Standing, base: Standing) -> bool:
+def is_whole(table: ContestTable, method: MethodStanding, base: MethodStanding) -> bool:
     """Whether both have run with every seed of the protocol: before that nothing is claimed of them."""
     return {pair[0].spec.seed for pair in _shared(method, base)} == set(table.protocol.seeds)
 
 
-def shown(table: ContestTable, method: Standing, base: Standing | None, adjusted: Mapping[str, float]) -> str:
+def shown(
+    table: ContestTable, method: MethodStanding, base: MethodStanding | None, adjusted: Mapping[str, float]
+) -> str:
     """What the losses on test show of a method against the baseline, ``adjusted``: see :func:`judged`."""
     if not method.runs or base is None:
         return ""
@@ -93,7 +95,7 @@ def shown(table: ContestTable, method: Standing, base: Standing | None, adjusted
     return "better" if difference.value < 0 else "worse"
 
 
-def reached(table: ContestTable, ranking: Ranking) -> tuple[float, float, int] | None:
+def reached(table: ContestTable, ranking: MethodRanking) -> tuple[float, float, int] | None:
     """The least differences in loss, and in accuracy but for the test examples, that these runs could show, and over
     how many methods Holm corrects, those that have not run too (:func:`judged`); None where none has two seeds in
     common with the baseline."""

@@ -35,7 +35,7 @@ class CellText:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class ColumnGroup:
     """Columns under one common heading: ``body[row][column]``."""
 
     header: CellText
@@ -52,7 +52,7 @@ class Sheet:
     source: str
     row_header: str
     rows: tuple[CellText, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[ColumnGroup, ...]
     remarks: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -102,7 +102,7 @@ def of_frame(
         for line in frame.itertuples(index=False, name=None)
     ]
     rows, columns = ([CellText(text=text, tone="label") for text in axis] for axis in (frame.index, frame.columns))
-    group = Group(header=CellText(text=heading, tone="label"), columns=tuple(columns), body=tuple(body))
+    group = ColumnGroup(header=CellText(text=heading, tone="label"), columns=tuple(columns), body=tuple(body))
     return number(
         Sheet(label=label, title=title, source=source, row_header=frame.index.name, rows=tuple(rows), groups=(group,),
               remarks=tuple(remarks))
@@ -172,13 +172,13 @@ def _span(numbers: Sequence[str]) -> str:
     return least if float(least) == float(most) else f"{least} to {most}"
 
 
-def _numbered(group: Group, notes: list[str]) -> Group:
+def _numbered(group: ColumnGroup, notes: list[str]) -> ColumnGroup:
     top, below = _lift(group)
 
     def below_heading(entry: CellText, k: int) -> CellText:
         return _marked(entry, [text for text in entry.shared if text not in (*top, *below[k])], notes)
 
-    return Group(
+    return ColumnGroup(
         header=_marked(group.header, top, notes),
         columns=tuple(_marked(column, below[k], notes) for k, column in enumerate(group.columns)),
         body=tuple(tuple(below_heading(entry, k) for k, entry in enumerate(row)) for row in group.body),
@@ -193,7 +193,7 @@ def _marked(entry: CellText, shared: Sequence[str], notes: list[str]) -> CellTex
     return CellText(text=plain(entry.text), detail=entry.detail, tone=entry.tone, marks=marks)
 
 
-def _lift(group: Group) -> tuple[list[str], list[list[str]]]:
+def _lift(group: ColumnGroup) -> tuple[list[str], list[list[str]]]:
     """Notes that hold for every value of the group (two columns or more), and for every value of each column."""
     columns = [_common([row[k] for row in group.body]) for k in range(len(group.columns))]
     valued = [common for common in columns if common is not None]

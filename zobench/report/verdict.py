@@ -15,13 +15,13 @@ from zobench.cost.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import artifacts, claims, forecasts
 from zobench.report.cells import Grid
-from zobench.report.claims import CheckedClaim, Ratio
+from zobench.report.claims import CheckedClaim, ClaimRatio
 from zobench.report.render import grids
 from zobench.report.table import Table
 from zobench.result import Result
 
 
-class Standing(StrEnum):
+class ClaimOutcome(StrEnum):
     """What a claim of a paper comes to, from the best to the worst."""
 
     REPRODUCED = "reproduced"
@@ -31,14 +31,14 @@ class Standing(StrEnum):
 
 
 MEANINGS = {
-    Standing.REPRODUCED: "measured in all rows that the claim is about, under the paper's conditions (model, dtype, "
-    "batch, length; the hardware may be another), and within its bounds",
-    Standing.SHAPE: "measured in other sizes, dtypes or lengths, or in some of the rows, and within its bounds",
-    Standing.UNSHOWN: "not measured, or an interval reaches past a bound",
-    Standing.CONTRADICTED: "out of its bounds by the paper's own values, or by a measurement under the paper's "
+    ClaimOutcome.REPRODUCED: "measured in all rows that the claim is about, under the paper's conditions (model, "
+    "dtype, batch, length; the hardware may be another), and within its bounds",
+    ClaimOutcome.SHAPE: "measured in other sizes, dtypes or lengths, or in some of the rows, and within its bounds",
+    ClaimOutcome.UNSHOWN: "not measured, or an interval reaches past a bound",
+    ClaimOutcome.CONTRADICTED: "out of its bounds by the paper's own values, or by a measurement under the paper's "
     "conditions; or values that are at odds with one another or with physics",
 }
-_COLORS = dict(zip(Standing, ("#2e7d32", "#5d8a1f", "#5f6368", "#b3261e"), strict=True))
+_COLORS = dict(zip(ClaimOutcome, ("#2e7d32", "#5d8a1f", "#5f6368", "#b3261e"), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class JudgedClaim:
     where they are from."""
 
     text: str
-    standing: Standing
+    standing: ClaimOutcome
     evidence: str
 
 
@@ -57,7 +57,7 @@ class JudgedArtifact:
 
     name: str
     title: str
-    standing: Standing
+    standing: ClaimOutcome
     evidence: str
     remedy: str
     claims: tuple[JudgedClaim, ...]
@@ -80,10 +80,10 @@ def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> lis
     return made
 
 
-def counts(judged: Iterable[JudgedClaim]) -> dict[Standing, int]:
+def counts(judged: Iterable[JudgedClaim]) -> dict[ClaimOutcome, int]:
     """How many claims and groups of values have each standing."""
     number = Counter(claim.standing for claim in judged)
-    return {standing: number[standing] for standing in Standing}
+    return {standing: number[standing] for standing in ClaimOutcome}
 
 
 def all_claims(items: Iterable[JudgedArtifact]) -> list[JudgedClaim]:
@@ -97,11 +97,11 @@ def _of_artifact(
     """A table or figure stands as the weakest of its claims; without any, as the weakest of the ``shared`` claims,
     which are about cells of the same matrix."""
     judging = measured_claims or shared
-    standing = max((claim.standing for claim in judging), key=list(Standing).index, default=Standing.UNSHOWN)
+    standing = max((claim.standing for claim in judging), key=list(ClaimOutcome).index, default=ClaimOutcome.UNSHOWN)
     evidence = summed(judging) or "no ratio is claimed of it that could be checked"
     if judging and not measured_claims:
         evidence = f"by the claims on the cells that it draws: {evidence}"
-    unshown = standing is Standing.UNSHOWN or any(claim.standing is Standing.UNSHOWN for claim in judging)
+    unshown = standing is ClaimOutcome.UNSHOWN or any(claim.standing is ClaimOutcome.UNSHOWN for claim in judging)
     return JudgedArtifact(
         name=item.name, title=item.title, standing=standing, evidence=evidence,
         remedy=_remedy(item, reference) if unshown else "", claims=tuple(measured_claims),
@@ -138,12 +138,14 @@ def _claims_of(table: Table, filled: Sequence[tuple[str | None, Grid]]) -> list[
         if f"{group.paper}/{group.artifact}" == table.name:
             where = "; ".join(f"{key} {', '.join(values)}" for key, values in group.where.items())
             judged.append(
-                JudgedClaim(text=f"the values of {where}", standing=Standing.CONTRADICTED, evidence=group.reason)
+                JudgedClaim(text=f"the values of {where}", standing=ClaimOutcome.CONTRADICTED, evidence=group.reason)
             )
     return judged
 
 
-def judge(paper: CheckedClaim, same: Sequence[Ratio], other: Sequence[Ratio], predicted: CheckedClaim) -> JudgedClaim:
+def judge(
+    paper: CheckedClaim, same: Sequence[ClaimRatio], other: Sequence[ClaimRatio], predicted: CheckedClaim
+) -> JudgedClaim:
     """What a claim comes to, held against the ``paper``'s values, against ratios measured under the ``same`` conditions
     and under ``other`` ones. What fails only under others contradicts nothing."""
     on_machine, elsewhere = _checked(paper, same, paper.expected), _checked(paper, other)
@@ -152,22 +154,22 @@ def judge(paper: CheckedClaim, same: Sequence[Ratio], other: Sequence[Ratio], pr
     measured, text = "; ".join(parts) or "not measured", paper.claim.text
     if paper.verdict == claims.FAILS:
         evidence = f"by the paper's own values: {paper.evidence}; {measured}"
-        return JudgedClaim(text=text, standing=Standing.CONTRADICTED, evidence=evidence)
+        return JudgedClaim(text=text, standing=ClaimOutcome.CONTRADICTED, evidence=evidence)
     if on_machine.verdict == claims.FAILS:
-        return JudgedClaim(text=text, standing=Standing.CONTRADICTED, evidence=measured)
+        return JudgedClaim(text=text, standing=ClaimOutcome.CONTRADICTED, evidence=measured)
     if on_machine.covered == paper.expected and on_machine.verdict == claims.HOLDS:
-        return JudgedClaim(text=text, standing=Standing.REPRODUCED, evidence=measured)
+        return JudgedClaim(text=text, standing=ClaimOutcome.REPRODUCED, evidence=measured)
     if (same or other) and {on_machine.verdict, elsewhere.verdict} <= {claims.HOLDS, claims.OPEN}:
-        return JudgedClaim(text=text, standing=Standing.SHAPE, evidence=measured)
+        return JudgedClaim(text=text, standing=ClaimOutcome.SHAPE, evidence=measured)
     forecast = claims.UNTOLD
     if predicted.ratios:
         low, high = min(ratio.low for ratio in predicted.ratios), max(ratio.high for ratio in predicted.ratios)
         error = f"with the predictions' errors {low:.2g} to {high:.2g}"
         forecast = f"predicted: {predicted.verdict}, {predicted.range_text}, {error}"
-    return JudgedClaim(text=text, standing=Standing.UNSHOWN, evidence=f"{measured}; {forecast}")
+    return JudgedClaim(text=text, standing=ClaimOutcome.UNSHOWN, evidence=f"{measured}; {forecast}")
 
 
-def _checked(paper: CheckedClaim, ratios: Sequence[Ratio], expected: int | None = None) -> CheckedClaim:
+def _checked(paper: CheckedClaim, ratios: Sequence[ClaimRatio], expected: int | None = None) -> CheckedClaim:
     """The paper's claim with other ``ratios``, of ``expected`` rows or columns; None: of those that they are in."""
     count = len({ratio.header for ratio in ratios}) if expected is None else expected
     return CheckedClaim(claim=paper.claim, table=paper.table, ratios=tuple(ratios), expected=count)

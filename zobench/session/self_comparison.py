@@ -14,7 +14,7 @@ from zobench import recipes
 from zobench.cost import Rates, estimate
 from zobench.execute import selfcompare, together
 from zobench.execute.rates import are_known, calibration
-from zobench.execute.selfcompare import Comparison, SelfTest
+from zobench.execute.selfcompare import SelfTest, SlowdownCheck
 from zobench.machine.files import replace
 from zobench.machine.texts import duration
 from zobench.measure import environment
@@ -26,7 +26,7 @@ from zobench.stats.intervals import FEW
 def compare_with_itself(
     spec: RunSpec, results: Path, monitor: Monitor, *, count: int = selfcompare.COMPARISONS,
     slowdown: float = selfcompare.SLOWDOWN, budget: float | None = None,
-    show: Callable[[int, Comparison], None] = lambda number, comparison: None,
+    show: Callable[[int, SlowdownCheck], None] = lambda number, comparison: None,
 ) -> SelfTest:  # fmt: skip
     """Runs ``count`` comparisons of ``spec``, as many as ``budget`` seconds hold, with a planted ``slowdown`` (share),
     and keeps them as JSON in ``results/.selftest``. ``show`` is given each, numbered from 1. Raises ``ValueError`` for
@@ -51,7 +51,7 @@ def compare_with_itself(
         "in_turns": not obstacle, "comparisons": [],
     }  # fmt: skip
 
-    def keep(number: int, comparison: Comparison) -> None:
+    def keep(number: int, comparison: SlowdownCheck) -> None:
         show(number, comparison)
         record["comparisons"].append(dataclasses.asdict(comparison))
         replace(path, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())

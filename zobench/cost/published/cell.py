@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Program:
+class PaperProgram:
     """What differs between the published programs.
 
     ``fused_attention``: no matrices of tokens x tokens. ``keeps_keys``: MeZO's forward fills a cache of keys and values
@@ -35,11 +35,11 @@ GROUP_BYTES = 1817 * MIB
 """What a rank's GPU holds for each group of ranks it exchanges with (PertP's pair, DDP's): fitted on one value, OPT-13B
 with PertP in DistZO2's table 1. As large for OPT-1.3B as for OPT-30B, so it is neither weights nor activations."""
 
-_OLD = Program(live_blocks=4, driver_bytes=500 * MIB)
-_ZO2 = Program()
-_QWEN3 = Program(fused_attention=True, keeps_keys=False, float32_loss=True)
-_DISTZO2 = Program(fused_attention=True, keeps_keys=False, pinned_limit=float("inf"), driver_bytes=100 * MIB)
-PROGRAMS: Mapping[tuple[str, str], Program] = {
+_OLD = PaperProgram(live_blocks=4, driver_bytes=500 * MIB)
+_ZO2 = PaperProgram()
+_QWEN3 = PaperProgram(fused_attention=True, keeps_keys=False, float32_loss=True)
+_DISTZO2 = PaperProgram(fused_attention=True, keeps_keys=False, pinned_limit=float("inf"), driver_bytes=100 * MIB)
+PROGRAMS: Mapping[tuple[str, str], PaperProgram] = {
     ("zo-offloading-neurips24", "opt"): _OLD,
     ("zo-offloading-iclr25", "opt"): _OLD,
     ("zo2", "opt"): _ZO2,
@@ -51,12 +51,12 @@ PROGRAMS: Mapping[tuple[str, str], Program] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class PaperCell:
     """``offloaded``: ZO2, else MeZO. ``wire``: of the link, "" as ``dtype``. ``shards``: among how many of the ``gpus``
     the batch is divided; ``forwards``: of a rank in a step, 1 where two ranks share the signs of the perturbation;
     ``groups``: of ranks that it exchanges with, one for the signs, one for the batch."""
 
-    program: Program
+    program: PaperProgram
     model: Model
     offloaded: bool
     dtype: str = "fp32"
@@ -101,7 +101,7 @@ class Cell:
         return (table, table, *positions, hidden)
 
 
-def cell_of(row: Mapping[str, str]) -> Cell:
+def cell_of(row: Mapping[str, str]) -> PaperCell:
     """The cell of a row of results/paper/reference.csv."""
     model = models.get(row["model"])
     program = PROGRAMS[row["paper"], model.model_type]
@@ -109,7 +109,7 @@ def cell_of(row: Mapping[str, str]) -> Cell:
         program = replace(program, pinned_limit=float("inf"))
     shared, gpus = set(re.findall("pertp|ddp", row["setting"])), int(row["gpus"] or 1)
     signs = 2 if "pertp" in shared else 1
-    return Cell(
+    return PaperCell(
         program=program, model=model, offloaded=row["method"] != "mezo", dtype=row["dtype"], autocast=row["autocast"],
         wire=row["wire_dtype"], overlap=row["switch"] not in ("no_overlap", "no_reusable_memory"),
         reusable_memory=row["switch"] != "no_reusable_memory", fused_update=row["switch"] != "no_fused_update",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from zobench.cost import shapes
 from zobench.cost.allocator import Allocator, Piece
 from zobench.cost.published import evidence
-from zobench.cost.published.cell import GROUP_BYTES, MIB, Cell, cell_of
+from zobench.cost.published.cell import GROUP_BYTES, MIB, PaperCell, cell_of
 from zobench.cost.published.evidence import Row
 
 STEPS = 3
@@ -31,7 +31,7 @@ DECAYED = 8
 
 
 @functools.cache
-def device_bytes(cell: Cell) -> int:
+def device_bytes(cell: PaperCell) -> int:
     """Bytes that NVML shows for ``cell`` on one device."""
     trace = _Zo2(cell) if cell.offloaded else _Mezo(cell)
     trace.run()
@@ -57,7 +57,7 @@ def _memory_share(paper: str, *, alone: bool) -> float:
 class _Trace(abc.ABC):
     """What both programs do: perturb, update, one layer's forward, the head."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: PaperCell) -> None:
         self.cell, self.allocator, self.stream = cell, Allocator(), _MAIN
         self.free = self.allocator.release
         self.cache: list[Piece] | None = None

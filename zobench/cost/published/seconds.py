@@ -12,7 +12,7 @@ from zobench.cost import links, shapes
 from zobench.cost.clock import Clock
 from zobench.cost.hardware import Gpu
 from zobench.cost.published import evidence
-from zobench.cost.published.cell import Cell
+from zobench.cost.published.cell import PaperCell
 from zobench.cost.roofline import Roofline
 from zobench.engine.transfers.schedule import Op
 from zobench.runspec.kinds import WIDTHS
@@ -30,9 +30,9 @@ LINK_ANCHOR = "OPT-1.3B"
 LINK_METRIC = ("link_rate", "1e9 params/s")
 
 
-def step_seconds(cell: Cell, gpu: Gpu) -> float:
+def step_seconds(cell: PaperCell, gpu: Gpu) -> float:
     """Seconds of one step of ``cell`` on ``gpu``, of each of its ranks."""
-    costs = Costs(cell, gpu)
+    costs = ProgramCosts(cell, gpu)
     if not cell.offloaded:
         return cell.model.layers * costs.block() + costs.outside()
     upload, offload = costs.transfers()
@@ -48,7 +48,7 @@ def step_seconds(cell: Cell, gpu: Gpu) -> float:
     return traversal("compute") + (0.0 if cell.fused_update else traversal("update"))
 
 
-def throughput(cell: Cell, gpu: Gpu) -> float:
+def throughput(cell: PaperCell, gpu: Gpu) -> float:
     """Tokens per second, as the papers count them: of the whole batch, once for both forwards."""
     return cell.batch * cell.seq / step_seconds(cell, gpu)
 
@@ -76,10 +76,10 @@ def algorithm2(blocks: int, overlap: bool, work: str) -> Iterator[Op]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Costs:
+class ProgramCosts:
     """Seconds of the parts of a step of ``cell`` on ``gpu``."""
 
-    cell: Cell
+    cell: PaperCell
     gpu: Gpu
 
     @property

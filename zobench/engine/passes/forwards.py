@@ -178,7 +178,7 @@ class Forwards:
 
     def _linear(self, units: Sequence[Unit], module: nn.Linear, x: Tensor) -> Tensor:
         """A linear layer, tile by tile."""
-        rows = linear.Rows(x, len(self.points), module.out_features)
+        rows = linear.TiledOutput(x, len(self.points), module.out_features)
 
         def turn(unit: Unit) -> None:
             for copy, point in enumerate(self.points):

@@ -57,7 +57,7 @@ def finished(output: Tensor, notes: Sequence[Note]) -> Tensor:
     return output
 
 
-class _Standing(Tensor):
+class _HeadOutput(Tensor):
     """The head's input in the place of its output. Operations on numbers are noted; those on rows are done."""
 
     notes: tuple[Note, ...] = ()
@@ -68,13 +68,13 @@ class _Standing(Tensor):
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        stand_in = next((item for item in args if isinstance(item, _Standing)), None)
+        stand_in = next((item for item in args if isinstance(item, _HeadOutput)), None)
         with torch._C.DisableTorchFunctionSubclass():
             if stand_in is None or getattr(func, "__name__", "") == "__get__":
                 return func(*args, **kwargs)
             if func in _VALUES:
                 return _noted(stand_in, func, args, kwargs)
-            plain = [item.as_subclass(Tensor) if isinstance(item, _Standing) else item for item in args]
+            plain = [item.as_subclass(Tensor) if isinstance(item, _HeadOutput) else item for item in args]
             output = func(*plain, **kwargs)
             if not isinstance(output, Tensor):
                 return output
@@ -84,8 +84,8 @@ class _Standing(Tensor):
 
 
 def _noted(
-    stand_in: _Standing, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> _Standing:
+    stand_in: _HeadOutput, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> _HeadOutput:
     others = args[1:]
     if stand_in.bias is not None and func in _SUMS and any(item is stand_in.bias for item in args):
         return _standing(stand_in.as_subclass(Tensor), (*stand_in.notes, Note(_with_bias, (), {})), stand_in.bias)
@@ -99,8 +99,8 @@ def _with_bias(output: Tensor) -> Tensor:
     return output
 
 
-def _standing(states: Tensor, notes: tuple[Note, ...], bias: Tensor | None) -> _Standing:
-    standing = states.as_subclass(_Standing)
+def _standing(states: Tensor, notes: tuple[Note, ...], bias: Tensor | None) -> _HeadOutput:
+    standing = states.as_subclass(_HeadOutput)
     standing.notes, standing.bias = notes, bias
     return standing
 
@@ -170,7 +170,7 @@ def drive_to_head(drive: Drive, model: nn.Module, input_ids: Tensor, attention_m
     head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
     with standing(head):
         logits = drive(model, input_ids, attention_mask)
-    if not isinstance(logits, _Standing):
+    if not isinstance(logits, _HeadOutput):
         raise ValueError(
             f"a model's logits must be its head's output, but {type(model).__name__} makes them without calling its "
             "head; use a model that calls it"

@@ -37,7 +37,7 @@ _VERDICTS: dict[tuple[object, ...], str] = {}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Layout:
+class RowLayout:
     """Where the packed tokens are in the rows. Of t tokens and r rows, the longest with l tokens: ``paths`` (r * l,)
     the packed token at each place of each row, behind a row's end its first token; ``places`` (t,) one place of each
     token among r * l; ``rows`` r. All int64."""
@@ -58,7 +58,7 @@ class Layout:
         return tensor.reshape(-1, len(self.paths), heads, width).index_select(1, self.places)
 
 
-_LAYOUT: ContextVar[Layout] = ContextVar("the layout of the batch that a model is being called on")
+_LAYOUT: ContextVar[RowLayout] = ContextVar("the layout of the batch that a model is being called on")
 
 
 def attend(
@@ -80,14 +80,14 @@ ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Packed:
+class PackedBatch:
     """A batch of one row: its choices name the packed tokens. ``positions`` (1, t): of each token in its row, for all
     copies of the batch where it is observed what follows them, which it is of models that are not :func:`is_held`.
     ``kernels``: of attention among the rows."""
 
     batch: Batch
     positions: Tensor
-    layout: Layout
+    layout: RowLayout
     kernels: attention.Choice = ()
 
     def drive(self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -101,7 +101,7 @@ class Packed:
             _LAYOUT.reset(token)
 
 
-def packed(batch: Batch, device: torch.device | str = "cpu", kernels: attention.Choice = ()) -> Packed | None:
+def packed(batch: Batch, device: torch.device | str = "cpu", kernels: attention.Choice = ()) -> PackedBatch | None:
     """``batch`` packed, on ``device``; None where it has no choices, which say all that a loss reads of it, or where
     padding is not at the rows' ends."""
     if batch.choices is None:
@@ -130,9 +130,9 @@ def packed(batch: Batch, device: torch.device | str = "cpu", kernels: attention.
     tokens = paths[at[:, 0], at[:, 1] - first[at[:, 0]]]
     choices = replace(batch.choices, places=torch.stack([torch.zeros_like(tokens), tokens], dim=1))
     ids = torch.tensor([[token for _, token in numbers]])
-    layout = Layout(paths.flatten().to(device), places.to(device), len(rows))
+    layout = RowLayout(paths.flatten().to(device), places.to(device), len(rows))
     whole = Batch(ids, torch.full_like(ids, IGNORED), None, choices)
-    return Packed(whole, torch.tensor([depths]).to(device), layout, kernels)
+    return PackedBatch(whole, torch.tensor([depths]).to(device), layout, kernels)
 
 
 class Packer:

@@ -24,7 +24,7 @@ Term = tuple[int, Tensor]
 
 
 @dataclass(eq=False, slots=True)
-class Group:
+class PendingGroup:
     """Pending entries that become one change of the weights, rounded once: those of one ``subspace``, which share one
     term, or those of one step whose directions have each a subspace of their own (``subspace`` None).
 
@@ -76,9 +76,9 @@ class Pending:
         self._seen, self._applied = 0, -1
         self._state: Tensor | None = None
         self._in_state = 0  # entries of the journal that the rule's state has seen
-        self.groups: list[Group] = []
+        self.groups: list[PendingGroup] = []
 
-    def follow(self, journal: Sequence[Entry], device: torch.device | str) -> list[Group]:
+    def follow(self, journal: Sequence[Entry], device: torch.device | str) -> list[PendingGroup]:
         """All groups after the unit's own place in the journal."""
         applied = self._unit.applied
         if self._applied != applied or self._seen > len(journal):
@@ -86,7 +86,7 @@ class Pending:
             self._catch_up(journal, device)
         for entries, end in self._steps(journal, self._seen):
             if not self.groups or not self.groups[-1].takes(entries[0]):
-                self.groups.append(Group(entries[0].subspace, entries[0].step, end))
+                self.groups.append(PendingGroup(entries[0].subspace, entries[0].step, end))
             if self._rule is None:
                 self.groups[-1].add(self.factors, entries[0], end, device)
             else:
@@ -159,7 +159,7 @@ class Pending:
         return change
 
 
-def closed(groups: Sequence[Group], points: Sequence[Point]) -> int:
+def closed(groups: Sequence[PendingGroup], points: Sequence[Point]) -> int:
     """How many of the groups no later entry can join: all, unless the last has a subspace that several steps share and
     no point has left it."""
     if not groups or groups[-1].subspace is None:
@@ -193,7 +193,7 @@ class PendingUpdates:
 
     # --- factors ------------------------------------------------------------------------------------------------------
 
-    def groups(self, unit: Unit) -> list[Group]:
+    def groups(self, unit: Unit) -> list[PendingGroup]:
         """The unit's pending entries."""
         if not unit.trained:
             return []
@@ -286,14 +286,14 @@ class PendingUpdates:
             self._fold(unit, weights, group)
         return weights
 
-    def _fold(self, unit: Unit, weights: Memory, group: Group) -> None:
+    def _fold(self, unit: Unit, weights: Memory, group: PendingGroup) -> None:
         """``W = kept * W + A F B`` in place, over all of the group's terms at once."""
         factors = self.factors(unit)
         with uncast(self._device):
             for item in unit.trainable:
                 self._fold_tensor(factors, item, item.view(weights), group)
 
-    def _fold_tensor(self, factors: Factors, item: Field, tensor: Tensor, group: Group) -> None:
+    def _fold_tensor(self, factors: Factors, item: Field, tensor: Tensor, group: PendingGroup) -> None:
         parts = [factors.of(item, buffer) for _, buffer in group.terms]
         kept = group.kept if is_decayed(item.name) else 1.0
         if is_matrix(item):

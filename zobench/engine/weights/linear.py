@@ -59,7 +59,7 @@ def call_order(model: nn.Module, modules: Sequence[nn.Linear], device: str) -> l
     return called
 
 
-class Rows:
+class TiledOutput:
     """A linear layer's output, filled tile by tile: from ``x`` (copies * n, ..., in) to (copies * n, ..., out)."""
 
     def __init__(self, x: Tensor, copies: int, width: int) -> None:

@@ -19,7 +19,7 @@ from zobench.engine.weights import grid as integers
 from zobench.engine.weights.blocks import ALIGNMENT, Field, Pieces, Unit
 from zobench.engine.weights.tiers import Extent
 from zobench.kernels import DTYPES, scaled
-from zobench.kernels.base import Packing, Rows
+from zobench.kernels.base import Packing, WireTensor
 from zobench.machine.directio import round_up
 from zobench.models.stored import Stored
 from zobench.models.weights import Weights
@@ -29,7 +29,7 @@ FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedTensor:
     """Where one tensor of a unit is at rest: values at ``offset``, and float32 scales, one per row, at ``scales``."""
 
     field: Field
@@ -43,18 +43,18 @@ class Packed:
         return slot[self.offset : self.offset + nbytes].view(self.dtype).view(self.field.shape)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> WireTensor:
         """The tensor's place as the kernels take it; without scales its shape does not matter."""
         rows, width = (1, self.field.shape.numel()) if self.scales is None else tuple(self.field.shape)
-        return Rows(self.field.offset, self.offset, self.scales, rows, width)
+        return WireTensor(self.field.offset, self.offset, self.scales, rows, width)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WireLayout:
     """A unit at rest, ``nbytes`` long, a whole number of pages: what is ``cast`` or copied tensor by tensor, and
     ``parts`` of a form of the wire's own."""
 
-    cast: list[Packed]
+    cast: list[PackedTensor]
     parts: list[Any]
     nbytes: int
 
@@ -65,7 +65,7 @@ class Wire(ABC):
     read_only = True
 
     def __init__(self) -> None:
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, WireLayout] = {}
 
     def prepare(self, device: str, dtype: torch.dtype) -> None:  # noqa: B027  torch's own operations need nothing
         """Compiles what both conversions of weights of ``dtype`` launch on the device."""
@@ -90,14 +90,14 @@ class Wire(ABC):
         for part in layout.parts:
             self._pack(part, master, slot)
 
-    def layout(self, unit: Unit) -> Layout:
+    def layout(self, unit: Unit) -> WireLayout:
         """Where the unit's tensors are at rest, made once."""
         if id(unit) not in self._layouts:
             self._layouts[id(unit)] = self._laid_out(unit)
         return self._layouts[id(unit)]
 
     @abstractmethod
-    def _laid_out(self, unit: Unit) -> Layout: ...
+    def _laid_out(self, unit: Unit) -> WireLayout: ...
     @abstractmethod
     def _unpack(self, part: Any, slot: Tensor, master: Tensor) -> None: ...
     @abstractmethod
@@ -164,23 +164,23 @@ class FloatWire(Wire):
     def _pack(self, part: Packing, master: Tensor, slot: Tensor) -> None:
         scaled.pack(part, master, slot)
 
-    def _laid_out(self, unit: Unit) -> Layout:
+    def _laid_out(self, unit: Unit) -> WireLayout:
         packed, offset = [], 0
         for item in unit.fields:
             is_scaled = self._scaled and item.is_parameter and len(item.shape) == 2
             narrow = item.is_parameter and (is_scaled or not self._scaled)
             dtype = self._dtype if narrow else item.dtype
             values = aligned(item.shape.numel() * dtype.itemsize)
-            packed.append(Packed(item, dtype, offset, offset + values if is_scaled else None))
+            packed.append(PackedTensor(item, dtype, offset, offset + values if is_scaled else None))
             offset += values + (aligned(4 * item.shape[0]) if is_scaled else 0)
-        groups: dict[torch.dtype, list[Rows]] = {}
+        groups: dict[torch.dtype, list[WireTensor]] = {}
         cast = []
         for packed_field in packed:
             if self._scaled and packed_field.field.dtype in DTYPES:
                 groups.setdefault(packed_field.field.dtype, []).append(packed_field.rows)
             else:
                 cast.append(packed_field)
-        return Layout(cast, [Packing(dtype, rows) for dtype, rows in groups.items()], round_up(offset))
+        return WireLayout(cast, [Packing(dtype, rows) for dtype, rows in groups.items()], round_up(offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +223,8 @@ class IntegerWire(Wire):
         flat = part.field.view(master).view(-1)
         integers.encode(flat, part.packed(slot), part.scale(slot), self._kind.bits, self._kind.group)
 
-    def _laid_out(self, unit: Unit) -> Layout:
-        grids, plain, offset, kind = list[Grid](), list[Packed](), 0, self._kind
+    def _laid_out(self, unit: Unit) -> WireLayout:
+        grids, plain, offset, kind = list[Grid](), list[PackedTensor](), 0, self._kind
         for item in unit.fields:
             if item.is_parameter and len(item.shape) >= 2:
                 count = -(-item.shape.numel() // kind.group)
@@ -232,9 +232,9 @@ class IntegerWire(Wire):
                 grids.append(Grid(item, kind, offset, scales, count))
                 offset = scales + aligned(SCALE_WIDTH * count)
             else:
-                plain.append(Packed(item, item.dtype, offset))
+                plain.append(PackedTensor(item, item.dtype, offset))
                 offset += aligned(item.nbytes)
-        return Layout(plain, grids, round_up(offset))
+        return WireLayout(plain, grids, round_up(offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class StoredWire(Wire):
     def _pack(self, part: Placed, master: Tensor, slot: Tensor) -> None:
         raise AssertionError(f"{part.field.name} rests in a checkpoint, which is only read")
 
-    def _laid_out(self, unit: Unit) -> Layout:
+    def _laid_out(self, unit: Unit) -> WireLayout:
         placed, offset = [], 0
         for item in unit.fields:
             stored = self._stored(item)
@@ -278,7 +278,7 @@ class StoredWire(Wire):
                 targets.append(offset)
                 offset += aligned(piece.nbytes)
             placed.append(Placed(item, stored, targets))
-        return Layout([], placed, round_up(offset))
+        return WireLayout([], placed, round_up(offset))
 
     def _stored(self, item: Field) -> Stored:
         if not item.is_parameter:

@@ -39,7 +39,7 @@ _HANDLE, _BETWEEN = 20.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PlacedAxes:
     """Axes with their height and what is left to do; ``names``: title, x and y label."""
 
     axes: Axes
@@ -66,7 +66,7 @@ def figure(chart: Chart) -> Figure:
         axes = whole.add_subplot(grid[i])
         fit = kind.paint(Frame(axes, panel, chart, looks[i], legend))
         names = axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()
-        cells.append(Cell(axes, heights[i], fit, names))
+        cells.append(PlacedAxes(axes, heights[i], fit, names))
     rows = [cells[i : i + columns] for i in range(0, len(cells), columns)]
     _arrange(whole, rows, chart.title, legend, (*chart.remarks, *chart.lacking, chart.source))
     return whole
@@ -82,7 +82,9 @@ def _size(kind: str, panels: tuple[Panel, ...]) -> tuple[float, int]:
     return style.COLUMN if needed <= style.COLUMN and named <= 3 * style.COLUMN else style.PAGE, len(panels)
 
 
-def _arrange(figure: Figure, rows: Sequence[Sequence[Cell]], title: str, legend: Legend, foot: Sequence[str]) -> None:
+def _arrange(
+    figure: Figure, rows: Sequence[Sequence[PlacedAxes]], title: str, legend: Legend, foot: Sequence[str]
+) -> None:
     """Places everything and sets the figure's height; the axes of ``rows`` stand in a grid of ``figure``."""
     width = figure.get_figwidth() * 72
     room = width - 2 * MARGIN
@@ -122,7 +124,7 @@ def _legend(figure: Figure, legend: Legend, heading: str, room: float) -> None:
     )  # fmt: skip
 
 
-def _wrap_names(cell: Cell) -> None:
+def _wrap_names(cell: PlacedAxes) -> None:
     title, x_label, y_label = cell.names
     length, tall = float(cell.axes.bbox.width), float(cell.axes.bbox.height)
     cell.axes.set_title(style.wrap(title, length, size=style.NORMAL, lines=3))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from zobench.report.cells import Grid, flat
 from zobench.report.compose import INFERRED
-from zobench.report.sheet import CellText, Group, Sheet, rounded
+from zobench.report.sheet import CellText, ColumnGroup, Sheet, rounded
 from zobench.report.table import Table
 
 _ESCAPED = str.maketrans(
@@ -78,7 +78,7 @@ def _lines(sheet: Sheet) -> Iterator[str]:
     yield from (r"\end{minipage}", r"\end{table*}", "")
 
 
-def _tabular(sheet: Sheet, groups: Sequence[Group]) -> Iterator[str]:
+def _tabular(sheet: Sheet, groups: Sequence[ColumnGroup]) -> Iterator[str]:
     width = sum(len(group.columns) for group in groups)
     yield r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
     yield from (rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule")
@@ -92,7 +92,7 @@ def _tabular(sheet: Sheet, groups: Sequence[Group]) -> Iterator[str]:
     yield from (r"\bottomrule", r"\end{tabular}}", "")
 
 
-def _rules(groups: Sequence[Group]) -> str:
+def _rules(groups: Sequence[ColumnGroup]) -> str:
     """A short rule below the heading of each group."""
     firsts = itertools.accumulate((len(group.columns) for group in groups), initial=2)
     return " ".join(rf"\cmidrule(lr){{{first}-{after - 1}}}" for first, after in itertools.pairwise(firsts))

@@ -59,7 +59,7 @@ def _shortened(sheet: model.Sheet) -> model.Sheet:
         return replace(entry, marks=tuple(numbers[mark] for mark in entry.marks if mark in numbers))
 
     groups = tuple(
-        model.Group(header=marked(group.header), columns=tuple(map(marked, group.columns)),
+        model.ColumnGroup(header=marked(group.header), columns=tuple(map(marked, group.columns)),
                     body=tuple(tuple(map(marked, row)) for row in group.body))
         for group in sheet.groups
     )  # fmt: skip
@@ -82,7 +82,7 @@ def _sheet(sheet: model.Sheet, width: int) -> Group:
     return Group(*shown, Text("\n"))
 
 
-def _groups(sheet: model.Sheet) -> Sequence[model.Group]:
+def _groups(sheet: model.Sheet) -> Sequence[model.ColumnGroup]:
     """The groups; where each has one and the same column, they are the columns of one group, under its heading."""
     if len({tuple(column.text for column in group.columns) for group in sheet.groups}) > 1:
         return sheet.groups
@@ -92,10 +92,10 @@ def _groups(sheet: model.Sheet) -> Sequence[model.Group]:
     columns = tuple(replace(group.header, marks=group.header.marks + group.columns[0].marks) for group in sheet.groups)
     bodies = zip(*(group.body for group in sheet.groups), strict=True)
     body = tuple(tuple(entry for (entry,) in row) for row in bodies)
-    return [model.Group(header=replace(shared, marks=()), columns=columns, body=body)]
+    return [model.ColumnGroup(header=replace(shared, marks=()), columns=columns, body=body)]
 
 
-def _tables(sheet: model.Sheet, group: model.Group, width: int) -> list[Padding]:
+def _tables(sheet: model.Sheet, group: model.ColumnGroup, width: int) -> list[Padding]:
     """The group's columns in as few tables as the width allows: a column that does not fit must not be lost.
 
     Headers are broken at their spaces only where they would not fit whole.

@@ -17,7 +17,7 @@ from zobench.recipes.reference import PAPERS
 from zobench.report import leaderboard
 from zobench.report.chart import Chart
 from zobench.report.contents import Artifact, ReportContents
-from zobench.report.sheet import CellText, Group, Sheet, plain, rounded, without_blanks
+from zobench.report.sheet import CellText, ColumnGroup, Sheet, plain, rounded, without_blanks
 from zobench.result import Result
 from zobench.store import machine_of, metrics
 from zobench.store.query import grouped
@@ -221,7 +221,7 @@ def _drawn(chart: Chart, source: str) -> bool:
     return recorded or any(mark.value is not None and mark.source == source for mark in marks)
 
 
-def _alignment(group: Group) -> list[str]:
+def _alignment(group: ColumnGroup) -> list[str]:
     """``num`` for each column of ``group`` in which every value is a number, to be set flush right, else ``text``."""
     columns = [[row[k] for row in group.body] for k in range(len(group.columns))]
     return ["text" if any(map(_is_word, column)) else "num" for column in columns]
