@@ -33,7 +33,7 @@ def test_every_test_module_is_in_the_graph(graph):
     ("path", "reaches", "not_"),
     [
         ("zobench/report/figures/__init__.py", ["tests.report.test_figures"], "tests.engine.test_parity"),
-        ("zobench/engine/transfers/lanes.py", ["tests.engine.test_cuda_lanes"], "tests.machine.test_memory"),
+        ("zobench/engine/transfers/lanes.py", ["tests.nullcuda.test_engine"], "tests.machine.test_memory"),
         ("zobench/execute/child.py", ["tests.execute.test_process"], "tests.engine.test_parity"),  # started by name
         ("zobench/programs/cell.py", ["tests.engine.test_large"], "tests.machine.test_memory"),  # by what is started
         ("zobench/measure/links.py", ["tests.measure.test_links"], "tests.machine.test_memory"),

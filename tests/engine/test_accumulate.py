@@ -10,7 +10,7 @@ from zobench import Batch, Engine, EngineConfig
 from zobench.data.batch import IGNORED
 from zobench.durable.replay import pass_records
 from zobench.engine.backprop import Backprop
-from zobench.engine.base import Entry, PassRecord, Point
+from zobench.engine.base import PassRecord, Point
 from zobench.methods import ZOSGD
 from zobench.methods.base import Taken
 
@@ -81,10 +81,3 @@ def test_a_run_is_retraced_bit_for_bit(settings: dict) -> None:
         again.retrace(records)
         for name, tensor in again.named_tensors():
             assert torch.equal(tensor, ran[name]), name
-
-
-def test_a_batch_that_cannot_be_cut_equally_is_refused() -> None:
-    with Engine(model_of("llama"), EngineConfig(placement="resident", accumulate=3)) as engine:
-        with pytest.raises(ValueError, match="`count` must divide the batch, but got 3 for 4 examples"):
-            engine.probe(batch(), POINTS)
-        engine.commit([Entry(step=0, seed=1, g=1.0, lr=1e-3)])

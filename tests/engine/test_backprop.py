@@ -1,15 +1,15 @@
 """Backprop against torch's autograd on the plain model with its own loss, and against itself where bits must agree."""
 
+import itertools
 import math
 
 import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from tests.support.backprop import BEFORE, RESIDENT, backprop
+from tests.support.backprop import BEFORE, backprop
 from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
-from zobench import Batch, EngineConfig, Entry
-from zobench.engine.backprop import Backprop
+from zobench import EngineConfig, Entry
 from zobench.engine.updates.optimizers import OPTIMIZERS
 from zobench.models import blocks
 
@@ -43,12 +43,6 @@ def test_gradients_are_those_of_the_plain_model(name, tied, kind):
         assert_close(gradients(engine), expected)
         norm = math.sqrt(sum(g.double().square().sum().item() for g in expected.values()))
         assert engine.gradient_norm() == pytest.approx(norm, rel=1e-5)
-
-
-def test_logits_in_chunks_give_the_same():
-    with backprop() as whole, backprop(config=EngineConfig(placement="resident", logits_bytes=7 * 128 * 4)) as chunked:
-        assert chunked.backward(padded()) == pytest.approx(whole.backward(padded()), rel=1e-6)
-        assert_close(gradients(chunked), gradients(whole))
 
 
 def test_frozen_parameters_have_no_gradient_and_stay():
@@ -89,12 +83,11 @@ def test_checkpointing_changes_nothing_but_memory(name):
     assert not any("forward" in vars(block) for block in blocks(checkpointed.model))
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(("autocast", "rel"), [("bf16", 0.15), ("fp16", 0.02)])
-def test_autocast_is_close(autocast, rel, checkpointing):
+def test_autocast_is_close(autocast, rel):
     loss, expected = of_plain_model(filled("opt-tiny"), padded())
     config = EngineConfig(placement="resident", autocast=autocast)
-    with backprop(config=config, checkpointing=checkpointing) as engine:
+    with backprop(config=config, checkpointing=True) as engine:
         assert engine.backward(padded(), 2.0**10) == pytest.approx(loss, rel=1e-3)
         mine = gradients(engine)
         assert all(gradient.dtype == torch.float32 for gradient in mine.values())
@@ -118,31 +111,6 @@ def test_scaling_the_loss_saves_small_gradients_from_fp16():
     assert lost[2.0**16] < 0.01 < 0.5 < lost[1.0]
 
 
-@pytest.mark.parametrize("foreach", [True, False])
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_adam_by_its_formula(decay, foreach):
-    """With bias correction and decoupled decay, in float64 beside it."""
-    with backprop() as engine:
-        x = {name: tensor.double() for name, tensor in engine.named_tensors()}
-        m = {name: torch.zeros_like(tensor) for name, tensor in x.items()}
-        v = {name: torch.zeros_like(tensor) for name, tensor in x.items()}
-        for t in range(1, 4):
-            engine.backward(padded())
-            for name, gradient in gradients(engine).items():
-                m[name] = 0.9 * m[name] + 0.1 * gradient.double()
-                v[name] = 0.999 * v[name] + 0.001 * gradient.double() ** 2
-                hat = m[name] / (1 - 0.9**t) / ((v[name] / (1 - 0.999**t)).sqrt() + 1e-8)
-                rate = 0.0 if "bias" in name or "layer_norm" in name else decay
-                x[name] = x[name] - 1e-3 * (hat + rate * x[name])
-            engine.update("adam", lr=1e-3, weight_decay=decay, foreach=foreach)
-        for name, tensor in engine.named_tensors():
-            assert torch.allclose(tensor.double(), x[name], rtol=0, atol=1e-6), name
-        state = dict(engine.state_tensors())
-        assert all(torch.allclose(state[f"{name}#exp_avg"].double(), m[name], rtol=1e-4, atol=1e-9) for name in x)
-        assert all(torch.allclose(state[f"{name}#exp_avg_sq"].double(), v[name], rtol=1e-4, atol=1e-12) for name in x)
-        assert {state[f"{name}#step"].item() for name in x} == {3.0}
-
-
 def test_bytes_of_state():
     """FO-SGD has none, FO-Adam two numbers per weight and a count per tensor: ZO-Bench, table 5."""
     found = {}
@@ -155,32 +123,6 @@ def test_bytes_of_state():
     assert found == {"sgd": 0, "adam": 2 * sum(trained) + 4 * len(trained)}
 
 
-def test_its_own_weights_are_trained_where_none_are_given():
-    model = filled("opt-tiny")
-    with Backprop(model, RESIDENT) as engine:
-        before = model.get_input_embeddings().weight.clone()
-        engine.backward(padded())
-        engine.update("sgd", lr=1.0)
-        assert not torch.equal(model.get_input_embeddings().weight, before)
-        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
-
-
-def test_on_the_meta_device():
-    """There nothing is computed: memory alone is counted."""
-    ids = torch.zeros(1, 8, dtype=torch.long)
-    with backprop(config=EngineConfig(placement="resident", device="meta")) as engine:
-        assert math.isnan(engine.backward(Batch(ids, ids)))
-        engine.update("adam", lr=1e-3)
-
-
-AFTER = {
-    "opt-tiny": {"model.decoder.final_layer_norm.weight", "model.decoder.final_layer_norm.bias"},
-    "opt350-tiny": {"model.decoder.project_out.weight"},
-    "qwen3-tiny": {"model.norm.weight"},
-    "llama-tiny": {"model.norm.weight"},
-}
-
-
 @pytest.mark.parametrize("layers", [0, 1, 2, 3])
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("name", MODELS)
@@ -191,7 +133,6 @@ def test_gradients_reach_the_first_layer_that_is_not_below(name, tied, layers):
         engine.backward(padded())
         expected = of_plain_model(filled(name, tied), padded())[1]
         assert_close(gradients(engine), {key: expected[key] for key in expected if key not in below})
-        assert AFTER[name] <= gradients(engine).keys()
         assert ("lm_head.weight" in gradients(engine)) is not tied
         before = dict(engine.named_tensors())
         engine.commit([Entry(step=0, seed=3, g=1.0, lr=0.1)] if layers else [])
@@ -201,41 +142,21 @@ def test_gradients_reach_the_first_layer_that_is_not_below(name, tied, layers):
     assert all(parameter.requires_grad for parameter in engine.model.parameters())
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("layers", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", ["opt-tiny", "llama-tiny"])
-def test_nothing_is_kept_of_the_layers_below(name, layers, checkpointing):
-    with backprop(name, zo_layers=layers, checkpointing=checkpointing) as engine:
-        own = list(blocks(engine.model))
-        inside, saved = ["before"], {"before": 0, "after": 0} | dict.fromkeys(range(len(own)), 0)
-
-        def entered(number):
-            return lambda *_: inside.append(number)
-
-        def left(*_):
-            inside.append("after")
-
-        hooks = [block.register_forward_pre_hook(entered(n)) for n, block in enumerate(own)]
-        hooks += [block.register_forward_hook(left) for block in own]
-
-        def pack(tensor):
-            saved[inside[-1]] += 1
-            return tensor
-
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            engine.backward(padded())
-        for hook in hooks:
-            hook.remove()
-    assert (saved["before"] > 0) == (layers == 0)
-    assert [saved[n] > 0 for n in range(len(own))] == [n >= layers for n in range(len(own))]
-    assert saved["after"] > 0
+def test_nothing_is_kept_of_the_layers_below(name):
+    sizes = []
+    for layers in range(4):
+        with backprop(name, zo_layers=layers) as engine:
+            sizes.append(kept(engine, padded()))
+    first, second, third = (more - less for more, less in itertools.pairwise(sizes))
+    assert first >= 0.9 * second > 0
+    assert second == pytest.approx(third, rel=0.1)
+    assert sizes[3] > 0
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"config": EngineConfig()},
-         "needs placement=resident and noise=torch, but got placement=offload, noise=torch"),
         ({"config": EngineConfig(placement="resident", noise="counter")},
          "needs placement=resident and noise=torch, but got placement=resident, noise=counter"),
         ({"zo_layers": 4}, "`0 <= zo_layers <= 3` must hold for this model, but got zo_layers=4"),
@@ -245,16 +166,3 @@ def test_nothing_is_kept_of_the_layers_below(name, layers, checkpointing):
 def test_what_cannot_be_built(options, words):
     with pytest.raises(ValueError, match=words):
         backprop(**options)
-
-
-def test_what_cannot_be_asked():
-    with backprop(zo_layers=1) as engine:
-        told = r"`batch` must be a zobench.Batch, but got Tensor; build Batch\(ids, labels"
-        with pytest.raises(ValueError, match=told):
-            engine.backward(padded().input_ids)
-        with pytest.raises(ValueError, match=r"`batch\.choices` must be given to score candidates, but got none"):
-            engine.scores(padded())
-        with pytest.raises(ValueError, match="`g` of an entry must be finite, but got nan; skip this step's update"):
-            engine.commit([Entry(step=0, seed=1, g=math.nan, lr=0.1)])
-    with pytest.raises(RuntimeError, match="the engine must be open, but was closed; build a new one"):
-        engine.backward(padded())

@@ -12,10 +12,10 @@ from tests.support.reference import g_of
 from tests.support.streams import batches_of
 from zobench import Entry, Point, RunSpec
 from zobench.engine import core
-from zobench.engine.base import PassRecord, Position
-from zobench.engine.directions.noise import TorchNoise
+from zobench.engine.base import PassRecord
 from zobench.engine.updates.rules import Momentum
 from zobench.engine.weights.tiers import allocate
+from zobench.testing.local import Kept
 
 STEPS, EPS = 6, 1e-3
 ENGINES = {
@@ -24,18 +24,14 @@ ENGINES = {
     "pageable": {},
     "disk": {"tier": "disk"},
     "no fused update": {"fused_update": False},
-    "one slot": {"slots": 1},
     "out of place": {"out_of_place": True},
-    "resident out of place": {"placement": "resident", "out_of_place": True},
     "fp8 wire out of place": {"wire": "fp8", "out_of_place": True},
-    "no fused update, fp8 wire": {"fused_update": False, "wire": "fp8"},
     "fp8 wire": {"wire": "fp8"},
     "counter fp8 wire": {"wire": "fp8", "noise": "counter"},
     "counter": {"noise": "counter"},
     "every 4": {"noise": "counter", "writeback_every": 4},
     "resident every 4": {"placement": "resident", "noise": "counter", "writeback_every": 4},
     "never": {"noise": "counter", "writeback_every": "inf"},
-    "linear": {"noise": "counter", "granularity": "linear"},
     "tile": {"noise": "counter", "granularity": "tile"},
     "one resident block": {"noise": "counter", "resident_blocks": 1},
 }
@@ -57,23 +53,23 @@ def batches(name, count=STEPS):
     return batches_of(RunSpec(model=name, batch_size=2, seq_len=17, seed=1), count)
 
 
-def pairs(seeds, parts=(None,)):
-    return tuple(Point(seed, scale, part) for seed in seeds for part in parts for scale in (EPS, -EPS))
+def pairs(seeds):
+    return tuple(Point(seed, scale) for seed in seeds for scale in (EPS, -EPS))
 
 
 def entries_of(step, points, losses):
     gs = [g_of(plus, minus, EPS) for plus, minus in zip(losses[::2], losses[1::2], strict=True)]
     return tuple(
-        Entry(step=step, seed=point.seed, g=g / len(gs), lr=1e-3, weight_decay=0.1 if n == 0 else 0.0, part=point.part)
+        Entry(step=step, seed=point.seed, g=g / len(gs), lr=1e-3, weight_decay=0.1 if n == 0 else 0.0)
         for n, (point, g) in enumerate(zip(points[::2], gs, strict=True))
     )
 
 
-def run(engine, name, queries, parts=(None,), evaluated=3):
+def run(engine, name, queries, evaluated=3):
     """The moments of a run of STEPS steps with one evaluation among them, and the losses."""
     moments, losses = [], []
     for step, batch in enumerate(batches(name)):
-        points = pairs([100 * step + query for query in range(queries)], parts)
+        points = pairs([100 * step + query for query in range(queries)])
         losses.append(engine.probe(batch, points))
         entries = entries_of(step, points, losses[-1]) if step != 2 else ()  # a step whose g was not finite
         engine.commit(entries)
@@ -118,26 +114,6 @@ def test_a_look_at_some_points_gives_the_numbers_of_a_look_at_all(name, tied, co
             assert all(torch.equal(mine[key], its[key]) for key in mine)
 
 
-@pytest.mark.parametrize("sign", [0, 1])
-@pytest.mark.parametrize("placement", ["resident", "offload"])
-def test_a_rank_with_one_sign_draws_z_twice_for_a_step_and_four_times_to_be_exact(monkeypatch, placement, sign):
-    """Of each block: for W + eps z and for the update (DistZO2, section 4.2); else for three moves and the update."""
-    draw, drawn = TorchNoise.draw, []
-    monkeypatch.setattr(TorchNoise, "draw", lambda noise, *which: [drawn.append(which[1]), draw(noise, *which)][1])
-    for out_of_place, count in ((True, 2), (False, 4)):
-        config = {"placement": placement, "out_of_place": out_of_place}
-        with engine_of(**config) as engine:
-            drawn.clear()
-            for step, batch in enumerate(batches("opt-tiny")):
-                points = pairs([step])
-                seen = (points[sign : sign + 1],) if out_of_place else (points, [sign])
-                (loss,) = engine.probe(batch, *seen)
-                engine.commit(entries_of(step, points, [loss, loss + 1e-3]))
-            engine.flush()
-            blocks = [unit.index for unit in engine.units if "layers" in unit.name]
-            assert [drawn.count(block) for block in blocks] == [count * STEPS] * 3
-
-
 @pytest.mark.parametrize("width", [32, 16])
 @pytest.mark.parametrize(("device", "engine"), on_devices(ENGINES_ON))
 @pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
@@ -160,39 +136,6 @@ def test_a_run_of_several_windows_is_retraced_bit_for_bit(monkeypatch):
         assert_equal_from_here(ran, again, "opt-tiny")
 
 
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_parts_are_found_before_a_run_of_parts_is_retraced(noise):
-    with engine_of(noise=noise) as ran, engine_of(noise=noise) as again:
-        moments, _ = run(ran, "opt-tiny", queries=1, parts=range(ran.parts))
-        again.retrace(moments)
-        assert_equal_from_here(ran, again, "opt-tiny")
-
-
-class Kept:
-    """What a snapshot keeps, in memory."""
-
-    def __init__(self, engine):
-        self.bytes, self.positions = {}, {}
-        engine.drain()
-        for unit in engine.units:
-            self.keep(engine, unit)
-
-    def keep(self, engine, unit):
-        self.positions[unit.name] = engine.position(unit)
-        if unit.changed and unit.trained:
-            self.bytes[unit.name] = allocate(engine.kept_bytes(unit))
-            engine.read(unit, self.bytes[unit.name])
-
-    def fill(self, unit, out):
-        kept = self.bytes.get(unit)
-        if kept is not None:
-            out[: kept.numel()].copy_(kept)
-        return kept is not None
-
-    def position(self, unit):
-        return self.positions.get(unit, Position())
-
-
 @pytest.mark.parametrize("rule", [None, Momentum(0.9)], ids=["sgd", "momentum"])
 @pytest.mark.parametrize("config", ENGINES.values(), ids=ENGINES)
 def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
@@ -204,15 +147,18 @@ def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
         moments, kept = [], None
         for step, batch in enumerate(batches(name)):
             points = pairs([100 * step])
-            losses = ran.probe(batch, points)
-            ran.commit(entries_of(step, points, losses))
-            moments.append(PassRecord(points=points, entries=entries_of(step, points, losses)))
+            entries = entries_of(step, points, ran.probe(batch, points))
+            ran.commit(entries)
+            moments.append(PassRecord(points=points, entries=entries))
             if len(moments) == cuts[0]:
+                ran.drain()
                 kept = Kept(ran)
             elif len(moments) == cuts[1]:
                 ran.drain()
+                later = Kept(ran)
                 for unit in ran.units[::2]:
-                    kept.keep(ran, unit)
+                    kept.positions[unit.name] = later.positions[unit.name]
+                    kept.bytes |= {unit.name: later.bytes[unit.name]} if unit.name in later.bytes else {}
         assert len({position.passes for position in kept.positions.values()}) == 2
         with engine_of(name, options={"rule": rule, "start": kept}, **config) as again:
             again.retrace(moments, kept)
@@ -228,6 +174,7 @@ def test_units_read_between_a_pass_and_its_updates_get_these_before_the_next_pas
             points = pairs([100 * step])
             entries = entries_of(step, points, ran.probe(batch, points))
             if step == 2:
+                ran.drain()
                 kept = Kept(ran)
             ran.commit(entries)
             moments.append(PassRecord(points=points, entries=entries))
@@ -240,12 +187,8 @@ def test_units_read_between_a_pass_and_its_updates_get_these_before_the_next_pas
 def test_units_are_read_by_another_thread_before_the_step_touches_them(device, engine):
     config, dtype = {"device": device, **ENGINES_ON[device][engine]}, {"cpu": "fp32", CUDA: "fp16"}[device]
     with engine_of(dtype=dtype, **config) as ran:
-        moments = []
-        for step, batch in enumerate(batches("opt-tiny")):
-            points = pairs([100 * step])
-            entries = entries_of(step, points, ran.probe(batch, points))
-            ran.commit(entries)
-            moments.append(PassRecord(points=points, entries=entries))
+        run(ran, "opt-tiny", queries=1)
+        ran.drain()
         kept, locks = Kept(ran), {unit.name: threading.Lock() for unit in ran.units}
         early, done = {}, set()
 
@@ -264,43 +207,12 @@ def test_units_are_read_by_another_thread_before_the_step_touches_them(device, e
         assert all(torch.equal(early[name], kept.bytes[name]) for name in kept.bytes)
 
 
-def test_units_are_told_before_they_settle():
-    with engine_of(noise="counter", writeback_every="inf") as engine:
-        run(engine, "opt-tiny", queries=1)
-        told = []
-        engine.before_change = lambda unit: told.append((unit.name, unit.applied))
-        engine.flush()
-        assert {name for name, applied in told if applied == 0} == {unit.name for unit in engine.units}
-
-
 def test_what_is_read_at_rest_waits_for_its_write_back(monkeypatch):
     with engine_of() as engine:
         offload = engine.pipeline.tier.offload
         monkeypatch.setattr(engine.pipeline.tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
         run(engine, "opt-tiny", queries=1)
-        early = Kept(Hasty(engine)).bytes
+        early = Kept(engine).bytes
         engine.drain()
         late = Kept(engine).bytes
         assert all(torch.equal(early[name], late[name]) for name in late)
-
-
-class Hasty:
-    """An engine that does not drain."""
-
-    def __init__(self, engine):
-        self._engine = engine
-
-    def drain(self):
-        pass
-
-    def __getattr__(self, name):
-        return getattr(self._engine, name)
-
-
-def test_what_no_step_changed_need_not_be_saved():
-    config = {"noise": "counter", "writeback_every": "inf"}
-    with engine_of(**config) as engine:
-        run(engine, "opt-tiny", queries=1)
-        assert not any(unit.changed for unit in engine.units)
-        engine.flush()
-        assert all(unit.changed for unit in engine.units if unit.trained)

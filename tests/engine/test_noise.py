@@ -70,14 +70,6 @@ def test_another_seed_or_forgetting_this_one_changes_no_draw(between):
     assert all(map(torch.equal, drawn(noise, 1, 2, mine[2]), first))
 
 
-def test_chunks_of_a_table_hold_whole_rows():
-    table = torch.zeros(700, 1024)
-    noise = TorchNoise([[(table.shape, table.dtype)]])
-    starts = [(start, z.numel()) for _, start, _, z in noise.draw(0, 0, [table])]
-    assert len(starts) > 1
-    assert all(start % 1024 == 0 and count % 1024 == 0 for start, count in starts)
-
-
 def test_only_the_wanted_seeds_are_remembered() -> None:
     shape = [[(torch.Size([32]), torch.float32)], [(torch.Size([32]), torch.float32)]]
     noise, tensor = TorchNoise(shape), torch.zeros(32)

@@ -1,6 +1,5 @@
 """A population in one forward against its members one by one, whose W + c U V^T are made whole in plain torch."""
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,21 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import adapters, parity
+from tests.support import adapters
 from tests.support.low_rank import direction, other_family
-from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, models
-from zobench.cost import footprint
+from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods
 from zobench.engine import BASE, Point
 from zobench.engine.directions.factors import IndependentLowRank
 from zobench.engine.passes import products
 from zobench.engine.passes.population import Population
 from zobench.engine.twin import model_loss as own_loss
 from zobench.kernels import Span, philox
-from zobench.measure.ledger import Ledger
 from zobench.methods.eggroll import less_loss
-from zobench.models.weights import RandomWeights
 from zobench.testing.plain import PlainModel, choosing, full, padded, skeleton, start
-from zobench.testing.suite import assert_same
 
 RANK_1, RANK_2 = IndependentLowRank(1), IndependentLowRank(2)
 EPS, LR, DECAY = 1e-2, 1e-3, 0.1
@@ -82,7 +77,7 @@ def less(losses: Sequence[float]) -> list[float]:
 # --- one forward ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [1, 3, 6])
+@pytest.mark.parametrize("rank", [1, 3])
 @pytest.mark.parametrize("mode", MODES)
 def test_each_row_sees_weights_of_its_own(mode, rank, monkeypatch):
     """Row i alone at W + c_i E_i gives loss i; and so does the whole batch at each point."""
@@ -115,23 +110,6 @@ def test_other_families_are_right_too(name):
     assert abs(wanted[0] - wanted[1]) > 1e-4
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_parts_and_shared_subspaces_are_points_as_any_other(tied):
-    """The parts of a model that a point moves, and points of one subspace, are as the plain loop has them."""
-    points = [Point(3, EPS, None, 9), Point(4, EPS, None, 9), Point(5, EPS, 1), Point(6, EPS, 0)]
-    batch, plain = full(), PlainModel("counter", tied=tied)
-    with Engine(skeleton(tied), EngineConfig(noise="counter"), weights=start(tied), directions=RANK_2) as engine:
-        engine.evaluate(batch)
-        found = engine.probe(batch, points)
-    before = plain.tensors
-    for point, loss in zip(points, found, strict=True):
-        for number, (name, tensor) in enumerate(before.items()):
-            z = normalised(number, tensor.shape, point.seed, point.subspace, 2)
-            mine = point.part in (None, plain.part_of(name))
-            plain.set({name: tensor + point.scale * z if mine else tensor})
-        assert loss == pytest.approx(plain.loss(batch), rel=1e-5)
-
-
 def test_candidates_of_several_tokens_are_scored_by_each_members_own_weights():
     """The examples have one, two and one rows: the smaller ones repeat theirs, and it changes nothing."""
     batch, plain = choosing(), PlainModel("counter")
@@ -145,19 +123,6 @@ def test_candidates_of_several_tokens_are_scored_by_each_members_own_weights():
     for own, wanted in zip(scores, plain_scores, strict=True):
         assert torch.allclose(own, wanted, rtol=1e-5)
     assert losses == pytest.approx(one_by_one(plain.model, rows, points, 1, lambda _, own: plain.loss(own)), rel=1e-5)
-
-
-@pytest.mark.parametrize(("dtype", "close"), [("bf16", 1e-2), ("fp16", 2e-3)])
-def test_sixteen_bits_come_near(dtype, close):
-    model = parity.materialised(dtype=dtype)
-    wide = {name: tensor.double() for name, tensor in model.state_dict().items()}
-    rows = rows_of(full(), len(POINTS))
-    with parity.engine_of(dtype=dtype, options={"directions": RANK_2}, noise="counter") as engine:
-        found = engine.fitness(less_loss, rows, POINTS)
-    exact = models.build("opt-tiny", "fp32").to_empty(device="cpu")
-    exact.load_state_dict({name: tensor.float() for name, tensor in wide.items()})
-    exact.tie_weights()
-    assert found == pytest.approx(less(one_by_one(exact.eval(), rows, POINTS, 2)), rel=close)
 
 
 @pytest.mark.parametrize("scheme", ["lora", "prefix", "prompt"])
@@ -174,41 +139,21 @@ def test_an_adapter_has_members_too(scheme):
     assert all(abs(loss + base) > 1e-6 for loss in found) or scheme == "lora"  # whose B is zero at first
 
 
-def greedy(members: Population, batches: Sequence[Batch], tokens: int) -> list[list[int]]:
-    """What each member says after its row, token by token."""
-    told: list[list[int]] = [[] for _ in batches]
-    for _ in range(tokens):
-        longer = [
-            Batch(ids := torch.cat([batch.input_ids, torch.tensor([own], dtype=torch.int64)], 1), ids)
-            for batch, own in zip(batches, told, strict=True)
-        ]
-        for own, logits in zip(told, members.next_logits(longer), strict=True):
-            own.append(int(logits.argmax()))
-    return told
-
-
 def test_a_member_generates_with_its_own_weights():
-    """Tokens are those of transformers' own greedy search with W + c E made whole."""
+    """The next token's logits are those of transformers with W + c E made whole."""
     rows, points = rows_of(full(), 4), [Point(seed, 0.1) for seed in (3, 4, 5, 6)]
-    plain = PlainModel("counter").model
+    seen: list[Tensor] = []
+
+    def reward(members: Population, batches: Sequence[Batch]) -> list[float]:
+        seen.extend(members.next_logits(batches))
+        return [float(logits.argmax()) for logits in seen]
+
     with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=RANK_1) as engine:
-        told: list[list[int]] = []
-
-        def reward(members: Population, batches: Sequence[Batch]) -> list[float]:
-            told.extend(greedy(members, batches, 4))
-            return [float(len(set(own))) for own in told]
-
         rewards = engine.fitness(reward, rows, points)
-        assert engine.passes == 4
-
-    def generated(model: Any, batch: Batch) -> list[int]:
-        own = model.generate(batch.input_ids, do_sample=False, max_new_tokens=4, min_new_tokens=4, use_cache=False)
-        return own[0, batch.input_ids.shape[1] :].tolist()
-
-    wanted = one_by_one(plain, rows, points, 1, generated)
-    assert told == wanted
-    assert rewards == [float(len(set(own))) for own in wanted]
-    assert len({tuple(own) for own in wanted}) > 1
+    wanted = one_by_one(PlainModel("counter").model, rows, points, 1, lambda model, own: model(own.input_ids).logits)
+    for logits, whole in zip(seen, wanted, strict=True):
+        torch.testing.assert_close(logits.flatten(), whole[0, -1], rtol=1e-4, atol=1e-5)
+    assert rewards == [float(whole[0, -1].argmax()) for whole in wanted]
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -278,10 +223,8 @@ class Formula:
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "written": {},
     "ranks, pairs with rows of their own": {"options": {"shaping": "ranks", "shards": 3}, "weight_decay": DECAY},
-    "rows of each member's own": {"options": {"shards": 3, "antithetic": False, "shaping": "ranks"}},
-    "no shaping": {"options": {"shaping": "none", "rank": 1}, "lr": LR},
+    "no shaping": {"options": {"shaping": "none", "shards": 3, "antithetic": False, "rank": 1}, "lr": LR},
     "shipped": {"definition": "as-shipped", "lr": 0.05, "options": {"shards": 3}, "queries": 6},
 }
 
@@ -290,7 +233,8 @@ CASES: dict[str, dict[str, Any]] = {
     ("case", "mode"),
     [
         *((case, "resident") for case in CASES),
-        *itertools.product(("ranks, pairs with rows of their own", "shipped"), ("blocks", "linears on disk")),
+        ("shipped", "blocks"),
+        ("shipped", "linears on disk"),
         ("ranks, pairs with rows of their own", "every third step"),
     ],
 )
@@ -315,26 +259,15 @@ def test_each_step_is_the_formula(case, mode):
 
 
 def test_accuracy_is_a_reward():
-    """Of a metric no gradient exists, but members with the right answers are followed; equal rewards move nothing."""
-    changes = {"task": "sst2", "options": {"reward": "accuracy"}, "lr": 1e-4, "eps": 0.1, "queries": 16}
-    spec, batch = spec_of(**changes), choosing()
-    plain, method = PlainModel("counter"), methods.make(spec)
-    seen: list[list[float]] = []
+    """Of which no gradient exists: the share of examples whose answer has the largest score at a member's weights."""
+    spec = spec_of(task="sst2", options={"reward": "accuracy"})
+    batch, points = choosing(), [Point(seed, sign * 0.1) for seed in range(16) for sign in (1, -1)]
     with engine_of(spec) as engine:
-        fitness = engine.fitness
-        engine.fitness = lambda *asked: seen.append(fitness(*asked)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
-        before, result = dict(engine.named_tensors()), method.step(engine, batch)
-        points = [Point(seed, sign * 0.1) for seed in result.seeds for sign in (1, -1)]
-        right = one_by_one(plain.model, [batch] * 32, points, 2, lambda _, own: _share(plain.scores(own), own))
-        assert seen[0] == right
-        assert len(set(right)) > 1
-        assert result.loss == pytest.approx(-sum(right) / 32)
-        assert any(not torch.equal(tensor, before[name]) for name, tensor in engine.named_tensors())
-        before, method.reward = dict(engine.named_tensors()), lambda members, batches: [0.5] * len(members)  # type: ignore[attr-defined]
-        result = method.step(engine, batch)
-        assert result.applied
-        assert set(result.gradients) == {0.0}
-        assert_same(dict(engine.named_tensors()), before)
+        rewards = engine.fitness(methods.make(spec).reward, [batch] * 32, points)  # type: ignore[attr-defined]
+    plain = PlainModel("counter")
+    right = one_by_one(plain.model, [batch] * 32, points, 2, lambda _, own: _share(plain.scores(own), own))
+    assert rewards == right
+    assert len(set(right)) > 1
 
 
 def _share(scores: Tensor, batch: Batch) -> float:
@@ -343,28 +276,6 @@ def _share(scores: Tensor, batch: Batch) -> float:
         own = (groups == example).nonzero().flatten()
         right += int(own[scores[own].argmax()] == answer)
     return right / len(batch.choices.answers)
-
-
-# --- costs ------------------------------------------------------------------------------------------------------------
-
-
-def test_memory_is_predicted():
-    """The peak counted on the meta device, of 16 members with a row each, through an update."""
-    name, tokens, where = "OPT-1.3B", 64, {"engine": "offload", "tier": "pinned"}
-    model, ids = models.build(name, "fp32"), torch.empty(16, tokens, dtype=torch.long, device="meta")
-    weights = RandomWeights(model, 0)
-    spec = RunSpec(
-        model=name, seq_len=tokens, noise="counter", method="eggroll", batch_size=16, queries=8, lr=1e-7,
-        options={"shards": 16}, device="cuda:0", **where,
-    )  # fmt: skip
-    method = methods.make(spec)
-    method.reward = lambda members, batches: [float(len(members.losses(batches)))] * 15 + [0.0]  # type: ignore[attr-defined]
-    with Ledger("meta") as ledger:
-        settings = EngineConfig(device="meta", noise="counter", placement=where["engine"])
-        with Engine(model, settings, weights=weights, directions=RANK_1) as engine:
-            for _ in range(2):
-                assert method.step(engine, Batch(ids, ids)).applied
-    assert footprint.memory(spec)[0] == pytest.approx(ledger.peak.nbytes, rel=0.1)
 
 
 @pytest.mark.parametrize("module", [kernels, philox], ids=["compiled", "reference"])
@@ -379,26 +290,17 @@ def test_normals_of_several_seeds_are_those_of_each(module):
             assert torch.equal(out[number], own)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
 def test_what_does_not_fit_is_one_line():
     rows = rows_of(full(), 4)
+    shorter = Batch(rows[3].input_ids[:, 1:], rows[3].labels[:, 1:])
     with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=RANK_1) as engine:
-        for batches, told in ((rows[:3], "one for each of 4 points"), ([*rows[:3], short(rows[3])], "of widths")):
-            _refused(lambda batches=batches: engine.fitness(less_loss, batches, POINTS[:4]), told)
-        _refused(
-            lambda: engine.fitness(lambda members, batches: [1.0], rows, POINTS[:4]), "one number for each of 4 members"
-        )
-    with Engine(skeleton(), EngineConfig(noise="counter"), weights=start()) as engine:
-        _refused(lambda: engine.fitness(less_loss, rows, POINTS[:4]), "give directions=IndependentLowRank")
-
-
-def short(batch: Batch) -> Batch:
-    return Batch(batch.input_ids[:, 1:], batch.labels[:, 1:])
-
-
-def _refused(call: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told) as error:
-        call()
-    assert "\n" not in str(error.value)
+        for batches, told in ((rows[:3], "one for each of 4 points"), ([*rows[:3], shorter], "of widths")):
+            with pytest.raises(ValueError, match=told):
+                engine.fitness(less_loss, batches, POINTS[:4])
+        with pytest.raises(ValueError, match="one number for each of 4 members"):
+            engine.fitness(lambda members, batches: [1.0], rows, POINTS[:4])
+    with (
+        Engine(skeleton(), EngineConfig(noise="counter"), weights=start()) as engine,
+        pytest.raises(ValueError, match="give directions=IndependentLowRank"),
+    ):
+        engine.fitness(less_loss, rows, POINTS[:4])

@@ -97,19 +97,6 @@ def test_in_a_ring_of_bytes_no_order_of_the_lanes_overwrites_a_block_in_use(form
     assert not any(overwrites(ops, lambda op: ring[op.block], order) for order in ORDERS)
 
 
-@pytest.mark.parametrize("kind", ["compute", "offload", "upload"])
-def test_in_a_ring_without_one_kind_of_dependency_it_is_overwritten_or_read_too_early(kind):
-    sizes = [2, 2, 2, 2, 8, 8] * 3
-    ring = places(sizes, 2)
-    ops = [*prologue(len(sizes), 2, ring=ring), *traversal(len(sizes), 2, ring=ring) * 2]
-    broken = [Op(op.kind, op.block, op.slot, op.lane, () if op.kind == kind else op.after) for op in ops]
-    assert any(overwrites(broken, lambda op: ring[op.block], order) for order in ORDERS)
-
-
-def test_blocks_of_one_size_are_in_slots_in_turn():
-    assert numbered(places([7] * 8, 3)) == [0, 1, 2, 0, 1, 2, 0, 1]
-
-
 @pytest.mark.parametrize("model", link.MODELS)
 @pytest.mark.parametrize("gpu", link.GPUS)
 def test_with_linear_layers_a_step_is_as_short_as_with_blocks_of_more_memory(model, gpu):
@@ -119,15 +106,3 @@ def test_with_linear_layers_a_step_is_as_short_as_with_blocks_of_more_memory(mod
     assert link.bound(blocks, gpu) <= whole * (1 + 1e-9)
     assert cut < 1.05 * whole
     assert link.seconds(layers, gpu, ring=places([1] * len(layers), 3)) > 1.2 * whole
-
-
-def test_an_upload_waits_for_the_last_write_of_the_block_it_reads():
-    for n_blocks, n_slots in SIZES:
-        for op in traversal(n_blocks, n_slots):
-            if op.kind == "upload":
-                assert ("offload", op.block) in op.after
-
-
-def test_without_overlap_there_is_one_lane():
-    assert {op.lane for op in traversal(4, 3, overlap=False)} == {"compute"}
-    assert {op.lane for op in traversal(4, 3)} == {"compute", "upload", "offload"}

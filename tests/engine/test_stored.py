@@ -1,6 +1,7 @@
 """A checkpoint that is quantised already as the tier: the file's own bytes against the formats' own readers, and the
 engine against a plain loop over the values that these give."""
 
+import copy
 import itertools
 import json
 import math
@@ -14,11 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.support.reference import draw_seeds, pristine_mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
-from zobench.cost.footprint import memory
 from zobench.data.tokens import stream
 from zobench.engine.weights.tiers import DiskTier
 from zobench.models.compressed import bits_of
-from zobench.models.gguf_weights import GGUFWeights
 from zobench.models.stored import GGML
 from zobench.models.weights import PretrainedWeights
 from zobench.training.assemble import initial_weights
@@ -149,27 +148,6 @@ def test_it_is_the_model_that_its_conversion_is(tmp_path):
             assert torch.equal(one, other), name
 
 
-def test_replay_is_exact_and_what_moved_is_found(tmp_path):
-    file = written(tmp_path / "own.gguf")
-    spec = given(file, tier="checkpoint")
-    config = EngineConfig(noise="counter", writeback_every="inf", tier="checkpoint")
-    tuned = []
-    for journal in (None, []):
-        model = built(spec)
-        with Engine(model, config, weights=initial_weights(spec, model)) as engine:
-            if journal is None:
-                steps(engine, spec)
-                kept = list(engine.journal)
-            else:
-                engine.commit(kept)
-            tuned.append(dict(engine.named_tensors()))
-    assert all(torch.equal(own, tuned[1][name]) for name, own in tuned[0].items())
-    moved = file.rename(tmp_path / "moved.gguf")
-    again = given(moved, tier="checkpoint")
-    assert again.weights_hash == spec.weights_hash
-    assert initial_weights(again, built(again)).stored("model.layers.0.mlp.up_proj.weight").pieces[0].file.exists()
-
-
 def test_what_a_gguf_file_may_not_hold_is_one_line(tmp_path):
     odd = given(written(tmp_path / "odd.gguf", ("Q8_0", "Q5_1")), tier="checkpoint")
     model, config = built(odd), EngineConfig(noise="counter", writeback_every="inf", tier="checkpoint")
@@ -215,7 +193,7 @@ def compressed(folder, bits, dtype):
     return model
 
 
-@pytest.mark.parametrize(("bits", "dtype"), [(4, torch.bfloat16), (8, torch.float16), (4, torch.float32)])
+@pytest.mark.parametrize(("bits", "dtype"), [(4, torch.bfloat16), (8, torch.float16)])
 def test_compressed_tensors_are_the_tier_as_they_lie(bits, dtype, tmp_path):
     pytest.importorskip("compressed_tensors")
     plain = compressed(tmp_path / "own", bits, dtype)
@@ -226,46 +204,19 @@ def test_compressed_tensors_are_the_tier_as_they_lie(bits, dtype, tmp_path):
             first = dict(engine.named_tensors())
             assert all(torch.equal(own, first[name]) for name, own in plain.named_parameters()), tier
             found, rests = steps(engine, spec), engine.bytes_at_rest
-        wanted = plain_loop(copied(plain), spec)
-        assert found == wanted
+        assert found == plain_loop(copy.deepcopy(plain), spec)
         full = 4 * sum(own.numel() for own in models.blocks(plain).parameters())
         assert rests < (bits / 32 + 0.04) * full if tier == "checkpoint" else rests >= full
-
-
-def copied(model):
-    import copy
-
-    return copy.deepcopy(model)
 
 
 @pytest.mark.parametrize(
     ("config", "why"),
     [
         ({"quant_method": "gptq", "bits": 4}, "quant_method=gptq"),
-        ({"quant_method": "compressed-tensors", "format": "marlin-24"}, "format=marlin-24"),
         (quantisation(symmetric=False), "symmetric=False"),
-        (quantisation(num_bits=2), "num_bits=2"),
-        (quantisation(type="float"), "type=float"),
         (quantisation(actorder="group"), "actorder=group"),
     ],
 )
 def test_what_is_not_read_is_named(config, why):
     with pytest.raises(ValueError, match=f"^{why}$"):
         bits_of(config)
-
-
-def test_the_memory_of_a_quantised_checkpoint_is_predicted(tmp_path):
-    """By the bytes in the file and by those that are decoded from them, not by the dtype alone."""
-    spec = given(written(tmp_path / "own.gguf", ("Q4_0",)), tier="checkpoint").resolve("cpu")
-    wide = given(tmp_path / "own.gguf", tier="disk").resolve("cpu")
-    block = models.of(spec).block
-    slots, master = spec.slots * block, 4 * block  # what is decoded, with what is pending
-    wider, own = (memory(one.replace(writeback_every="inf"))[0] for one in (wide, spec))
-    assert slots * (4 - 18 / 32) - master <= wider - own <= slots * (4 - 18 / 32) + 2**22 + 2**20
-
-
-def test_weights_by_name_are_one_source(tmp_path):
-    spec = given(written(tmp_path / "own.gguf"), tier="checkpoint")
-    weights = initial_weights(spec, built(spec))
-    assert isinstance(weights, GGUFWeights)
-    assert weights.is_quantised

@@ -9,17 +9,14 @@ from tests.support.first_order import batches
 from zobench import RunSpec
 from zobench.cost.footprint import memory
 from zobench.cost.sizes import trained_count, trained_width
-from zobench.engine.directions.noise import StoredNoise, TorchNoise
-from zobench.runspec import METHODS
+from zobench.engine.directions.noise import TorchNoise
 from zobench.training.assemble import tuner
 
 CELLS: list[dict[str, Any]] = [
-    {"method": "zo-sgd", "weight_decay": 0.1},
     {"method": "zo-sgd", "dtype": "fp16", "queries": 2},
     {"method": "zo-sgd", "dtype": "bf16", "scheme": "lora"},
-    *({"method": name} for name in ("zo-sgd-mmt", "zo-sgd-cons", "zo-sgd-sign", "zo-adam", "zo-sgd-block")),
+    *({"method": name} for name in ("zo-sgd-cons", "zo-adam", "zo-sgd-block")),
     {"method": "zo-sgd-sparse", "sparsity": 0.3},
-    {"method": "forward-grad", "weight_decay": 0.1},
     {"method": "forward-grad", "queries": 2},
 ]
 
@@ -43,8 +40,7 @@ def test_a_stored_direction_gives_the_bits_of_one_that_is_drawn_again(cell: dict
     assert all(torch.equal(same[name], tensor) for name, tensor in weights.items())
 
 
-@pytest.mark.parametrize(("method", "uses"), [("zo-sgd", 4), ("forward-grad", 2)])
-def test_a_step_draws_it_once(monkeypatch: pytest.MonkeyPatch, method: str, uses: int) -> None:
+def test_a_step_draws_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, drawn = TorchNoise.draw, []
 
     def counted(noise: TorchNoise, seed: int, unit: int, tensors: Any, lane: int = 0) -> Any:
@@ -52,16 +48,11 @@ def test_a_step_draws_it_once(monkeypatch: pytest.MonkeyPatch, method: str, uses
         return plain(noise, seed, unit, tensors, lane)
 
     monkeypatch.setattr(TorchNoise, "draw", counted)
-    counts = []
-    for noise in ("stored", "torch"):
-        spec = spec_of(method=method, noise=noise)
-        with tuner(spec) as tuned:
+    for noise, uses in (("stored", 1), ("torch", 4)):
+        with tuner(spec_of(method="zo-sgd", noise=noise)) as tuned:
             drawn.clear()
             tuned.method.step(tuned.engine, next(batches(1)))
-            counts.append(sum(drawn))
-            elements = sum(tensor.numel() for _, tensor in tuned.engine.named_tensors())
-    assert counts[0] == elements
-    assert counts[1] >= uses * elements  # Forward-Grad draws a tied table's for each of its two uses
+            assert sum(drawn) == uses * sum(tensor.numel() for _, tensor in tuned.engine.named_tensors())
 
 
 def test_it_takes_as_much_as_the_weights_by_prediction_and_by_count() -> None:
@@ -74,20 +65,3 @@ def test_it_takes_as_much_as_the_weights_by_prediction_and_by_count() -> None:
     for method in ("zo-sgd", "forward-grad"):
         assert 1.0 < (peak[method, "stored"] - peak[method, "torch"]) / blocks < 1.03
     assert peak["forward-grad", "torch"] < peak["zo-sgd-mmt", "torch"] < peak["forward-grad", "stored"]
-
-
-def test_only_seeds_that_are_wanted_are_stored() -> None:
-    """A run that is repeated from its journal goes over many seeds, and wants none of them stored."""
-    tensors = [torch.zeros(7)]
-    noise = StoredNoise(TorchNoise([[(tensors[0].shape, tensors[0].dtype)]]))
-    noise.keep({1})
-    assert all(list(noise.draw(seed, 0, tensors)) for seed in (1, 2))
-    assert noise._stored.keys() == {(1, 0)}
-    noise.keep(())
-    assert not noise._stored
-
-
-def test_it_is_for_a_resident_model() -> None:
-    with pytest.raises(ValueError, match="`noise=stored` needs engine=resident, but got engine=offload; z takes as"):
-        spec_of(noise="stored", engine="offload")
-    assert METHODS.get("lozo").changes(spec_of(noise="stored"))["noise"] == "counter"

@@ -6,10 +6,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.support.parity import MODES, batches, engine_of, materialised
-from tests.support.reference import draw_seeds, mezo, perturb, update
-from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, run
-from zobench.engine.passes.fold import fold
+from tests.support.parity import batches, engine_of, materialised
+from tests.support.reference import draw_seeds, mezo, perturb
+from zobench import ZOSGD, Batch, Engine, EngineConfig, Point, RunSpec, models, run
 from zobench.engine.shrink import shrunk
 from zobench.models import weights
 
@@ -25,19 +24,6 @@ def test_seed_zero_is_a_direction_like_any_other():
         base = mine.evaluate(batch)
         moved = mine.probe(batch, [Point(0, 1e-2), Point(1, 1e-2)])
     assert len({base, *moved}) == 3
-
-
-def test_run_seed_zero_is_used():
-    runs = []
-    for seed in (0, 0, 1):
-        with engine_of() as mine:
-            runs.append(ZOSGD(lr=1e-3, seed=seed).step(mine, batches("opt-tiny", count=1)[0]).seed)
-    assert runs[0] == runs[1] != runs[2]
-
-
-def test_weight_decay_defaults_to_zero():
-    assert ZOSGD(lr=1e-3).weight_decay == 0.0
-    assert RunSpec(model="opt-tiny").weight_decay == 0.0
 
 
 def test_the_frameworks_random_state_neither_matters_nor_changes():
@@ -108,50 +94,19 @@ def test_positions_without_a_batch_dimension_move_with_each_point(rows):
         assert loss == own_loss(plain, Batch(ids, ids))
 
 
-def test_a_module_of_which_nothing_is_known_must_be_called_on_the_batch():
-    with pytest.raises(ValueError, match="pass position_ids"):
-        fold("wpe", lambda x: x, 2, 1, lambda copy: None, (torch.zeros(1, 3),), {})
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_several_pending_updates_are_replayed_in_order(mode):
-    """Three entries at once equal three updates of the reference, bit for bit: weight decay does not commute."""
-    entries = [Entry(step=i, seed=i, g=1.0 + i, lr=1e-2, weight_decay=0.1) for i in range(3)]
-    plain, batch = materialised("opt-tiny", "bf16", True), batches("opt-tiny", count=1)[0]
-    with torch.inference_mode():
-        for entry in entries:
-            update(plain, entry.seed, entry.g, entry.lr, entry.weight_decay)
-    with engine_of(dtype="bf16", **MODES[mode]) as mine:
-        mine.commit(entries)
-        assert mine.evaluate(batch) == own_loss(plain, batch)
-        assert all(torch.equal(tensor, plain.get_parameter(name)) for name, tensor in mine.named_tensors())
-
-
-@pytest.mark.parametrize("noise", ["torch", "counter"])
 @pytest.mark.parametrize(
     ("model_type", "name", "value"),
     [("cohere", "logit_scale", 0.5), ("granite", "logits_scaling", 8.0), ("gemma2", "final_logit_softcapping", 0.1)],
 )
-def test_a_model_that_changes_its_logits_after_the_head_gives_its_own_loss(model_type, name, value, noise):
+def test_a_model_that_changes_its_logits_after_the_head_gives_its_own_loss(model_type, name, value):
     model = AutoModelForCausalLM.from_config(shrunk(AutoConfig.for_model(model_type, **{name: value}))).eval()
     batch = batches("opt-tiny", count=1)[0]
     expected = own_loss(model, batch)
     other = AutoModelForCausalLM.from_config(shrunk(AutoConfig.for_model(model_type, **{name: value / 2}))).eval()
     other.load_state_dict(model.state_dict())
     assert expected != pytest.approx(own_loss(other, batch), abs=2e-5)
-    with Engine(model, EngineConfig(noise=noise)) as mine:
+    with Engine(model, EngineConfig(noise="counter")) as mine:
         assert mine.evaluate(batch) == pytest.approx(expected, abs=2e-6)
-
-
-def test_a_padding_index_beyond_the_batchs_tokens_is_no_obstacle():
-    model, twin = (materialised("opt-tiny", "fp32", True) for _ in range(2))
-    for one in (model, twin):
-        one.get_input_embeddings().padding_idx = 100
-    batch = batches("opt-tiny", count=1)[0]
-    expected = own_loss(twin, batch)
-    with Engine(model, EngineConfig()) as mine:
-        assert mine.evaluate(batch) == expected
-        assert model.get_input_embeddings().padding_idx == 100
 
 
 def test_lost_updates_are_told():

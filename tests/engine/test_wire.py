@@ -8,7 +8,7 @@ from tests.support.devices import CUDA, DEVICES
 from tests.support.fast import EPS, LR, PLACES_ON, RUN_SEED, assert_equal, batches, run
 from tests.support.parity import engine_of, materialised
 from tests.support.reference import draw_seeds, g_of, perturb, update
-from zobench import ZOSGD, Point, models
+from zobench import ZOSGD, models
 from zobench.engine.weights import blocks as units
 from zobench.engine.weights.tiers import allocate
 from zobench.engine.weights.wire import FloatWire
@@ -51,7 +51,8 @@ def packed(wire, fill):
 def test_unpacking_what_was_packed_loses_at_most_half_a_unit_in_the_last_place(wire):
     def fill(unit, master):
         for item in unit.fields:
-            item.view(master).normal_()
+            rows = torch.logspace(-2, 3, item.shape[0]) if len(item.shape) == 2 else torch.ones(item.shape)
+            item.view(master).normal_().mul_(rows[:, None] if len(item.shape) == 2 else rows)
 
     packer, unit, master, back = packed(wire, fill)
     half_ulp = {"fp16": 2**-11, "bf16": 2**-8, "fp8": 2**-4}[wire]
@@ -66,39 +67,6 @@ def test_unpacking_what_was_packed_loses_at_most_half_a_unit_in_the_last_place(w
         assert not torch.equal(after, before)
     small = {"fp8": 0.29, "fp16": 0.52, "bf16": 0.52}[wire]  # a block this small ends in a page that is mostly empty
     assert packer.nbytes(unit) < small * unit.nbytes
-
-
-def test_eight_bits_have_a_scale_for_each_row():
-    def fill(unit, master):
-        matrix = unit.fields[0].view(master)
-        matrix.normal_().mul_(torch.logspace(-12, 3, len(matrix))[:, None])
-
-    _, unit, master, back = packed("fp8", fill)
-    matrix = unit.fields[0]
-    error = (matrix.view(back) - matrix.view(master)).norm(dim=1) / matrix.view(master).norm(dim=1)
-    assert (error < 0.04).all()
-
-
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_autocast_changes_the_products_of_both_points_alike(noise):
-    """Both points of a pair give what two passes with one point each give: no cast is kept from one to the other."""
-
-    def losses(points, **config):
-        with engine_of(noise=noise, **config) as engine:
-            return [loss for some in points for loss in engine.probe(batches("opt-tiny", count=1)[0], some)]
-
-    pair = [Point(5, 0.05), Point(5, -0.05)]
-    together = losses([pair], autocast="bf16")
-    alone = losses([pair[:1]], autocast="bf16") + losses([pair[1:]], autocast="bf16")
-    exact = losses([pair])
-    assert together != exact
-    assert together == pytest.approx(exact, rel=1e-2)
-    assert together == pytest.approx(alone, rel=1e-4)  # not equal: -eps is reached by another way
-    assert abs(together[0] - together[1]) > 1e-3
-
-
-def test_a_matrix_of_zeros_survives_eight_bits():
-    assert not packed("fp8", lambda unit, master: master.zero_())[3].any()
 
 
 def test_torch_noise_with_a_wire_is_zo2s_amp():

@@ -8,7 +8,7 @@ import torch
 
 from tests.support.kernels import drawn, needs_numba, needs_triton, same
 from zobench import ZOSGD, Batch, Engine, EngineConfig, kernels, models
-from zobench.kernels import Span
+from zobench.kernels import Flat, Span
 from zobench.models.weights import RandomWeights
 
 
@@ -28,34 +28,28 @@ def test_without_numba_the_reference_serves_and_says_so_once(monkeypatch):
         kernels._backend.cache_clear()
 
 
+def form_of(value):
+    """What of an argument chooses a compiled kernel."""
+    if isinstance(value, torch.Tensor | Flat):
+        return value.dtype
+    if isinstance(value, Span):
+        return value.rows is None
+    return bool(value) if isinstance(value, list | tuple) else type(value)
+
+
 def instances(monkeypatch, calls):
     """The forms in which the kernels of ``calls()`` are asked for: what compiles a kernel of its own."""
     asked, real = set(), kernels._backend("cpu")
 
-    def normals(seed, span, out):
-        asked.add(("normals", out.dtype, span.rows is None))
-        real.normals(seed, span, out)
+    def noted(name):
+        def call(*given):
+            asked.add((name, *map(form_of, given)))
+            getattr(real, name)(*given)
 
-    def normals_each(seeds, span, out):
-        asked.add(("normals_each", out.dtype, span.rows is None))
-        real.normals_each(seeds, span, out)
+        return call
 
-    def advance(master, span, updates, base, scratch, *rest):
-        rows = "tensor" if span.rows is None else "rows"
-        asked.add((rows, master.dtype, bool(updates), base is None, scratch is None))
-        real.advance(master, span, updates, base, scratch, *rest)
-
-    def advance_flat(master, flat, updates, base, scratch, *rest):
-        asked.add(("flat", flat.dtype, bool(updates), base is None, scratch is None))
-        real.advance_flat(master, flat, updates, base, scratch, *rest)
-
-    def flip(master, scratch):
-        asked.add(("flip", master.dtype))
-        real.flip(master, scratch)
-
-    fake = types.SimpleNamespace(
-        normals=normals, normals_each=normals_each, advance=advance, advance_flat=advance_flat, flip=flip
-    )
+    names = ("normals", "normals_each", "advance", "advance_flat", "flip")
+    fake = types.SimpleNamespace(**{name: noted(name) for name in names})
     monkeypatch.setattr(kernels, "_backend", lambda device: fake)
     calls()
     monkeypatch.undo()
@@ -75,30 +69,21 @@ def test_prepare_asks_for_every_kernel_that_a_step_asks_for(monkeypatch):
                 method.step(engine, Batch(ids, ids))
 
     asked = instances(monkeypatch, steps)
-    assert {("rows", torch.float16, True), ("flat", torch.float16, True)} <= {form[:3] for form in asked}
+    assert {name for name, *_ in asked} == {"advance", "advance_flat", "flip"}
     assert asked <= instances(monkeypatch, kernels.prepare)
 
 
 @needs_triton
-@pytest.mark.parametrize("planted", ["none", "broken", "another error"])
-def test_without_a_c_compiler_prepare_says_what_to_install(planted, monkeypatch, tmp_path):
+def test_without_a_c_compiler_prepare_says_what_to_install(monkeypatch, tmp_path):
     """Triton's own error, from its own build."""
     from triton.runtime import build
 
     def normals(seed, span, out):
-        if planted == "another error":
-            raise RuntimeError("CUDA error: misaligned address")
         build._build("name", str(tmp_path / "name.c"), str(tmp_path), [], [], [], [])
 
     monkeypatch.setattr(kernels, "_backend", lambda device: types.SimpleNamespace(normals=normals))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    if planted == "broken":
-        monkeypatch.setenv("CC", "/bin/false")
-    if planted == "another error":
-        with pytest.raises(RuntimeError, match="misaligned"):
-            kernels.prepare()
-        return
     message = r"`noise=counter` on cpu needs a C compiler and Python's headers.*install gcc and python3-dev"
     with pytest.raises(ValueError, match=message):
         kernels.prepare()

@@ -89,20 +89,17 @@ def test_the_law_is_in_the_two_highest_bits_of_a_seed():
     assert LAWS == {"normal": 0, "rademacher": philox.SIGNS}
 
 
-def test_normals_are_within_a_few_ulp_of_float64():
-    """A million pairs, against torch's float64 functions of the same words."""
-    words = [torch.randint(0, 2**32, (1 << 20,), generator=torch.Generator().manual_seed(i)) for i in (0, 1)]
-    words[0][:1000] = torch.arange(1000)
-    first, second = philox.box_muller(*words)
-    uniform = ((words[0] >> 1).float() + 0.5) * 2.0**-31
-    radius = (-2 * uniform.double().log()).sqrt()
-    angle = (words[1].to(torch.int32) >> 2).double() * (math.pi / 4 / 2**29)
-    sine, cosine = angle.sin(), angle.cos()
-    swap = (words[1] & 1) != 0
-    for got, exact in ((first, torch.where(swap, sine, cosine)), (second, torch.where(swap, cosine, sine))):
-        exact = radius * exact * torch.where((words[1] & 2) != 0, -1, 1)
-        spacing = torch.nextafter(exact.float().abs(), torch.tensor(math.inf)).double() - exact.float().abs().double()
-        assert ((got.double() - exact).abs() / spacing).max() < 6
+def test_four_million_normals_have_a_normals_moments_and_are_independent():
+    """Each to five standard errors: of neighbours, of the next step's numbers, of the next tensor's."""
+    count = 1 << 22
+    z = drawn(kernels, 20250101, Span(17), count).double()
+    for power, moment, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)):
+        assert abs((z**power).mean() - moment) < 5 * math.sqrt(spread / count), power
+    others = [z.roll(lag) for lag in (1, 2, 3, 4)]
+    others += [drawn(kernels, *where, count).double() for where in ((20250102, Span(17)), (20250101, Span(18)))]
+    for other in others:
+        for a, b in ((z, other), ((z * z - 1) / math.sqrt(2), (other * other - 1) / math.sqrt(2))):
+            assert abs((a * b).mean()) < 5 / math.sqrt(count)
 
 
 def test_the_extreme_words_give_finite_normals():
@@ -134,49 +131,6 @@ def test_an_error_in_a_piece_reaches_the_caller(cpu):
 
     with pytest.raises(ZeroDivisionError):
         cpu._spread(fails, 100 * cpu.TILE)
-
-
-def _high_word_forgotten(seed, tensor_id, elements, real=philox.z_of):
-    return real(seed, tensor_id, elements & (1 << 34) - 1)
-
-
-def _tensor_forgotten(seed, tensor_id, elements, real=philox.z_of):
-    return real(seed, 0, elements)
-
-
-def _fused(w, u, z):
-    return (w.double() - (z.double() * u.g + w.double() * u.weight_decay) * u.lr).float()
-
-
-def _always_decayed(w, u, z):
-    return w - (z * philox.f32(u.g) + w * philox.f32(u.weight_decay + 1e-3)) * philox.f32(u.lr)
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("z_of", _high_word_forgotten),
-        ("z_of", _tensor_forgotten),
-        ("_updated", _fused),
-        ("_updated", _always_decayed),
-        ("COS", philox.SIN),
-    ],
-)
-def test_a_planted_difference_is_found(cpu, monkeypatch, name, wrong):
-    monkeypatch.setattr(philox, name, wrong)
-    with pytest.raises(AssertionError):
-        agree(cpu, sizes=(1, 1025), dtypes=[torch.float32])
-
-
-@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
-def test_every_16_bit_value_widens_and_narrows_to_itself(cpu, dtype):
-    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
-    wide = torch.empty(every.numel())
-    cpu._load(cpu._array(every), wide.numpy())
-    assert same(wide, every.float())
-    copy = torch.zeros_like(every)
-    kernels.advance(copy, Span(0), [], base=every)
-    assert same(copy, every)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
@@ -245,41 +199,18 @@ def test_16_bit_copies_of_float32_weights_are_the_float32_ones_rounded(kernel, d
     assert same(halved[1], wide[1].to(dtype))
 
 
-def test_16_bit_copies_of_float32_weights_come_in_pairs_of_one_size():
-    master, half = torch.zeros(4), torch.zeros(4).half()
-    for scratch, mirror in ((half, None), (None, half), (half, master), (half, half[:2]), (half[:2], half[:2])):
-        with pytest.raises(ValueError, match="one size"):
-            kernels.advance(master, Span(0), [], scratch=scratch, mirror=mirror)
-
-
-def test_meta_tensors_are_left_alone():
-    meta = torch.empty(5, 4, device="meta")
-    kernels.normals(0, Span(0), meta)
-    kernels.advance(meta, Span(0), UPDATES, scratch=meta, mirror=meta)
-    kernels.flip(meta, meta)
-
-
 @pytest.mark.parametrize(
     ("span", "buffers", "message"),
     [
         (Span(0), [torch.zeros(4, 4).T], "contiguous"),
         (Span(0), [torch.zeros(4), torch.zeros(5)], "one size"),
-        (Span(0), [torch.zeros(4), torch.zeros(4).half()], "one size"),
-        (Span(0), [torch.zeros(4).double()], "float64"),
         (Span(1 << 32), [torch.zeros(4)], "tensor_id"),
         (Span(0, rows=torch.tensor([1])), [torch.zeros(4)], "rows"),
-        (Span(0, 1, torch.tensor([1])), [torch.zeros(1, 4)], "start"),
-        (Span(0, rows=torch.tensor([1], dtype=torch.int32)), [torch.zeros(1, 4)], "int64"),
     ],
 )
 def test_what_does_not_fit_is_refused(span, buffers, message):
     with pytest.raises(ValueError, match=message):
         kernels.advance(buffers[0], span, [], scratch=buffers[-1])
-
-
-def test_normals_of_16_bits_are_refused():
-    with pytest.raises(ValueError, match="float32"):
-        kernels.normals(0, Span(0), torch.empty(4).half())
 
 
 @pytest.mark.slow
@@ -313,13 +244,3 @@ class TestOnGpu:
             if not i:
                 compiled = sum(len(c[0]) for c in gpu._advance.device_caches.values())
         assert sum(len(c[0]) for c in gpu._advance.device_caches.values()) == compiled
-
-    def test_no_call_waits_for_the_device(self):
-        master = torch.zeros(4096, device="cuda")
-        kernels.advance(master, Span(0), UPDATES)
-        with torch.cuda.device(master.device):
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                kernels.advance(master, Span(0), UPDATES[1:], scratch=torch.zeros_like(master), seed=1, scale=1.0)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")

@@ -100,12 +100,9 @@ def test_triton_equals_the_reference_in_its_interpreter():
 @needs_triton
 @pytest.mark.parametrize(
     "planted",
-    [
-        "", "_SHIFT = tl.constexpr(_SHIFT.value + 1)", "_REBIAS = tl.constexpr(_REBIAS.value + 1)",
-        "_BEYOND = tl.constexpr(_BEYOND.value - (1 << 21))", "_NORMAL = tl.constexpr(_NORMAL.value << 1)",
-    ],
-    ids=["as it is", "subnormals off by one", "ties to the odd", "too early not a number", "normals too late"],
-)  # fmt: skip
+    ["", "_REBIAS = tl.constexpr(_REBIAS.value + 1)"],
+    ids=["as it is", "ties to the odd"],
+)
 def test_every_code_and_every_input_of_16_bits_is_converted_as_torch_does(planted):
     """The kernels' own conversions, in the interpreter; the same operations compiled are each rounded to nearest even
     (test_ahead_of_time)."""

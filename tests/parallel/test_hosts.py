@@ -22,17 +22,11 @@ STEPS = 5
 WORLDS = {2: "pertp", 4: "2d"}
 ENGINES = (
     {"slots": 1},
-    {"slots": 2},
-    {"slots": 3},
-    {"overlap": False},
     {"reusable_memory": False},
     {"fused_update": False},
     {"wire": "fp8"},
-    {"noise": "counter", "slots": 1},
     {"noise": "counter", "slots": 2},
-    {"noise": "counter", "slots": 3},
     {"noise": "counter", "overlap": False, "reusable_memory": False},
-    {"noise": "counter", "granularity": "linear"},
     {"noise": "counter", "granularity": "tile", "slots": 5},
     {"noise": "counter", "writeback_every": 4},
     {"noise": "counter", "writeback_every": 4, "wire": "fp8", "granularity": "linear"},
@@ -108,13 +102,10 @@ def delays(gpus, **one):
 
 
 def slow_cases(gpus):
-    engines = [{"slots": 1}, {"slots": 3, "noise": "counter"}]
-    everywhere = {str(rank): {"upload": SLOW, "offload": SLOW} for rank in range(gpus)}
-    slow = [delays(gpus, upload=SLOW), delays(gpus, offload=SLOW), everywhere]
+    slow = [delays(gpus, upload=SLOW), delays(gpus, offload=SLOW)]
     return [
-        a_case("opt-tiny", gpus, transfers, engine, delays=delay)
+        a_case("opt-tiny", gpus, transfers, {"slots": 3, "noise": "counter"}, delays=delay)
         for transfers in ("whole", "sliced")[: 4 // gpus]
-        for engine in engines
         for delay in slow
     ]
 
@@ -157,17 +148,17 @@ def test_slow_lanes_change_nothing_and_a_missing_wait_is_found(found):
 
 
 @pytest.mark.slow
-def test_four_ranks_take_less_than_1_3_times_the_memory_of_one(tmp_path):
-    spec = a_case("opt-tiny", 4, "whole", {"noise": "counter"})["spec"]
+def test_two_ranks_take_less_than_1_3_times_the_memory_of_one(tmp_path):
+    spec = a_case("opt-tiny", 2, "whole", {"noise": "counter"})["spec"]
     (tmp_path / "one").mkdir()
     plain = alone(RunSpec(**spec)).to_dict()
     (one,) = launch(1, [], plain, tmp_path / "one")[0]
     single_bytes = sum(one["bytes"].values())
     assert single_bytes > one["blocks"]  # that much rests in host memory at least
-    for four in zip(*launch(4, [], spec, tmp_path), strict=True):  # whole, and sliced
-        together = sum(sum(rank["bytes"].values()) for rank in four)
-        assert sum(rank["bytes"]["Shmem"] for rank in four) >= one["blocks"]
-        assert together < 1.3 * single_bytes, (one, four)
+    for two in zip(*launch(2, [], spec, tmp_path), strict=True):  # whole, and sliced
+        together = sum(sum(rank["bytes"].values()) for rank in two)
+        assert sum(rank["bytes"]["Shmem"] for rank in two) >= one["blocks"]
+        assert together < 1.3 * single_bytes, (one, two)
 
 
 @pytest.mark.slow
@@ -210,10 +201,9 @@ def test_a_silent_rank_is_named(monkeypatch):
         counts.wait(0, 0, 1)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_naive_offload_writes_every_copy_back_and_the_others_a_copy_together(ranks):
+def test_naive_offload_writes_every_copy_back_and_the_others_a_copy_together():
     """In bytes of one block, after a write-back by each rank (DistZO2, section 6.1)."""
-    size, counted = 4096 * ranks, {}
+    ranks, size, counted = 4, 4096 * 4, {}
     for way, gather, naive in (("naive", None, True), ("whole", None, False), ("sliced", lambda *_: None, False)):
         block, slot = torch.zeros(size, dtype=torch.uint8), torch.arange(size).to(torch.uint8)
         counts = torch.zeros(4, 1, ranks, dtype=torch.int64)
@@ -232,21 +222,6 @@ def test_naive_offload_writes_every_copy_back_and_the_others_a_copy_together(ran
 
 def a_spec(**changes):
     return RunSpec(**a_case("opt-tiny", 4, "auto", {})["spec"]).replace(**changes)
-
-
-@pytest.mark.parametrize(
-    ("spec", "found"),
-    [
-        (a_spec(), ("whole", "transfers: whole, because processes on a CPU have no link but its memory")),
-        (a_spec(transfers="sliced"), ("sliced", "transfers: sliced, as asked")),
-        (a_spec(transfers="naive"), ("naive", "transfers: naive, as asked")),
-        (a_spec(tier="disk"), ("own", "transfers: each rank has a file of its own, because tier=disk is not shared")),
-        (a_spec(engine="resident", tier="device"), ("own", "")),
-    ],
-)
-def test_how_weights_travel_is_said_with_its_reason(spec, found):
-    assert hosts.transfers(spec, 4) == found
-    assert hosts.transfers(spec, 1) == ("own", "")
 
 
 class Linked(FakeNvml):

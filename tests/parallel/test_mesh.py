@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.candidates import batch_of
 from zobench import RunSpec
-from zobench.data.batch import IGNORED, Batch, Choices
+from zobench.data.batch import IGNORED, Batch
 from zobench.parallel.mesh import Mesh
+from zobench.testing.plain import choosing
 
 WAYS = st.one_of(
     st.tuples(st.just("pertp"), st.just(2)),
@@ -43,20 +45,10 @@ def test_pairs_stay_inside_a_node(gpus, nodes):
     assert outer.at(0, 1) // size != 0
 
 
-@st.composite
-def batches(draw):
-    count = draw(st.sampled_from((1, 2, 3, 4)))
-    rows, tokens = count * draw(st.integers(1, 3)), draw(st.integers(2, 6))
-    torch.manual_seed(draw(st.integers(0, 999)))
-    ids = torch.randint(0, 50, (rows, tokens))
-    labels = torch.where(torch.rand(rows, tokens) < 0.3, IGNORED, ids)
-    return count, Batch(ids, labels, (torch.rand(rows, tokens) < 0.8).long() if draw(st.booleans()) else None)
-
-
-@settings(max_examples=60)
-@given(batches())
-def test_shards_in_order_are_the_batch(case):
-    count, batch = case
+@pytest.mark.parametrize(("rows", "count", "masked"), [(4, 2, True), (3, 3, False), (6, 1, True)])
+def test_shards_in_order_are_the_batch(rows, count, masked):
+    ids = torch.arange(rows * 5).view(rows, 5)
+    batch = Batch(ids, torch.where(ids % 3 == 0, IGNORED, ids), ids % 2 if masked else None)
     parts = [batch.shard(index, count) for index in range(count)]
     for name in ("input_ids", "labels", "attention_mask"):
         whole = getattr(batch, name)
@@ -64,31 +56,6 @@ def test_shards_in_order_are_the_batch(case):
             assert all(getattr(part, name) is None for part in parts)
         else:
             assert torch.equal(torch.cat([getattr(part, name) for part in parts]), whole)
-
-
-@st.composite
-def choices(draw):
-    """Examples with 2 or 3 candidates of 1 to 3 tokens each; candidates of one token may share a row."""
-    count = draw(st.sampled_from((1, 2, 3)))
-    examples = count * draw(st.integers(1, 2))
-    places, owners, groups, answers, row = [], [], [], [], 0
-    for example in range(examples):
-        size, shared = draw(st.integers(2, 3)), draw(st.booleans())
-        answers.append(len(groups) + draw(st.integers(0, size - 1)))
-        for _ in range(size):
-            for place in range(1 if shared else draw(st.integers(1, 3))):
-                places.append((row, place))
-                owners.append(len(groups))
-            groups.append(example)
-            row += not shared
-        row += shared
-    torch.manual_seed(draw(st.integers(0, 999)))
-    ids = torch.randint(0, 50, (row, 4))
-    found = Choices(
-        torch.tensor(places), torch.randint(0, 50, (len(places),)), torch.tensor(owners), torch.tensor(groups),
-        torch.tensor(answers),
-    )  # fmt: skip
-    return count, Batch(ids, torch.full_like(ids, IGNORED), None, found)
 
 
 def told(batch):
@@ -107,10 +74,8 @@ def told(batch):
     return found
 
 
-@settings(max_examples=60)
-@given(choices())
-def test_shards_of_choices_in_order_are_the_choices(case):
-    count, batch = case
+@pytest.mark.parametrize(("batch", "count"), [(batch_of(), 3), (choosing(), 2)], ids=["prompts", "a shared row"])
+def test_shards_of_choices_in_order_are_the_choices(batch, count):
     parts = [batch.shard(index, count) for index in range(count)]
     assert [row for part in parts for row in told(part)] == told(batch)
 

@@ -73,11 +73,3 @@ def test_two_ranks_look_at_half_of_the_members_each():
     assert [step.loss for step in first[0]] == pytest.approx([step.loss for step in wanted[0]], rel=1e-6)
     assert_same(first[1], wanted[1], 1e-4)
     assert passes == [3, 3]
-
-
-def test_members_that_cannot_be_shared_out_are_one_line():
-    with engine() as own, pytest.raises(ValueError, match="shared out over 2 ranks, but has 3 members") as error:
-        ParallelEngine(own, Worlds().of(0)).fitness(
-            lambda *asked: [], [full()] * 3, methods.make(SPEC)._points([(1, None)] * 3)[:3]
-        )  # type: ignore[attr-defined]
-    assert "\n" not in str(error.value)

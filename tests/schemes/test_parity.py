@@ -1,11 +1,10 @@
 """A scheme in the engine computes what ``peft``'s own model computes, wherever the base's weights are."""
 
-import copy
 import functools
 
 import pytest
 import torch
-from transformers import DynamicCache, RobertaConfig, RobertaForMaskedLM
+from transformers import DynamicCache
 
 from tests.support.adapters import (
     Moved,
@@ -13,16 +12,14 @@ from tests.support.adapters import (
     applied,
     base_model,
     batches,
-    filled,
     loss,
     mezo,
-    peft_config,
     peft_model,
     peft_name,
     pristine_mezo,
 )  # fmt: skip
 from tests.support.reference import draw_seeds
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, schemes
+from zobench import ZOSGD, Engine, EngineConfig
 from zobench.engine import Batch, Point
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny", "roberta-tiny")
@@ -41,7 +38,7 @@ COUNTER = {
     "written back never": {"writeback_every": "inf"},
     "resident": {"placement": "resident"},
 }
-STEPS, EPS, LR, RUN_SEED = 20, 1e-2, 1e-2, 7
+STEPS, EPS, LR, RUN_SEED = 8, 1e-2, 1e-2, 7
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -84,35 +81,6 @@ def test_a_prefixs_loss_is_transformers_own_and_not_mezos(name):
         (mine,) = engine.probe(batch, [Point()])
     assert mine == behind_a_prefix(base, prefix, batch, 5)
     assert 1e-5 < abs(mine - behind_a_prefix(base, prefix, batch, 0)) < 0.1
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_masked_model_is_driven_as_peft_drives_it(scheme):
-    """RoBERTa, padded on the right or not: its positions begin after the padding's id."""
-    torch.manual_seed(0)
-    config = RobertaConfig(
-        vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64,
-        max_position_embeddings=66, pad_token_id=1,
-    )  # fmt: skip
-    base = RobertaForMaskedLM(config).eval()
-    ids = torch.randint(3, 99, (3, 12))
-    mask = torch.ones_like(ids)
-    mask[1, 8:], mask[2, 5:] = 0, 0
-    mine = copy.deepcopy(base)
-    done = schemes.apply(RunSpec(model="opt-tiny", scheme=scheme, seq_len=12), mine)
-    values = {name: torch.randn(p.shape) for name, p in mine.named_parameters() if p.requires_grad}
-    for name, value in values.items():
-        module, _, key = name.rpartition(".")
-        mine.get_submodule(module)._parameters[key] = torch.nn.Parameter(value)
-    own = peft_config(scheme, 32, ("query", "value"), "FEATURE_EXTRACTION")
-    theirs = filled(copy.deepcopy(base), own, scheme, values)
-    with torch.no_grad():
-        for given in (None, mask):
-            logits = done.drive(mine, ids, given)
-            expected = theirs(input_ids=ids, attention_mask=given).logits[:, -12:]
-            kept = slice(None) if given is None else given == 1
-            assert torch.equal(logits[kept], expected[kept])
-            assert (logits - base(ids, attention_mask=given).logits)[kept].abs().max() > 0.1
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,8 +1,6 @@
 """What schemes start from, what they leave alone, what they save, and what they refuse."""
 
 import json
-import os
-import subprocess
 import sys
 
 import peft
@@ -14,19 +12,14 @@ from transformers import DistilBertConfig, DistilBertForMaskedLM, GPT2Config, GP
 from tests.support.adapters import adapter, applied, base_model, batches, loss, peft_name
 from zobench import Engine, EngineConfig, RunSpec, methods, models, schemes
 from zobench.engine import Batch
-from zobench.engine.passes.drive import plain
-from zobench.engine.passes.fold import split
 from zobench.engine.weights.tiers import DiskTier
 from zobench.models import weights
 from zobench.schemes.base import real_tokens
-from zobench.schemes.prefix import PrefixCache
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
 EVERY = (*MODELS, "roberta-tiny")
 SCHEMES = ("lora", "prefix", "prompt")
-METHODS = (
-    "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse", "forward-grad",
-)  # fmt: skip
+METHODS = ("zo-sgd", "zo-adam", "zo-sgd-block", "zo-sgd-sparse", "forward-grad")
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # peft's own call
 EMBEDDING = "prompt_encoder.embedding.weight"
 
@@ -57,12 +50,11 @@ def test_lora_starts_as_the_base_with_kaimings_bound_and_seeds_by_name():
             assert engine.evaluate(batch) == base(input_ids=batch.input_ids, labels=batch.labels).loss.item()
 
 
-@pytest.mark.parametrize("placement", ["resident", "offload"])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("scheme", "count"), [("prefix", 5), ("prompt", 10)])
-def test_virtual_tokens_start_as_real_ones(scheme, count, name, placement):
+def test_virtual_tokens_start_as_real_ones(scheme, count, name):
     """At its start the model sees its tokens after ``count`` real ones: the loss is the base's on the longer text."""
-    config = EngineConfig(placement=placement, tier="disk")
+    config = EngineConfig(tier="disk")
     model, done, initial = applied(name, scheme, config)
     base = base_model(name)
     tokens = real_tokens(base, count, 0, scheme)
@@ -74,27 +66,6 @@ def test_virtual_tokens_start_as_real_ones(scheme, count, name, placement):
         expected = base(input_ids=longer.input_ids, labels=longer.labels).loss.item()
     with Engine(model, config, weights=initial, drive=done.drive) as engine:
         assert engine.evaluate(batch) == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_prefix_is_computed_offloaded_as_it_is_resident():
-    configs = [
-        EngineConfig(placement="resident"),
-        EngineConfig(tier="disk", slots=1),
-        EngineConfig(noise="counter", granularity="tile", tier="disk"),
-    ]
-    first, *others = (adapter(*applied("qwen3-tiny", "prefix", config)[::2])[EMBEDDING] for config in configs)
-    assert first.shape == (5, 3 * 2 * 2 * 32)
-    assert all(torch.equal(first, other) for other in others)
-
-
-def test_real_tokens_are_not_special_differ_and_depend_on_the_seed():
-    model = models.build("opt-tiny", "fp32")
-    assert (model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id) == (1, 2, 2)
-    found = real_tokens(model, 126, 0, "prompt")  # all there are
-    assert sorted(found) == [0, *range(3, 128)]
-    few = [tuple(real_tokens(model, 10, seed, kind)) for seed in (0, 1) for kind in ("prompt", "prefix")]
-    assert len(set(few)) == 4
-    assert few[0] == tuple(real_tokens(model, 10, 0, "prompt"))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -167,22 +138,19 @@ def test_a_saved_adapter_loads_with_peft_and_says_the_same(scheme, name, dtype, 
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_saved_adapter_is_the_same_bytes_whatever_the_hash_seed_of_its_process(tmp_path):
-    """A run that is resumed ends in another process than it began in."""
-    script = (
-        "import sys; from zobench import EngineConfig; from tests.support.adapters import adapter, applied\n"
-        "model, done, initial = applied('opt-tiny', 'lora', EngineConfig())\n"
-        "done.save(sys.argv[1], adapter(model, initial).items())\n"
-    )
-    started = [  # the two seeds put q_proj and v_proj into different orders
-        subprocess.Popen([sys.executable, "-c", script, tmp_path / seed], env={**os.environ, "PYTHONHASHSEED": seed})
-        for seed in "13"
-    ]
-    assert [process.wait(300) for process in started] == [0, 0]
-    one, other = ({path.name: path.read_bytes() for path in (tmp_path / seed).iterdir()} for seed in "13")
-    assert len(one) == 2
-    assert one == other
+class Backwards(set[str]):
+    """A set of names whose hashes put them into this order."""
+
+    def __iter__(self):
+        return iter(sorted(super().__iter__(), reverse=True))
+
+
+def test_a_saved_adapter_lists_its_layers_in_one_order_whatever_their_hashes(tmp_path):
+    """A run that is resumed ends in another process than it began in, which seeds the hashes anew."""
+    model, done, initial = applied("opt-tiny", "lora", EngineConfig())
+    done._config.target_modules = Backwards(("q_proj", "v_proj"))
+    done.save(tmp_path, adapter(model, initial).items())
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"] == ["q_proj", "v_proj"]
 
 
 @pytest.mark.parametrize(("model", "path", "stored"), [("OPT-125M", "", "facebook/opt-125m"), ("opt-tiny", "w", "w")])
@@ -191,45 +159,19 @@ def test_the_adapter_names_its_base(model, path, stored):
     assert schemes.apply(spec, models.build(model, "fp32"))._config.base_model_name_or_path == stored
 
 
-def test_full_changes_nothing_and_saves_a_checkpoint(tmp_path):
-    model = base_model("opt-tiny")
-    before = {name: p.clone() for name, p in model.named_parameters()}
-    done = schemes.apply(RunSpec(model="opt-tiny"), model)
-    source = weights.ModelWeights(model)
-    assert done.weights(source, EngineConfig()) is source
-    assert (done.drive, done.virtual_tokens) == (plain, 0)
-    assert all(p.requires_grad for p in model.parameters())
-    done.save(tmp_path, before.items())
-    loaded = type(model).from_pretrained(tmp_path)
-    assert all(torch.equal(p, before[name]) for name, p in loaded.named_parameters())
-
-
-@pytest.mark.parametrize(
-    ("scheme", "fits", "text"),
-    [
-        ("prefix", 59, "`seq_len + 5 <= 64` must hold with scheme=prefix, whose 5 virtual tokens take positions of "
-         "opt-tiny, but got seq_len=60; use seq_len=59 or less"),
-        ("prompt", 54, "`seq_len + 10 <= 64` must hold with scheme=prompt, whose 10 virtual tokens take positions of "
-         "opt-tiny, but got seq_len=55; use seq_len=54 or less"),
-    ],
-)  # fmt: skip
-def test_virtual_tokens_count_against_the_models_positions(scheme, fits, text):
+@pytest.mark.parametrize(("scheme", "fits"), [("prefix", 59), ("prompt", 54)])
+def test_virtual_tokens_count_against_the_models_positions(scheme, fits):
     spec = RunSpec(model="opt-tiny", scheme=scheme, seq_len=fits)
     schemes.apply(spec, models.build("opt-tiny", "fp32"))
-    with pytest.raises(ValueError, match="seq_len") as error:
+    with pytest.raises(ValueError, match=f"but got seq_len={fits + 1}; use seq_len={fits} or less"):
         schemes.apply(spec.replace(seq_len=fits + 1), models.build("opt-tiny", "fp32"))
-    assert str(error.value) == text
 
 
 def test_a_prefix_that_a_window_would_hide_is_refused():
     spec = RunSpec(model="Mistral-7B", scheme="prefix", seq_len=4092)
     model = models.build("Mistral-7B", "fp16")
-    with pytest.raises(ValueError, match="window") as error:
+    with pytest.raises(ValueError, match=r"`seq_len \+ 5 <= 4096` must hold .* through its window, .*; use scheme=pro"):
         schemes.apply(spec, model)
-    assert str(error.value) == (
-        "`seq_len + 5 <= 4096` must hold for scheme=prefix on Mistral-7B, whose later tokens would not see the prefix "
-        "through its window, but got seq_len=4092; use scheme=prompt"
-    )
     assert schemes.apply(spec.replace(seq_len=4091), model).virtual_tokens == 5
 
 
@@ -248,19 +190,7 @@ def test_a_model_that_a_scheme_cannot_tune_is_refused(scheme, kind, config, told
         schemes.apply(RunSpec(model="opt-tiny", scheme=scheme), kind(config))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_without_peft_the_remedy_is_named(scheme, monkeypatch):
+def test_without_peft_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ImportError) as error:
-        schemes.apply(RunSpec(model="opt-tiny", scheme=scheme), models.build("opt-tiny", "fp32"))
-    assert str(error.value) == f"`scheme={scheme}` needs peft, which is absent; pip install 'zobench[tasks]'"
-
-
-def test_a_prefix_is_cut_per_copy_and_does_not_grow():
-    states, new = torch.randn(2 * 3, 4, 2, 5, 8), torch.randn(2, 2, 7, 8)  # 3 layers, 4 rows: 2 copies of 2
-    whole = PrefixCache(states)
-    for _ in range(2):
-        keys, values = split(whole, 2, 2)[1].update(new, -new, 1)
-        assert torch.equal(keys, torch.cat([states[2, 2:], new], -2))
-        assert torch.equal(values, torch.cat([states[3, 2:], -new], -2))
-    assert split(whole, 2, 2)[0] is split(whole, 2, 2)[0]  # cut once for all blocks
+    with pytest.raises(ImportError, match=r"`scheme=lora` needs peft, which is absent; pip install 'zobench\[tasks\]'"):
+        schemes.apply(RunSpec(model="opt-tiny", scheme="lora"), models.build("opt-tiny", "fp32"))

@@ -14,7 +14,7 @@ from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.engine.weights import blocks as units
 from zobench.models import weights
 
-STEPS, EPS, LR, RUN_SEED = 50, 1e-3, 1e-3, 7
+STEPS, EPS, LR, RUN_SEED = 20, 1e-3, 1e-3, 7
 PLACES = {
     "resident": {"placement": "resident"},
     "pageable": {"tier": "pageable"},
@@ -33,8 +33,8 @@ PIECES: dict[str, dict[str, int]] = {"cpu": {}, CUDA: {"logits_bytes": 1 << 13}}
 
 
 def steps_on(device, name="opt-tiny", place="resident", queries=1):
-    """50, resident and offloaded; with four queries the second model and the other placements draw as many directions
-    as with one: the replay of 200 would take most of the time of all tests of the engine."""
+    """20, resident and offloaded; with four queries the second model and the other placements draw as many directions
+    as with one: the replay of 80 would take most of the time of all tests of the engine."""
     few = queries > 1 and (name != "opt-tiny" or place not in ("resident", "pageable"))
     return 10 if device == CUDA else STEPS // queries if few else STEPS
 
