@@ -1,4 +1,4 @@
-"""The reliability campaign: kills, fuzzed inputs and faults, each held against a run that nobody disturbed.
+"""The reliability campaign: kills, failing disks and fuzzed inputs, each held against a run that nobody disturbed.
 
-``python -m tests.reliability --help``; what was run and what came of it is in docs/reliability.md.
+``python -m tests.reliability --help``; what was tried and what came of it is in docs/reliability.md.
 """

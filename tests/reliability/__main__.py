@@ -1,42 +1,50 @@
-"""``python -m tests.reliability kills|fuzz|faults|soak|summary``: see docs/reliability.md."""
+"""``python -m tests.reliability kills|faults|fuzz``: see docs/reliability.md."""
 
 import argparse
+import json
+import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from tests.reliability.log import Log
+
+def tries(part: str, count: int, seed: int, only: list[str], place: Path) -> Iterator[dict[str, Any]]:
+    """What came of each try, in folders below ``place``."""
+    if part == "fuzz":
+        from tests.reliability import fuzz
+
+        return fuzz.campaign(count, seed, only, place)
+    from tests.reliability import disturb, work
+
+    works = work.everything(place, only)
+    return disturb.kills(works, count, seed) if part == "kills" else disturb.faults(works, count)
 
 
 def main() -> int:
-    """Runs a part of the campaign, or goes on with it; 1 if anything was lost, different, a traceback or a hang."""
+    """Runs a part of the campaign; 1 if anything was lost, different, a traceback or a hang."""
     parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__)
-    parser.add_argument("part", choices=("kills", "fuzz", "faults", "soak", "summary"))
-    parser.add_argument("--count", type=int, default=1000, help="kills, or fuzzed inputs, that the log shall have")
+    parser.add_argument("part", choices=("kills", "faults", "fuzz"))
+    parser.add_argument("--count", type=int, default=1000, help="kills, places of a fault, or fuzzed inputs")
     parser.add_argument("--seed", type=int, default=19)
-    parser.add_argument("--log", type=Path, help="lines of JSON; a campaign goes on where this ends")
-    parser.add_argument("--only", default="", help="one group of kills, one target of the fuzzing, or one fault")
+    parser.add_argument("--log", type=Path, help="gets a line of JSON for each try")
+    parser.add_argument("--only", nargs="*", default=[], help="names of workloads, or of targets of the fuzzing")
     asked = parser.parse_args()
-    log = Log(asked.log)
-    if asked.part == "kills":
-        from tests.reliability import kills
-
-        harm = kills.campaign(log, asked.count, asked.seed, asked.only)
-        print(kills.summary(log))
-    elif asked.part == "fuzz":
-        from tests.reliability import fuzz
-
-        harm = fuzz.campaign(log, asked.count, asked.seed, asked.only)
-        print(fuzz.summary(log))
-    elif asked.part == "summary":
-        from tests.reliability import page
-
-        harm = 0
-        page.PAGE.write_text(page.renewed(page.PAGE.read_text()))
-    else:
-        from tests.reliability import faults
-
-        harm = faults.campaign(log, asked.part, asked.only)
-        print(faults.summary(log))
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    place, harm = Path(tempfile.mkdtemp(prefix="zobench-reliability-")), 0
+    os.environ["ZOBENCH_CACHE_DIR"] = str(place / "cache")
+    try:
+        for line in tries(asked.part, asked.count, asked.seed, asked.only, place):
+            harm += bool(line["harm"])
+            text = json.dumps(line)
+            print(text, flush=True)
+            if asked.log is not None:
+                with asked.log.open("a") as log:
+                    log.write(text + "\n")
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
     return min(harm, 1)
 
 

@@ -9,15 +9,15 @@ import copy
 import io
 import itertools
 import json
+import os
 import random
 import shutil
 import struct
-import sys
 import tarfile
 import tomllib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,26 @@ from zobench.store.trace import trace
 
 Feed = Callable[[random.Random], bool]
 ROOT = Path(__file__).parents[2]
-LATEX, HTML = 0.02, 0.004
-"""Shares of the accepted results that tables, and a whole page, are made of: the page takes a hundred times as long."""
 
 
 def drawn(random_: random.Random, texts: Sequence[bytes], write: Callable[[Any], bytes], trees: Sequence[Any]) -> bytes:
-    """A text that is nearly one of ``texts``: its bytes changed, or its tree edited and written anew."""
+    """A text that is nearly one of ``texts``: its bytes changed, or its tree edited and written again."""
     if random_.random() < 0.3:
         return flipped(random_, random_.choice(texts))
     return write(edited(random_, copy.deepcopy(random_.choice(trees))))
+
+
+def in_file(
+    path: Path, read: Callable[[Path], object], trees: Sequence[Any], write: Callable[[Any], bytes] = json_text
+) -> Feed:
+    """Draws a file that is nearly one of ``trees``, and has it read; False or None from ``read`` is a refusal."""
+    texts = [write(tree) for tree in trees]
+
+    def feed(random_: random.Random) -> bool:
+        path.write_bytes(drawn(random_, texts, write, trees))
+        return read(path) not in (False, None)
+
+    return feed
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -55,105 +66,51 @@ def drawn(random_: random.Random, texts: Sequence[bytes], write: Callable[[Any],
 def samples() -> list[Result]:
     """Results with everything that they can hold, but short."""
     specs = list(itertools.islice(stores.specs(), 0, 40, 7))
-    short: dict[str, Any] = {"samples": {"step_seconds": [100.0, 101.0], "loss": [2.0, None]}}
+    short: dict[str, Any] = {
+        "samples": {"step_seconds": [100.0, 101.0], "loss": [2.0, None]},
+        "timeline": [["upload", "upload", 0, 0.1, 0.2], ["compute", "compute", 0, 0.2, 0.3]],
+        "trace": {"seconds": [0.1, 0.2], "rss_bytes": [1 << 29, 1 << 30]},
+    }
     repeated = stores.run(specs[0], **short, round=Round(number=1, began=5.0, place=0, cells=2, seed=9))
     failed = stores.run(specs[1], outcome=Outcome.FAILED, reason="it broke", traceback="Traceback", **short)
-    own = [stores.run(spec, number, **short) for number, spec in enumerate(specs)]
-    own = [Result(**{**_fields(one), "timeline": one.timeline[:4]}) for one in own]
-    trace = {key: series[:5] for key, series in own[0].trace.items()}
-    every = [Result(**{**_fields(one), "trace": trace}) for one in (*own, repeated, failed)]
-    trained = Result(**{**_fields(tuned(0.9)), "environment": replace(stores.ENVIRONMENT, price_per_hour=2.5)})
-    return [*every, trained]
-
-
-def _fields(result: Result) -> dict[str, Any]:
-    return {name: getattr(result, name) for name in Result.__dataclass_fields__}
+    return [*(stores.run(spec, number, **short) for number, spec in enumerate(specs)), repeated, failed, tuned(0.9)]
 
 
 def result_files(folder: Path) -> Feed:
-    """Files in a store, and what stores, exports, compares and shows them."""
+    """Files in a store, and what stores, exports, compares and lists them."""
+    from zobench.cli import listing
+    from zobench.cli.console import outcome_line
+
     store = Store(folder / "store")
-    every = samples()
     published = sorted((ROOT / "results" / "published").glob("*/*.json"), key=lambda path: path.stat().st_size)[:6]
-    trees = [json.loads(text_of(one)) for one in every] + [json.loads(path.read_text()) for path in published]
-    texts = [json_text(tree) for tree in trees]
-    paths = [
-        store.path(RunSpec.from_dict(tree["spec"]), tree["environment"]["machine"], _number(tree)) for tree in trees
+    trees = [
+        *(json.loads(text_of(result)) for result in samples()),
+        *(json.loads(path.read_text()) for path in published),
     ]
-    for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    read, show = store.read, Shown(folder)
 
     def feed(random_: random.Random) -> bool:
-        place = random_.randrange(len(trees))
-        path = paths[place]
-        path.write_bytes(drawn(random_, texts[place : place + 1], json_text, trees[place : place + 1]))
+        tree = random_.choice(trees)
+        spec, machine = RunSpec.from_dict(tree["spec"]), tree["environment"]["machine"]
+        path = store.path(spec, machine, int((tree.get("round") or {}).get("number", 0)))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(drawn(random_, [json_text(tree)], json_text, [tree]))
         store.problems = []
-        result = read(path)
+        result = store.read(path)
         assert all(problem.isprintable() for problem in store.problems), store.problems
-        if result is not None:
-            assert store.save(result) == path
-            frame([result]).to_csv()
-            compare([result], [result])
-            if result.timeline:
-                json.dumps(trace(result), allow_nan=False)
-            show.one(result, random_)
-        return result is not None
-
-    return feed
-
-
-def _number(tree: Mapping[str, Any]) -> int:
-    return int((tree.get("round") or {}).get("number", 0))
-
-
-class Shown:
-    """Shows a result everywhere; raises ``AssertionError`` for what should not be there."""
-
-    def __init__(self, folder: Path) -> None:
-        from zobench.report import load_table
-
-        (folder / "tiny.toml").write_text(
-            (TINY + CLAIMS).replace("M1", "OPT-125M").replace("M2", "OPT-350M").replace("seq_len = 100", "")
-        )
-        self._tables = [load_table(folder / "tiny.toml")]
-        self._page = elements(pages.page(pages.book((pages.result(),))))
-
-    def one(self, result: Result, random_: random.Random) -> None:
-        """In a listing; of some, in tables of all formats and on the page."""
-        from zobench.cli import listing
-        from zobench.cli.console import outcome_line
-        from zobench.report.html import machines, runs
-
+        if result is None:
+            return False
+        assert store.save(result) == path
+        frame([result]).to_csv()
+        compare([result], [result])
+        if result.timeline:
+            json.dumps(trace(result), allow_nan=False)
         screen = Console(file=io.StringIO(), width=random_.choice((60, 80, 200)), force_terminal=False)
         listing.show_runs(screen, [result])
         screen.print(outcome_line(result))
         plain(screen.file.getvalue())  # type: ignore[attr-defined]
-        embedded = str(runs([result])[0].json)
-        assert "<" not in embedded, embedded[:300]
-        machines([result])
-        if random_.random() < LATEX:
-            self._formats(result)
-        if random_.random() < HTML:
-            self._html(result)
+        return True
 
-    def _formats(self, result: Result) -> None:
-        from tests.support.tables import PAPER
-        from zobench.report.render import FORMATS, render
-
-        for table in self._tables:
-            for form in FORMATS:
-                text = render(table, [result], form, reference=PAPER)
-                if form != "csv":
-                    plain(text)
-                harmless(form, text)
-
-    def _html(self, result: Result) -> None:
-        text = pages.page(pages.book((result,)))
-        found = elements(text)
-        assert MARK not in found, "an element of a result's is on the page"
-        assert found.count("script") == self._page.count("script"), "a script of a result's is on the page"
-        assert "\x1b" not in text
+    return feed
 
 
 def plain(text: str) -> None:
@@ -187,10 +144,16 @@ def elements(text: str) -> list[str]:
     return parser.found
 
 
-def stored_pages(folder: Path) -> Feed:
-    """Results whose every text is hostile, in tables of all formats, comparisons and on the page."""
-    show = Shown(folder)
-    every = samples()
+def results_shown(folder: Path) -> Feed:
+    """Results whose every text is hostile, in tables of all formats and on the page."""
+    from tests.support.tables import PAPER
+    from zobench.report import load_table
+    from zobench.report.render import FORMATS, render
+
+    text = (TINY + CLAIMS).replace("M1", "OPT-125M").replace("M2", "OPT-350M").replace("seq_len = 100", "")
+    (folder / "tiny.toml").write_text(text)
+    table, every = load_table(folder / "tiny.toml"), samples()
+    scripts = elements(pages.page(pages.book((pages.result(),)))).count("script")
 
     def feed(random_: random.Random) -> bool:
         tree = json.loads(text_of(random_.choice(every)))
@@ -205,15 +168,21 @@ def stored_pages(folder: Path) -> Feed:
         tree["outcome"] = random_.choice(("ok", "failed", "oom", "contaminated"))
         tree["spec"].pop("seq_len")
         result = Result.from_dict(tree)
-        result.spec.to_dict()
         try:
             json.dumps(result.to_dict(), ensure_ascii=False).encode()
         except UnicodeEncodeError:  # half of a pair of escapes, which the reader of results refuses
             return False
-        show.one(result, random_)
-        show._formats(result)
-        if random_.random() < 0.1:
-            show._html(result)
+        for form in FORMATS:
+            text = render(table, [result], form, reference=PAPER)
+            if form != "csv":
+                plain(text)
+            harmless(form, text)
+        if random_.random() < 0.1:  # which takes long
+            text = pages.page(pages.book((result,)))
+            found = elements(text)
+            assert MARK not in found, "an element of a result's is on the page"
+            assert found.count("script") == scripts, "a script of a result's is on the page"
+            assert "\x1b" not in text
         return True
 
     return feed
@@ -229,19 +198,17 @@ def run_specs(folder: Path) -> Feed:
         tuned(0.9).spec.to_dict(),
         {"model": "opt-tiny", "method": "lozo", "noise": "counter", "options": {"interval": 7}},
     ]
-    texts = [json_text(tree) for tree in trees]
 
-    def feed(random_: random.Random) -> bool:
-        body = json.loads(drawn(random_, texts, json_text, trees))
+    def read(path: Path) -> bool:
+        body = json.loads(path.read_bytes())
         if not isinstance(body, dict):
             return False
         spec = RunSpec.from_dict(body).resolve("cpu")
         assert RunSpec.from_dict(spec.to_dict()) == spec or any(one != one for one in spec.to_dict().values())
         assert len(spec.hash) == 12
-        assert isinstance(spec.label, str)
-        return True
+        return isinstance(spec.label, str)
 
-    return feed
+    return in_file(folder / "spec.json", read, trees)
 
 
 def key_values(folder: Path) -> Feed:
@@ -281,44 +248,26 @@ def key_values(folder: Path) -> Feed:
     return feed
 
 
-def recipe_files(kind: str) -> Callable[[Path], Feed]:
+def recipe_files(kind: str, folder: Path) -> Feed:
     """Runners, tables or figures."""
+    from zobench.recipes import matrix
+    from zobench.report import artifacts
 
-    def make(folder: Path) -> Feed:
-        from zobench.recipes import matrix
-        from zobench.report import artifacts
+    def read(path: Path) -> object:
+        if kind == "runners":
+            return matrix.load(path, "cpu", price=lambda unit, spec: (1.0, 0.0))
+        return artifacts.load_file(path)
 
-        files = sorted(recipes.folder(kind).rglob("*.toml"), key=lambda path: path.stat().st_size)
-        texts = [path.read_bytes() for path in files]
-        trees = [tomllib.loads(text.decode()) for text in texts]
-        path = folder / "mine.toml"
-
-        def feed(random_: random.Random) -> bool:
-            path.write_bytes(drawn(random_, texts, toml_text, trees))
-            if kind == "runners":
-                matrix.load(path, random_.choice(("cpu", "cuda")), price=lambda unit, spec: (1.0, 0.0))
-            else:
-                artifacts.load_file(path)
-            return True
-
-        return feed
-
-    return make
+    trees = [tomllib.loads(path.read_text()) for path in sorted(recipes.folder(kind).rglob("*.toml"))]
+    return in_file(folder / "mine.toml", read, trees, toml_text)
 
 
 def grids(folder: Path) -> Feed:
     """Grids of a search."""
-    from zobench.training import grids as own
+    from zobench.training import grids as module
 
     trees = [{"lr": [1e-6, 1e-7], "eps": [1e-3], "steps": [10, 20]}, {"options": {"interval": [1, 2]}, "seed": [0]}]
-    texts = [toml_text(tree) for tree in trees]
-
-    def feed(random_: random.Random) -> bool:
-        (folder / "grid.toml").write_bytes(drawn(random_, texts, toml_text, trees))
-        own.load(folder / "grid.toml")
-        return True
-
-    return feed
+    return in_file(folder / "grid.toml", module.load, trees, toml_text)
 
 
 def tasks(folder: Path) -> Feed:
@@ -367,40 +316,25 @@ def calibrations(folder: Path) -> Feed:
     from zobench import cost
     from zobench.execute import rates
 
-    trees = [CALIBRATION]
-    texts = [json_text(CALIBRATION)]
     spec = RunSpec(model="OPT-125M", engine="offload").resolve("cpu")
 
-    def feed(random_: random.Random) -> bool:
-        data = drawn(random_, texts, json_text, trees)
-        (folder / "rates").write_bytes(data)
-        text = rates._text(folder / "rates")
-        kept = rates._usable(text)
+    def read(path: Path) -> bool:
+        kept = rates._usable(rates._text(path))
         if kept is not None:
             cost.estimate(spec, cost.Rates.of(kept))
-        (folder / cpu_cells.RATES).write_bytes(data)
         cpu_cells.kept(folder)
         return kept is not None
 
-    return feed
+    return in_file(folder / cpu_cells.RATES, read, [CALIBRATION])
 
 
 def program_lists(folder: Path) -> Feed:
     """``programs.json`` of a user's configuration."""
-    import os
-
     from zobench.programs import clones
 
     os.environ[clones.FOLDER] = str(folder)
     facts = {"path": "/x", "python": "/bin/python", "commit": "abc", "versions": dict.fromkeys(clones.VERSIONED, "1")}
-    trees, texts = [{"mezo": facts, "zo2": facts}], [json_text({"mezo": facts, "zo2": facts})]
-
-    def feed(random_: random.Random) -> bool:
-        (folder / "programs.json").write_bytes(drawn(random_, texts, json_text, trees))
-        clones.load()
-        return True
-
-    return feed
+    return in_file(folder / "programs.json", lambda _: clones.load(), [{"mezo": facts, "zo2": facts}])
 
 
 def job_files(folder: Path) -> Feed:
@@ -434,99 +368,61 @@ def job_files(folder: Path) -> Feed:
 
 
 def journals(folder: Path) -> Feed:
-    """Journals: bytes changed, records changed and summed anew, heads changed and summed anew."""
+    """Journals: bytes changed, records or the head changed and summed again."""
     from zobench.durable import journal
     from zobench.durable.journal import JournalFile
     from zobench.engine import Entry
     from zobench.methods.base import Taken
 
-    header = {
-        "run": "0123456789ab",
-        "spec": RunSpec(model="opt-tiny").resolve("cpu").to_dict(),
-        "base": "b",
-        "complete": True,
-    }
-    path = folder / "journal.bin"
+    spec = RunSpec(model="opt-tiny").resolve("cpu").to_dict()
+    header, path = {"run": "0123456789ab", "spec": spec, "base": "b", "complete": True}, folder / "journal.bin"
     with JournalFile(path, header) as file:
         for step in range(6):
             entry = Entry(step=step, seed=step + 7, g=0.5, lr=1e-3, subspace=step // 2, extra=0.1 * (step % 2))
-            taken = Taken(
-                step=step, loss=2.0, lr=1e-3, seconds=0.1, applied=True, passes=2, directions=((step + 7, None),),
-                gradients=(0.5,), entries=(entry,),
+            file.append(
+                Taken(
+                    step=step, loss=2.0, lr=1e-3, seconds=0.1, applied=True, passes=2,
+                    directions=((step + 7, None),), gradients=(0.5,), entries=(entry,),
+                )
             )  # fmt: skip
-            file.append(taken)
             if step % 3 == 0:
                 file.append(journal.EvaluationItem(step=step + 1, loss=1.0, accuracy=0.5, count=12, passes=1))
     whole = path.read_bytes()
-    _, line, records = whole.split(b"\n", 2)
-    text = line.partition(b" ")[2]
+    records = whole.split(b"\n", 2)[2]
     bodies = [records[at : at + journal.SIZE - 4] for at in range(0, len(records), journal.SIZE)]
 
     def summed(head: bytes, rows: Sequence[bytes]) -> bytes:
         chain = zlib.crc32(head)
-        told = journal.MAGIC + b"%08x %s\n" % (chain, head)
+        text = journal.MAGIC + b"%08x %s\n" % (chain, head)
         for row in rows:
             chain = zlib.crc32(row, chain)
-            told += row + struct.pack("<I", chain)
-        return told
+            text += row + struct.pack("<I", chain)
+        return text
 
-    def one(random_: random.Random) -> bytes:
+    def changed(random_: random.Random) -> bytes:
         kind = random_.randrange(3)
         if kind == 0:
             return flipped(random_, whole)
         if kind == 1:
-            return summed(json_text(edited(random_, json.loads(text))), bodies)
-        rows = list(bodies)
+            return summed(json_text(edited(random_, copy.deepcopy(header))), bodies)
+        rows = [bytearray(row) for row in bodies]
         for _ in range(random_.randrange(1, 4)):
-            place = random_.randrange(len(rows))
-            row = bytearray(rows[place])
+            row = random_.choice(rows)
             row[random_.randrange(len(row))] = random_.randrange(256)
-            rows[place] = bytes(row)
         if random_.random() < 0.3:
             random_.shuffle(rows)
-        return summed(text, rows[random_.randrange(2) :])
+        return summed(json_text(header), rows[random_.randrange(2) :])
 
     def feed(random_: random.Random) -> bool:
-        path.write_bytes(one(random_))
+        path.write_bytes(changed(random_))
         if not journal.is_begun(path.read_bytes()):
             return False
-        told, items = journal.read(path)
-        journal.check_header(path, told, header)
+        found, items = journal.read(path)
+        journal.check_header(path, found, header)
         journal.entries(items)
         with JournalFile(path, header):
             pass
         return bool(items)
-
-    return feed
-
-
-def run_folders(folder: Path) -> Feed:
-    """What a run finds in its own folder when it goes on: its result, the journal's head, a search's record."""
-    from zobench.durable import journal
-    from zobench.training import examine
-
-    spec = RunSpec(model="opt-tiny", task="sst2").resolve("cpu")
-    tree = json.loads(text_of(tuned(0.9, model="opt-tiny", weights="random")))
-    tree["spec"] = spec.to_dict()
-    record = {"winner": {"run": spec.hash}, "trials": []}
-    trees, texts = [tree, record], [json_text(tree), json_text(record)]
-    inside = folder / "run"
-    inside.mkdir()
-    finished = sys.modules["zobench.training.run"]._finished  # type: ignore[attr-defined]
-    head = {"run": spec.hash, "spec": spec.to_dict(), "base": "b", "complete": True}
-
-    def feed(random_: random.Random) -> bool:
-        for path in (inside / "result.json", folder / examine.RECORD, inside / "journal.bin"):
-            path.unlink(missing_ok=True)
-        kind = random_.randrange(3)
-        if kind == 0:
-            (folder / examine.RECORD).write_bytes(drawn(random_, texts[1:], json_text, trees[1:]))
-            examine.check_winner(spec.hash, inside)
-            return True
-        told = json_text(edited(random_, copy.deepcopy(head)) if kind == 1 else head)
-        (inside / "journal.bin").write_bytes(journal.MAGIC + b"%08x %s\n" % (zlib.crc32(told), told))
-        (inside / "result.json").write_bytes(drawn(random_, texts[:1], json_text, trees[:1]))
-        return finished(spec, inside, False, None) is not None
 
     return feed
 
@@ -618,21 +514,18 @@ def model_configs(folder: Path) -> Feed:
     """``config.json`` of a model's folder."""
     from zobench.models import checkpoint, identity, inspection
 
-    trees = [LLAMA, OPT, {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 64}]
-    texts = [json_text(tree) for tree in trees]
-
-    def feed(random_: random.Random) -> bool:
-        (folder / identity.CONFIG).write_bytes(drawn(random_, texts, json_text, trees))
+    def read(path: Path) -> bool:
         identity.config_hash(folder)
         checkpoint.check_config(folder)
-        told = identity.read_config(folder)
-        layers = [told.get(key) for key in ("num_hidden_layers", "n_layer")]
-        if any(isinstance(one, (int, float)) and 200 < one <= identity.MOST_LAYERS for one in layers):
-            return True  # many layers are built on the meta device one by one, which is no reading; it costs the time
-        inspection.inspect(folder)
+        values = identity.read_config(folder)
+        layers = [values.get(key) for key in ("num_hidden_layers", "n_layer")]
+        # many are built on the meta device one by one, which is no reading; it costs the time
+        if not any(isinstance(count, (int, float)) and 200 < count <= identity.MOST_LAYERS for count in layers):
+            inspection.inspect(folder)
         return True
 
-    return feed
+    trees = [LLAMA, OPT, {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 64}]
+    return in_file(folder / identity.CONFIG, read, trees)
 
 
 def safetensors(folder: Path) -> Feed:
@@ -779,20 +672,11 @@ def archives(folder: Path) -> Feed:
     return feed
 
 
-TARGETS: dict[str, tuple[int, Callable[[Path], Feed]]] = {
-    "result files": (28, result_files), "results shown": (3, stored_pages), "specs": (10, run_specs),
-    "KEY=VALUE": (10, key_values), "runners": (5, recipe_files("runners")), "tables": (5, recipe_files("tables")),
-    "figures": (4, recipe_files("plots")), "grids": (2, grids), "tasks": (3, tasks), "calibrations": (4, calibrations),
-    "programs.json": (2, program_lists), "jobs": (3, job_files), "journals": (6, journals), "run folders": (2,
-    run_folders),
-    "snapshots": (3, snapshots), "config.json": (2, model_configs), "safetensors": (4, safetensors), "GGUF": (1,
-    gguf_files),
-    "archives": (3, archives),
+TARGETS: dict[str, Callable[[Path], Feed]] = {
+    "result files": result_files, "results shown": results_shown, "specs": run_specs, "KEY=VALUE": key_values,
+    "runners": partial(recipe_files, "runners"), "tables": partial(recipe_files, "tables"),
+    "figures": partial(recipe_files, "plots"), "grids": grids, "tasks": tasks, "calibrations": calibrations,
+    "programs.json": program_lists, "jobs": job_files, "journals": journals,
+    "snapshots": snapshots, "config.json": model_configs, "safetensors": safetensors, "GGUF": gguf_files,
+    "archives": archives,
 }  # fmt: skip
-"""Of each target its share of the inputs, and what makes it."""
-WHOLE = sum(share for share, _ in TARGETS.values())
-
-
-def cleared(place: Path) -> None:
-    """Removes a campaign's folder."""
-    shutil.rmtree(place, ignore_errors=True)

@@ -19,7 +19,6 @@ from zobench.durable.snapshot import SnapshotStart, Writer
 from zobench.execute import jobs, rates
 from zobench.machine.texts import toml_of
 from zobench.models import checkpoint, identity, inspection
-from zobench.report import load_table
 from zobench.report.artifacts import load_file
 from zobench.report.render import render
 from zobench.result import Result
@@ -33,9 +32,7 @@ def one_line(error: pytest.ExceptionInfo[ValueError]) -> None:
     assert len(str(error.value).strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "head", [{}, [], 5, "x", None, {"run": 1, "base": "b"}, {"run": LINES, "base": "b"}, {"run": "r"}]
-)
+@pytest.mark.parametrize("head", [{}, 5, {"run": LINES, "base": "b"}, {"run": "r"}])
 def test_a_journal_says_whose_it_is(tmp_path: Path, head: Any) -> None:
     text = json.dumps(head).encode()
     path = tmp_path / "journal.bin"
@@ -51,15 +48,14 @@ def whole(folder: Path) -> Path:
     return writer.finish({"run": "r", "base": "b", "step": 3, "positions": {"block 0": [1, 1, 0]}})
 
 
-@pytest.mark.parametrize("text", ["5", "null", "[]", "[" * 3000])
-def test_a_snapshots_manifest_that_is_none_is_one_line(tmp_path: Path, text: str) -> None:
+def test_a_snapshots_manifest_that_is_a_number_is_one_line(tmp_path: Path) -> None:
     path = whole(tmp_path)
-    (path / snapshot.STATE).write_text(text)
+    (path / snapshot.STATE).write_text("5")
     with pytest.raises(ValueError, match="must be a whole snapshot, but is damaged"):
         snapshot.state(path)
 
 
-@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", LINES, "a/b"])
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", LINES])
 def test_a_snapshot_reads_nothing_outside_of_its_folder(tmp_path: Path, name: str) -> None:
     path = whole(tmp_path)
     told = snapshot.state(path)
@@ -81,14 +77,7 @@ def test_a_shard_that_is_no_safetensors_is_one_line_though_its_sum_is_right(tmp_
         SnapshotStart(path)
 
 
-def test_positions_without_end_are_one_line(tmp_path: Path) -> None:
-    path = whole(tmp_path)
-    snapshot.write_state(path, {**snapshot.state(path), "positions": {"block 0": [float("inf"), 1, 0]}})
-    with pytest.raises(ValueError, match="must be a snapshot of units, but says nothing of them"):
-        snapshot.positions(path)
-
-
-@pytest.mark.parametrize("wrong", [0, -1, "fast", [1e9], float("nan"), True, None])
+@pytest.mark.parametrize("wrong", [0, "fast", float("nan"), True])
 @pytest.mark.parametrize("place", ["copy_bytes_per_second", "matmul_flops_per_second", "operators_per_second"])
 def test_what_is_no_rate_is_not_computed_with(place: str, wrong: Any) -> None:
     calibration = json.loads(json.dumps(CALIBRATION))
@@ -111,28 +100,16 @@ def test_a_result_with_rates_of_none_is_shown(tmp_path: Path) -> None:
         assert render(table_from(tmp_path, text), [Result.from_dict(tree)], "markdown", reference=PAPER)
 
 
-def test_what_a_job_wrote_is_of_its_kinds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", [{"began": None, "ended": 2.0}, {"outcome": 5}, {LINES: 1}])
+def test_what_a_job_wrote_is_of_its_kinds(wrong: dict[str, Any], tmp_path: Path) -> None:
     made = submitted(tmp_path, 2)
-    said = {"job": "1", "host": "n", "began": 1.0}
-    for wrong in (
-        {**said, "began": None, "ended": 2.0},
-        {**said, "ended": "x"},
-        {**said, "outcome": 5},
-        {**said, LINES: 1},
-    ):
-        (made.folder / "0.json").write_text(json.dumps(wrong))
-        with pytest.raises(ValueError, match="must be what a job wrote, but") as error:
-            jobs.progress(made, 0)
-        one_line(error)
-    (made.folder / "jobs.json").write_text("5")
-    with pytest.raises(ValueError, match="must list jobs, but does not"):
-        jobs.job_ids(made)
-    body = json.loads((made.folder / "sweep.json").read_text())
-    (made.folder / "sweep.json").write_text(json.dumps({**body, "groups": [[0]]}))
-    assert jobs.submissions(tmp_path) == []
+    (made.folder / "0.json").write_text(json.dumps({"job": "1", "host": "n", "began": 1.0, **wrong}))
+    with pytest.raises(ValueError, match="must be what a job wrote, but") as error:
+        jobs.progress(made, 0)
+    one_line(error)
 
 
-@pytest.mark.parametrize("told", ["5", "{}", '{"winner": 5}', "[", '{"winner": {}}'])
+@pytest.mark.parametrize("told", ["5", "[", '{"winner": {}}'])
 def test_a_damaged_record_of_a_search_is_one_line(tmp_path: Path, told: str) -> None:
     (tmp_path / examine.RECORD).write_text(told)
     with pytest.raises(ValueError, match="must name the winner of a search, but is damaged"):
@@ -143,7 +120,7 @@ def test_a_damaged_record_of_a_search_is_one_line(tmp_path: Path, told: str) -> 
     one_line(error)
 
 
-@pytest.mark.parametrize("offsets", [[0.5, 12], [0, 2**70], [-4, 12], [0, "x"], [12, 0]])
+@pytest.mark.parametrize("offsets", [[0.5, 12], [0, 2**70], [-4, 12]])
 def test_offsets_that_lie_nowhere_are_not_followed(tmp_path: Path, offsets: list[Any], monkeypatch: Any) -> None:
     monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
     data = save({"a": torch.ones(3)})
@@ -163,18 +140,19 @@ def test_a_model_of_a_thousand_million_layers_is_not_built(tmp_path: Path) -> No
         inspection.inspect(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["5", "[1]", "{a = 1}", "1.5"])
+def test_a_model_whose_matrices_are_empty_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / identity.CONFIG).write_text(json.dumps({**LLAMA, "intermediate_size": 0}))
+    with pytest.raises(ValueError, match=r"mlp\.gate_proj\.weight has no rows") as error:
+        inspection.inspect(tmp_path)
+    one_line(error)
+
+
+@pytest.mark.parametrize("kind", ["5", "{a = 1}"])
 def test_a_figures_kind_that_is_no_text_is_one_line(tmp_path: Path, kind: str) -> None:
     (tmp_path / "mine.toml").write_text(f'kind = {kind}\ntitle = "x"\n')
     with pytest.raises(ValueError, match=r"^mine\.toml: ") as error:
         load_file(tmp_path / "mine.toml")
     one_line(error)
-
-
-def test_a_recipe_nested_without_end_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "deep.toml").write_text(f"title = {'[' * 3000}{']' * 3000}\n")
-    with pytest.raises(ValueError, match=r"^deep\.toml: lists and sections must be nested 50 levels at most"):
-        load_table(tmp_path / "deep.toml")
 
 
 def test_a_recipe_of_many_megabytes_is_not_parsed(tmp_path: Path) -> None:
@@ -184,10 +162,9 @@ def test_a_recipe_of_many_megabytes_is_not_parsed(tmp_path: Path) -> None:
         toml_of(path)
 
 
-@pytest.mark.parametrize("values", [5, [], "x", None])
-def test_a_stored_spec_of_another_kind_is_one_line(values: Any) -> None:
+def test_a_stored_spec_of_another_kind_is_one_line() -> None:
     with pytest.raises(ValueError, match="a stored spec must be a table, but is ") as error:
-        RunSpec.from_stored(values)
+        RunSpec.from_stored([])  # type: ignore[arg-type]
     one_line(error)
 
 

@@ -85,6 +85,9 @@ def inspect(folder: Path) -> Inspected:
             uncounted=(), overcounted=(), settings_json=json.dumps(settings),
         )  # fmt: skip
         model = build(blank, "bf16")
+        empty = (name for name, tensor in model.named_parameters() if tensor.dim() > 1 and not tensor.shape[-2])
+        if (name := next(empty, None)) is not None:
+            raise ValueError(f"{name} has no rows")
     layers = blocks(model)
     table: Any = model.get_input_embeddings().weight
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
