@@ -1,12 +1,7 @@
 """Large products of parameters are thinned to their pairs, unless ``--products`` is given."""
 
 import itertools
-import os
-import re
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,37 +17,21 @@ def test_thinned_cases_still_have_every_two_values_together():
     assert len(chosen) < 60 < len(cases)
 
 
-@pytest.mark.slow
-def test_a_large_product_is_thinned_and_listed_cases_are_not(tmp_path):
-    (tmp_path / "conftest.py").write_text(
-        "from tests.conftest import pytest_addoption, pytest_collection_modifyitems  # noqa: F401\n"
-    )
-    (tmp_path / "test_products.py").write_text(
-        textwrap.dedent("""
-        import pytest
-
-        @pytest.mark.parametrize("a", range(3))
-        @pytest.mark.parametrize(("b", "b_squared"), [([0], 0), ([1], 1), ([2], 4)])
-        @pytest.mark.parametrize("c", range(6))
-        def test_product(a, b, b_squared, c):
-            pass
-
-        @pytest.mark.parametrize("a", range(40))
-        def test_listed(a):
-            pass
-    """)
+def item(test, marks, **params):
+    """A case of ``test`` as pytest collects it, of parametrize marks that name parameters."""
+    found = {"parametrize": [pytest.mark.parametrize(names, []).mark for names in marks]}
+    return SimpleNamespace(
+        nodeid=f"{test}[{params}]",
+        callspec=SimpleNamespace(params=params),
+        iter_markers=lambda name: iter(found.get(name, ())),
+        get_closest_marker=lambda name: None,
     )
 
-    def passed_and_deselected(*options):
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ".", *options, "."]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-        return [int(match[1]) if (match := re.search(rf"(\d+) {word}", done.stdout)) else 0 for word in OUTCOMES]
 
-    passed, deselected = passed_and_deselected()
-    assert passed + deselected == 54 + 40
-    assert 18 <= passed - 40 <= 24
-    assert passed_and_deselected("--products") == [94, 0]
-
-
-OUTCOMES = ("passed", "deselected")
+def test_a_large_product_is_thinned_and_listed_cases_are_not():
+    """Names that one mark sets together are one value."""
+    marks = ["a", ("b", "b_squared"), "c"]
+    product = [item("p", marks, a=a, b=[b], b_squared=b * b, c=c) for a in range(3) for b in range(3) for c in range(6)]
+    left_out = thinned.left_out([*product, *(item("listed", ["a"], a=a) for a in range(40))])
+    assert all(case.nodeid.startswith("p[") for case in left_out)
+    assert 18 <= len(product) - len(left_out) <= 24

@@ -28,11 +28,8 @@ def never():
     ("system", "driver", "configured", "reachable", "arguments", "why"),
     [
         ("linux", "/dev/nvidiactl", "", never, CUDA, "the CUDA build, because /dev/nvidiactl shows"),
-        ("linux", "/dev/nvidiactl", "global.find-links='/w'", never, CUDA, "the CUDA build"),
         ("linux", "", "global.find-links='/w'", never, ["torch"], "the CPU build, .* where its configuration says"),
-        ("linux", "", ":env:.index-url='https://mirror'", never, ["torch"], "the CPU build, .*configuration"),
         ("linux", "", "global.timeout='60'", lambda: True, CPU_INDEX, "the CPU build, because no NVIDIA driver is"),
-        ("linux", "", "", lambda: False, ["torch"], "what pip finds, because https://.* cannot be reached"),
         ("darwin", "", "", never, ["torch"], "the one build for darwin"),
     ],
 )
@@ -41,20 +38,6 @@ def test_the_build_follows_the_driver(system, driver, configured, reachable, arg
     assert chosen == arguments
     assert re.search(why, said)
     assert "\n" not in said
-
-
-@pytest.mark.parametrize("file", [*torch_build.DRIVERS, None])
-def test_a_driver_is_found_by_its_files(file, tmp_path):
-    assert torch_build.driver(tmp_path, path=str(tmp_path)) == ""
-    if file is None:
-        program = tmp_path / "nvidia-smi"
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o755)
-        assert torch_build.driver(tmp_path, path=str(tmp_path)) == str(program)
-        return
-    (tmp_path / file).parent.mkdir(parents=True)
-    (tmp_path / file).touch()
-    assert torch_build.driver(tmp_path, path="") == f"/{file}"
 
 
 def test_make_gives_pip_what_the_script_prints_and_says_why(tmp_path):

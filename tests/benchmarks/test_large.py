@@ -1,27 +1,47 @@
-"""Bytes of a model on a disk: an eighth of them at rest, and none written between two subspaces.
-
-One that is larger than memory takes minutes and 26 GB of disk:
-``python -m tests.benchmarks.large OPT-6.7B 16 5 integer``.
-"""
+"""Bytes that pass a disk in steps of a model that rests there: each is read once a step, and none is written, from int4
+nor between two of LOZO's subspaces."""
 
 import pytest
+import torch
 
-from tests.support.large import measure
+from zobench import ZOSGD, Batch, Engine, EngineConfig, models
+from zobench.engine.directions.factors import LowRank
+from zobench.engine.weights.tiers import DiskTier
+from zobench.methods.low_rank import LOZO
+from zobench.models.weights import RandomWeights
 
-SIZES = ["opt-tiny", pytest.param("OPT-125M", marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_int4_rests_in_an_eighth_and_is_only_read(name, monkeypatch):
-    told = measure(name, 16, 2, "integer", monkeypatch)
-    assert told["written"] == 0
-    assert told["read"] == told["at rest"]
-    within = 0.3 if name == "opt-tiny" else 0.02  # pages and vectors are a large part of a tiny one
-    assert told["fp32"] / told["at rest"] == pytest.approx(8 / (1 + 8 * 2 / (64 * 4)), rel=within)
+STEPS = 2
+INT4 = {"wire": "int4", "writeback_every": "inf"}
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_lozo_writes_nothing_between_two_subspaces(name, monkeypatch):
-    told = measure(name, 16, 2, "low_rank", monkeypatch)
-    assert told["written"] == 0
-    assert told["read"] == told["at rest"] == pytest.approx(told["fp32"], rel=0.05)
+@pytest.mark.parametrize(
+    ("config", "method", "directions", "share"),
+    [(INT4, ZOSGD(lr=1e-7), None, 8 / (1 + 8 * 2 / (64 * 4))), ({}, LOZO(lr=1e-7, interval=8), LowRank(2), 1.0)],
+    ids=["int4", "lozo"],
+)
+def test_a_step_reads_what_rests_and_writes_nothing(config, method, directions, share, monkeypatch):
+    passed = {"upload": 0, "offload": 0}
+
+    def counting(way):
+        move = getattr(DiskTier, way)
+
+        def counted(tier, block, slot, *span):
+            passed[way] += slot.numel()
+            move(tier, block, slot, *span)
+
+        return counted
+
+    model = models.build("opt-tiny", "fp32")
+    config = EngineConfig(tier="disk", noise="counter", **config)
+    ids = torch.randint(5, 100, (1, 16), generator=torch.Generator().manual_seed(0))
+    with Engine(model, config, weights=RandomWeights(model, 0), directions=directions) as engine:
+        losses = [method.step(engine, Batch(ids, ids)).loss]
+        engine.drain()
+        for way in passed:
+            monkeypatch.setattr(DiskTier, way, counting(way))
+        losses += [method.step(engine, Batch(ids, ids)).loss for _ in range(STEPS)]
+        engine.drain()
+        assert len(set(losses)) == len(losses), "every step is another one"
+        assert passed == {"upload": STEPS * engine.bytes_at_rest, "offload": 0}
+        fp32 = 4 * models.blocks_parameter_count(models.get("opt-tiny"))
+        assert fp32 / engine.bytes_at_rest == pytest.approx(share, rel=0.3)  # pages and vectors are much of a tiny one

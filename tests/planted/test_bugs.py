@@ -22,13 +22,8 @@ def test_each_can_be_planted(bug: Bug) -> None:
 def test_tests_that_hang_with_a_bug_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a process that they started and that keeps their output open, for which a plain timeout would wait."""
     (tmp_path / "test_x.py").write_text("import subprocess\ndef test_it(): subprocess.run(['sleep', '60'])\n")
-    monkeypatch.setattr(planted, "SECONDS", 3)
+    monkeypatch.setattr(planted, "SECONDS", 1)
     begin = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired):
         planted.failing(tmp_path, ["test_x.py"], "cache")
     assert time.monotonic() - begin < 50
-
-
-def test_a_bug_whose_place_is_gone_is_told() -> None:
-    with pytest.raises(ValueError, match=r"must have its text once in x.py, but it is there 2 times"):
-        Bug(name="b", file="x.py", old="a", new="c", tests=[]).planted_in("a a")

@@ -35,8 +35,6 @@ READERS = {
 """The modules that read a folder's files, which no import shows."""
 SECONDS = 50
 """For the tests, their collection included; the rest of the 90 is for a start and the last tests that began in time."""
-FIRST = 3
-"""So many cases of each test run before the others of any."""
 END = "ZOBENCH_QUICK_END"
 WAITING = "make quick had no time left"
 
@@ -174,20 +172,6 @@ def main() -> int:
     files = [f"{name.replace('.', '/')}.py" for name in tests]
     command = [sys.executable, "-m", "pytest", "-p", "tests.support.quick", "-m", "not slow and not gpu", *rest, *files]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, END: str(end)}, check=False).returncode
-
-
-def in_turn(names: list[str]) -> list[int]:
-    """An order in which ``FIRST`` cases of each test, spread evenly over its cases, come before all others."""
-    cases: dict[str, list[int]] = defaultdict(list)
-    for place, name in enumerate(names):
-        cases[name].append(place)
-    early = {places[k * len(places) // FIRST] for places in cases.values() for k in range(FIRST)}
-    return sorted(range(len(names)), key=lambda place: (place not in early, place))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = [items[place] for place in in_turn([item.nodeid.partition("[")[0] for item in items])]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,5 @@
 """The conformance suite of engines on every engine of zobench's."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,32 +15,24 @@ from zobench.engine.interface import Start, TunedEngine
 from zobench.models.weights import Weights
 from zobench.parallel.engine import ParallelEngine
 from zobench.parallel.mesh import Mesh
-from zobench.testing import EngineConformance, GradientConformance, LocalEngineConformance
+from zobench.testing import GradientConformance, LocalEngineConformance
 from zobench.testing.plain import PlainModel
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 SUITES: dict[str, dict[str, Any]] = {
-    "TorchResident": {"noise": "torch", "streams": False, "config": {"placement": "resident"}},
     "TorchOffload": {"noise": "torch", "config": {"slots": 2}},
-    "TorchOnDisk": {"noise": "torch", "config": {"tier": "disk", "slots": 1}},
+    "TorchOnDisk": {"noise": "torch", "tied": False, "config": {"tier": "disk", "slots": 1}},
     "TorchAblated": {
         "noise": "torch", "config": {"fused_update": False, "overlap": False, "reusable_memory": False},
     },
-    "TorchUntied": {"noise": "torch", "tied": False, "config": {"slots": 2}},
     "CounterResident": {"streams": False, "config": {"placement": "resident"}},
-    "CounterResidentTiles": {
-        "has_tangent": False, "streams": False, "config": {"placement": "resident", "granularity": "tile"},
-    },
-    "CounterBlocks": {"config": {}},
-    # attention by the kernel that no model has of itself
-    "CounterProducts": {"streams": False, "config": {"placement": "resident", "attention": ((2048, "products"),)}},
     "CounterPacked": {"config": {"packed": True, "tier": "disk"}},
     "CounterLinears": {"has_tangent": False, "config": {"granularity": "linear", "resident_blocks": 1}},
-    "CounterTilesOnDisk": {"has_tangent": False, "config": {"granularity": "tile", "tier": "disk", "slots": 2}},
+    "CounterTilesOnDisk": {
+        "has_tangent": False, "config": {"granularity": "tile", "tier": "disk", "slots": 2, "writeback_every": 2},
+    },
     # updates stay in the journal: the weights at rest are the base until a flush
-    "CounterJournal": {"config": {"writeback_every": "inf"}},
-    "CounterEveryOtherStep": {"config": {"writeback_every": 2}},
-    "CounterUntied": {"tied": False, "config": {"slots": 2}},
+    "CounterJournal": {"tied": False, "config": {"writeback_every": "inf"}},
 }  # fmt: skip
 """What each suite sets of :class:`OfEngine`."""
 globals().update({f"Test{suite}": type(f"Test{suite}", (OfEngine,), own) for suite, own in SUITES.items()})
@@ -56,10 +47,6 @@ class OfLowRank(OfEngine):
 
     def plain(self) -> PlainModel:
         return LowRankPlain(2, self.tied)
-
-
-class TestLowRankResident(OfLowRank):
-    streams, config = False, {"placement": "resident"}
 
 
 class TestLowRankTilesOnDisk(OfLowRank):
@@ -105,22 +92,9 @@ class World:
         return [int(value) for value in torch.tensor(values)]
 
 
-class OfParallel(LocalEngineConformance):
-    config: dict[str, Any]
+class TestParallel(LocalEngineConformance):
+    noise = "torch"
 
     def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
-        config = EngineConfig(**{"noise": self.noise, **self.config})
+        config = EngineConfig(noise=self.noise, slots=2)
         return ParallelEngine(Engine(model, config, weights=weights, start=start), World())  # type: ignore[arg-type]
-
-
-class TestParallelTorch(OfParallel):
-    noise, config = "torch", {"slots": 2}
-
-
-class TestParallelCounter(OfParallel):
-    streams, config = False, {"placement": "resident"}
-
-
-def test_the_suite_collects_nothing_by_itself(tmp_path: Path) -> None:
-    """A subclass says what is tested; the suites' names do not begin with Test."""
-    assert not any(suite.__name__.startswith("Test") for suite in (EngineConformance, LocalEngineConformance))

@@ -22,13 +22,6 @@ from zobench.testing import MethodConformance, failures
 from zobench.testing.tier import SIZES
 
 
-class LosesAnUpdate(Engine):
-    """The last entry of a step never reaches the journal."""
-
-    def commit(self, entries: Sequence[Entry]) -> None:
-        super().commit(entries[:-1] if len(entries) > 1 else entries)
-
-
 class SwapsSigns(Engine):
     """Looks at -eps where it is asked for +eps."""
 
@@ -70,19 +63,17 @@ class SavesEarly(Engine):
         return self.store.weights(unit)
 
 
-ENGINES: dict[type[Engine], str] = {
-    LosesAnUpdate: "test_updates_are_in_every_weight_that_is_read",
-    SwapsSigns: "test_losses_at_points_are_those_of_weights_moved_by_hand",
-    ForgetsDecay: "test_weight_decay_shrinks_what_it_should_and_spares_biases_and_norms",
-    Drifts: "test_a_probe_leaves_the_weights_where_they_were",
-    MovesEveryPart: "test_a_part_of_the_points_moves_that_part_alone",
-    SavesEarly: "test_updates_are_in_every_weight_that_is_read",
-}
-
-
-@pytest.mark.parametrize("faulty", ENGINES, ids=lambda kind: kind.__name__)
-@pytest.mark.slow
-def test_a_fault_in_an_engine_is_found(faulty: type[Engine]) -> None:
+@pytest.mark.parametrize(
+    ("faulty", "check"),
+    [
+        (SwapsSigns, "test_losses_at_points_are_those_of_weights_moved_by_hand"),
+        (ForgetsDecay, "test_weight_decay_shrinks_what_it_should_and_spares_biases_and_norms"),
+        (Drifts, "test_a_probe_leaves_the_weights_where_they_were"),
+        (MovesEveryPart, "test_a_part_of_the_points_moves_that_part_alone"),
+        (SavesEarly, "test_updates_are_in_every_weight_that_is_read"),
+    ],
+)
+def test_a_fault_in_an_engine_is_found(faulty: type[Engine], check: str) -> None:
     class Suite(OfEngine):
         streams = False
 
@@ -90,7 +81,8 @@ def test_a_fault_in_an_engine_is_found(faulty: type[Engine]) -> None:
             config = EngineConfig(placement="resident", noise="counter")
             return faulty(model, config, weights=weights, start=start)
 
-    _assert_finds(Suite, ENGINES[faulty])
+    with pytest.raises(AssertionError):
+        getattr(Suite(), check)()
 
 
 class Stale(HostTier):
