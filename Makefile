@@ -59,7 +59,7 @@ nullcuda-quick: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.nullcuda.build
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/nullcuda
 	$(NULLCUDA) -m gpu tests/gpu tests/nullcuda/test_engine.py tests/nullcuda/test_parity.py -k "$(NULLCUDA_QUICK)"
-NULLCUDA_QUICK = budget or found or test_engine and slots or sanitizer or shared_pinned or pinned_in_part or watch_for_waits or tile-inf or block-1 or ledger or zo-sgd-sign or zo-adam or pertp-sliced or lora or tile-3-fp8
+NULLCUDA_QUICK = budget or found or timeline or sanitizer or pinned_in_part or watch_for_waits or opt-tiny-tile-inf or block-1-none or ledger and linear or zo-adam or pertp-sliced or lora or tile-3-fp8
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -14,6 +14,13 @@ from zobench.models import weights
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
+def test_each_block_is_compiled(monkeypatch):
+    compiled, plain = [], run("opt-tiny", "fp32", True, 0.0, 1, count=2)
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: compiled.append(options) or forward)
+    assert run("opt-tiny", "fp32", True, 0.0, 1, count=2, compile=True)[0] == plain[0]
+    assert compiled == [{"dynamic": False}] * 3
+
+
 def test_looking_at_the_weights_changes_nothing():
     """With pending updates in 16 bits, or behind a narrow wire, saving must neither round nor write."""
     for dtype, config in (("bf16", {}), ("fp32", {"wire": "fp8"}), ("bf16", {"placement": "resident"})):

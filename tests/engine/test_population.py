@@ -110,6 +110,13 @@ def test_other_families_are_right_too(name):
     assert abs(wanted[0] - wanted[1]) > 1e-4
 
 
+def test_points_of_one_subspace_are_as_any_other():
+    points, batch, plain = [Point(3, EPS, None, 9), Point(4, EPS, None, 9)], full(), PlainModel("counter")
+    with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=RANK_2) as engine:
+        found = engine.probe(batch, points)
+    assert found == pytest.approx(one_by_one(plain.model, [batch] * 2, points, 2), rel=1e-5)
+
+
 def test_candidates_of_several_tokens_are_scored_by_each_members_own_weights():
     """The examples have one, two and one rows: the smaller ones repeat theirs, and it changes nothing."""
     batch, plain = choosing(), PlainModel("counter")

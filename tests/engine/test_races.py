@@ -100,3 +100,14 @@ def test_after_an_interruption_between_two_blocks_it_says_so_too():
         second.forward = inner
         with pytest.raises(RuntimeError, match="must not be used after an error in a step"):
             engine.flush() or engine.evaluate(Batch(ids, ids))
+
+
+@pytest.mark.parametrize("granularity", ["block", "linear"])
+def test_what_computes_without_transfers_goes_on_as_if_it_had_not(granularity):
+    skeleton, ids = model(4), torch.arange(10).view(1, 10)
+    config = EngineConfig(slots=2, reusable_memory=False, granularity=granularity, noise="counter")
+    with Engine(skeleton, config, weights=RandomWeights(skeleton, 0)) as engine:
+        loss = engine.evaluate(Batch(ids, ids))
+        with engine.compute_only():
+            engine.evaluate(Batch(ids, ids))
+        assert engine.evaluate(Batch(ids, ids)) == loss

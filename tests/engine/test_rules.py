@@ -81,11 +81,6 @@ def test_rules_with_state_and_sparse_directions_are_the_same_in_every_mode(noise
             torch.testing.assert_close(tensor, tensors[key], rtol=0, atol=2e-3 * float(tensors[key].abs().max()))
 
 
-def test_only_parameters_have_thresholds():
-    with pytest.raises(ValueError, match="must name trainable parameters, but got nothing"):
-        Engine(build(), EngineConfig(), weights=weights.RandomWeights(build(), 3), thresholds={"nothing": 1.0})
-
-
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 def test_frozen_weights_are_not_moved_and_not_written_back(noise, monkeypatch):
     frozen, sizes, offload = ("fc1", "fc2", "embed", "self_attn.k_proj", "layers.1."), {}, tiers.DiskTier.offload

@@ -147,12 +147,4 @@ def test_a_step_takes_what_the_ledger_counts_on_the_meta_device(granularity, slo
     assert done.returncode == 0, done.stderr[-3000:]
     taken, counted = json.loads(done.stdout.splitlines()[-1])
     print(f"{granularity}: {taken / 1e6:.0f} MB taken, {counted / 1e6:.0f} MB counted")
-    save(f"memory-{granularity}", {"taken_bytes": taken, "counted_bytes": counted})
     assert taken == pytest.approx(counted, rel=0.05)
-
-
-def save(name, values):
-    """Keeps what was seen under ``ZOBENCH_OUT``, where that is set: no test asserts on time."""
-    if folder := os.environ.get("ZOBENCH_OUT"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / f"{name}.json").write_text(json.dumps(values, indent=1))

@@ -1,4 +1,4 @@
-"""On CUDA devices: ranks on NCCL get the bits of one device; on a single device, one rank over shared pinned memory."""
+"""On CUDA devices: ranks on NCCL get the bits of one device; host memory of which a rank pins a part."""
 
 import ctypes
 import json
@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from tests.support.devices import ON_GPU
 from tests.support.parity import engine_of
 from tests.support.processes import torchrun
-from tests.support.streams import batches_of
 from zobench import RunSpec
 from zobench.execute.process import run_in_process
 from zobench.parallel.hosts import Counts, SharedTier
@@ -34,58 +33,6 @@ def spec_of(engine, **changes):
         "seed": 7, "noise": engine["noise"], "engine": "offload", "device": "cuda", "tier": "pinned",
     }  # fmt: skip
     return RunSpec(**{**fields, **changes})
-
-
-def steps_of(engine, spec):
-    from zobench import methods
-
-    method = methods.make(spec)
-    steps = [method.step(engine, batch) for batch in batches_of(spec, STEPS)]
-    return [step.loss for step in steps], [step.projected_grad for step in steps]
-
-
-def build(engine, hosts=None):
-    return engine_of(options={"hosts": hosts}, device="cuda:0", tier="pinned", **engine)
-
-
-def alone(engine):
-    """Losses, g and weights of a single device with memory of its own."""
-    with build(engine) as ran:
-        losses, gs = steps_of(ran, spec_of(engine))
-        return losses, gs, dict(ran.named_tensors())
-
-
-class OneRank:
-    """Host memory as a single rank has it: ``sliced`` gathers its own part, which is all of it."""
-
-    def __init__(self, sliced):
-        self.waits, self._sliced = not sliced, sliced
-
-    def padded(self, nbytes):
-        return -(-nbytes // 4096) * 4096
-
-    def any(self, flags):
-        return flags
-
-    def tier(self, sizes, *, pinned, device):
-        with torch.inference_mode(False):  # the engine asks inside that mode, and its threads fill outside of it
-            memory = torch.zeros(sum(sizes) + 4096, dtype=torch.uint8)
-        start = -memory.data_ptr() % 4096
-        blocks = list(memory[start : start + sum(sizes)].split(sizes))
-        counts = Counts(torch.zeros(4, len(sizes), 1, dtype=torch.int64), 0)
-        gather = (lambda slot, mine: None) if self._sliced else None
-        return SharedTier(blocks, counts, gather, coordinated=True, pinned=pinned, device=device)
-
-
-@pytest.mark.parametrize("sliced", [False, True])
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
-def test_one_rank_over_shared_pinned_memory_is_a_device_with_its_own(engine, sliced):
-    with build(engine, OneRank(sliced)) as ran:
-        losses, gs = steps_of(ran, spec_of(engine))
-        tensors = dict(ran.named_tensors())
-    expected = alone(engine)
-    assert (losses, gs) == expected[:2]
-    assert all(torch.equal(tensors[name], value) for name, value in expected[2].items())
 
 
 def is_pinned(memory):
@@ -142,7 +89,7 @@ def test_two_ranks_on_nccl_get_the_bits_of_one_device(tmp_path):
     for case, (told, tensors) in zip(cases, ranks(cases, tmp_path), strict=True):
         assert plain_spec(RunSpec(**case["spec"])).gpus == 1
         engine = {key: value for key, value in case["engine"].items() if key != "tier"}
-        with build(engine) as ran:
+        with engine_of(device="cuda:0", tier="pinned", **engine) as ran:
             steps = take(case, ran)
             final = dict(ran.named_tensors())
         expected = {"losses": [step.loss for step in steps], "gs": [step.projected_grad for step in steps]}
@@ -152,8 +99,7 @@ def test_two_ranks_on_nccl_get_the_bits_of_one_device(tmp_path):
 
 
 @several
-@pytest.mark.parametrize("transfers", ["whole", "sliced"])
-@pytest.mark.parametrize("parallel", ["pertp", "ddp"])
+@pytest.mark.parametrize(("parallel", "transfers"), [("pertp", "sliced"), ("ddp", "whole")])
 def test_a_cell_on_two_devices_has_the_losses_of_one(parallel, transfers):
     fields = {"steps": 3, "warmup": 1}
     one = run_in_process(spec_of({"noise": "counter"}, **fields))

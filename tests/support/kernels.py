@@ -21,7 +21,7 @@ UPDATES = [
     Update(12345678901234 | philox.SIGNS, 3e-3, 1.5, 1e-4),
 ]
 WORD = 0xFFFFFFFF
-SMALL = {"sizes": (1, 1027), "lengths": (3,)}
+SMALL = {"sizes": (1, 1027), "lengths": (3,), "dtypes": [torch.float32, torch.bfloat16]}
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
