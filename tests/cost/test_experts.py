@@ -201,7 +201,7 @@ def test_mixtral_on_a_3090_is_bound_by_the_link(mixtral: Callable[..., RunSpec])
     best = choices.choices({"model": mixtral().model_path, "dtype": "fp16"}, target)[0]
     assert (best.lacks, best.prediction.bound) == ("", "link (upload)")
     low, high = best.prediction.range
-    assert 400 < low < 523 < 700 < high < 710  # by hand: 87 GB at 22 GB/s are 3.9 s, at 32 GB/s 2.8 s
+    assert 400 < low < 523 < 690 < high < 700  # by hand: 87 GB at 22 GB/s are 3.9 s, at 32 GB/s 2.8 s
 
 
 def test_no_plan_cuts_a_block_whose_matrices_are_not_in_linear_layers(mixtral: Callable[..., RunSpec]) -> None:

@@ -47,7 +47,7 @@ def test_held_out_errors_of_an_a100_are_within_the_bounds(memory):
 
 def test_an_h20_with_two_anchors_is_within_its_bound_and_without_them_is_not():
     anchored, alone = (Spread.of(validation.throughput_errors("H20-96GB", anchored=known)) for known in (True, False))
-    assert (anchored.count, alone.count) == (251, 253)
+    assert (anchored.count, alone.count) == (246, 248)
     assert anchored.median <= 0.025 < alone.median
 
 

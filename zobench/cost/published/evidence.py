@@ -130,9 +130,9 @@ def repeats(row: Row) -> bool:
         fitted = not row["switch"] or any(row is fresh for fresh, _ in allocations())
         again = {"table1": True, "table3": fitted, "table6": usual, "table7": usual}
     else:
-        inner = row["method"] != "mezo" and "(outer)" not in row["setting"]
+        in_table1 = row["method"] != "mezo" and row["setting"] != "ddp(inner)+pertp(outer)"
         again = {
-            "table3": row["batch_size"] == "4" and inner, "table5": row["gpus"] == "2",
+            "table3": row["batch_size"] == "4" and in_table1, "table5": row["gpus"] == "2",
             "table7": row["seq_len"] == "2048",
         }  # fmt: skip
     return again.get(artifact, False)
