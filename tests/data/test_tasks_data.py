@@ -141,41 +141,6 @@ def test_places_point_at_what_precedes_each_token(shapes: list[list[tuple[int, i
     assert choices.loss == "lm"
 
 
-def test_widths_are_multiples_of_eight_or_the_positions() -> None:
-    item = Encoded(((9,) * 13,), (((0, 12, 1),),), 0, 14, False)
-    for widest, width in ((100, 16), (16, 16), (15, 15), (13, 13)):
-        assert collate([item], pad=1, left=True, widest=widest, loss="choice").input_ids.shape == (1, width)
-
-
-def test_evaluation_covers_a_split_once_in_order_and_bounded(tmp_path: Path, tokenizer: Any) -> None:
-    run = spec("sst2", batch_size=4, train_size=20, dev_size=13)
-    data = load(run, tokenizer, sst2(tmp_path, 60, 21))
-    batches = data.batches("dev")
-    assert [batch.input_ids.shape[0] for batch in batches] == [8, 5]
-    assert [row for batch in batches for row in examples_of(batch)] == [item.rows[0] for item in data.splits["dev"]]
-    grouped = load(run.replace(length_grouping=True), tokenizer, tmp_path).batches("dev")
-    assert sorted(row for batch in grouped for row in examples_of(batch)) == sorted(
-        item.rows[0] for item in data.splits["dev"]
-    )
-    assert all(batch.choices is not None and batch.choices.loss == "choice" for batch in batches)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_an_evaluation_batch_holds_no_more_than_a_micro_batch_of_training(packed, tmp_path, tokenizer) -> None:
-    run = spec("sst2", batch_size=16, accumulate=4, train_size=40, dev_size=60, packed=packed)
-    data = load(run, tokenizer, sst2(tmp_path, 120, 21))
-    longest = max(len(item.rows[0]) for item in data.splits["train"])
-    groups = data.groups("dev")
-    assert sorted(id(item) for group in groups for item in group) == sorted(map(id, data.splits["dev"]))
-    for group in groups:
-        rows = [row for item in group for row in item.rows]
-        assert len(rows) * max(map(len, rows)) <= 2 * 4 * longest or (len(rows) <= 2 * 4 and not packed)
-    if packed:  # shorter texts, more of them, and of like length
-        assert max(map(len, groups)) > 2 * 4
-        lengths = [item.length for group in groups for item in group]
-        assert lengths == sorted(lengths)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=3), min_size=1, max_size=40),
@@ -202,9 +167,9 @@ def test_an_evaluation_batch_is_as_large_as_a_step_or_fills_its_tokens_or_the_ro
     assert not any(fits([*part, after[0]]) for part, after in itertools.pairwise(parts))  # and no smaller than that
 
 
-@pytest.mark.parametrize("name", ["copa", "winogrande"])
 @torch.inference_mode()
-def test_the_loss_of_a_candidates_tokens_trains_on_the_right_candidates_rows(real_data, name, tokenizer, model) -> None:
+def test_the_loss_of_a_candidates_tokens_trains_on_the_right_candidates_rows(real_data, tokenizer, model) -> None:
+    name = "copa"
     data = load(spec(name, batch_size=5, train_size=7, dev_size=2, test_size=4), tokenizer, real_data)
     source = read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), real_data)[0]
     numbers = np.random.RandomState(0).permutation(len(source.examples))[:7]
@@ -229,23 +194,5 @@ def test_facts_say_where_the_numbers_come_from(tmp_path: Path, tokenizer: Any) -
     assert facts["candidates"] == ["terrible", "great"]
     assert facts["truncated"] == {"train": 0, "dev": 0, "test": 0}
     assert facts["notes"] == ["test has 21 examples, not 1000: there are no more"]
-    longest = max(
-        len(tokenizer(f"{line.split(chr(9))[0]} It was great")["input_ids"])
-        for name in ("train", "dev") for line in (folder / f"{name}.tsv").read_text().splitlines()[1:]
-    )  # fmt: skip
-    assert facts["longest"] <= longest
     assert facts["longest"] == max(item.length for items in data.splits.values() for item in items)
     assert data.majority("test") == 14 / 21
-
-
-@pytest.mark.parametrize("name", ["sst2", "cb", "wsc", "copa", "wic"])
-def test_whole_tasks_load_with_their_default_sizes(real_data: Path, name: str, tokenizer: Any) -> None:
-    data = load(spec(name, batch_size=16), tokenizer, real_data)
-    sizes = {"sst2": (1000, 500, 872), "cb": (150, 100, 56), "wsc": (54, 500, 104), "copa": (300, 100, 100),
-             "wic": (1000, 500, 638)}[name]  # fmt: skip
-    assert tuple(data.facts["counts"].values()) == sizes
-    assert {part: sum(counts.values()) for part, counts in data.facts["labels"].items()} == data.facts["counts"]
-    assert data.majority("test") == {"sst2": 444 / 872, "cb": 0.5, "wsc": 66 / 104, "copa": 0.55, "wic": 0.5}[name]
-    batch = data.train_batch(3)
-    assert len(batch.choices.answers) == 16
-    assert batch.input_ids.shape[1] % 8 == 0

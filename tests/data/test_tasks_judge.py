@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zobench.data.batch import Choices
-from zobench.data.tasks.judge import Score, exact_match, f1, judge, normalized
+from zobench.data.tasks.judge import Score, exact_match, f1, judge
 
 
 def choices(sizes: Sequence[int], answers: Sequence[int], loss: str = "choice") -> Choices:
@@ -64,24 +64,11 @@ def test_judging_equals_numpys_argmax(data: st.DataObject, sizes: list[int]) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("The  Eiffel Tower!", "eiffel tower"), ("a an the", ""), ("theatre", "theatre"), ("U.S.A.", "usa"),
-        ("an-other", "another"), ("\tThe\nend. ", "end"), ("«Ä» the", "«ä»"),
-    ],
-)  # fmt: skip
-def test_texts_are_normalized(text: str, wanted: str) -> None:
-    assert normalized(text) == wanted
-
-
-@pytest.mark.parametrize(
     ("answer", "golds", "em", "overlap"),
     [
         ("The tower", ["tower", "x"], 1.0, 1.0),
-        ("big red tower", ["red tower"], 0.0, 0.8),
-        ("red red", ["red"], 0.0, 2 / 3),
         ("blue", ["red", "green"], 0.0, 0.0),
-        ("", ["red"], 0.0, 0.0),
+        ("U.S.A.", ["an usa"], 1.0, 1.0),
         ("one two", ["one", "one two three"], 0.0, 0.8),
         ("no answer", ["no answer", "red"], 1.0, 1.0),
         ("red", ["CANNOTANSWER", "red"], 1.0, 0.0),

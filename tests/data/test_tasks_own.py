@@ -29,12 +29,10 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "rows.tsv").write_text("text\tlabel\none\t0\ntwo\t1\n")
     (tmp_path / "lines.txt").write_text("one document\n\nanother\n")
     (tmp_path / "empty.jsonl").write_text("")
-    (tmp_path / "rows.dat").write_text("{}")
     (tmp_path / "twice.csv").write_text("text,label,label\none,0,1\n")
     (tmp_path / "gap.csv").write_text("text,label,a,b\none,1,,y\n")
     (tmp_path / "gaps.csv").write_text("text,label\none,1\ntwo,\n")
     (tmp_path / "latin.csv").write_bytes("caf\xe9,label\n".encode("latin-1"))
-    (tmp_path / "three.json").write_text("3")
     return tmp_path
 
 
@@ -133,22 +131,11 @@ MISTAKES: dict[str, tuple[str, str]] = {
         DATA + '[prompt]\ntemplate = "{sentence}"\n' + LABELS,
         "`prompt.template` must name columns of the data, but got 'sentence'; use one of text, label, tags, answers",
     ),
-    "a near one": (DATA + '[prompt]\ntemplate = "{txt}"\n' + LABELS,
-                   "`prompt.template` must name columns of the data, but got 'txt'; did you mean text?"),
     "a brace": (DATA + '[prompt]\ntemplate = "{text"\n' + LABELS, "`prompt.template` must be text with {columns}, but"),
-    "a layout": (DATA + '[prompt]\ntemplate = "{text:>3}"\n' + LABELS, "`prompt.template` must name a column, but got"),
-    "no template": (DATA + "[prompt]\n" + LABELS, "`template` must be given in [prompt], but is missing; write"),
     "no column": (DATA + '[prompt]\ntemplate = "It was"\n' + LABELS, "`prompt.template` must name a column, but names"),
-    "no prompt": (DATA + LABELS, "`prompt` must stand beside labels, candidates or an answer, and not beside text; wr"),
     "two asks": (DATA + PROMPT + LABELS + "[text]\n", "one of labels, candidates, answer, text must say what is right, "
                  "but got labels and text"),
-    "no ask": (DATA + PROMPT, "one of labels, candidates, answer, text must say what is right, but got none"),
-    "no data": (PROMPT + LABELS, "`data` must be given in the file, but is missing; write [data]"),
     "a section": (DATA + PROMPT + "[lables]\n", "unknown key 'lables' in the file; did you mean labels?"),
-    "a key": (DATA + PROMPT + LABELS + 'colum = "x"\n', "unknown key 'colum' in [labels]; did you mean column?"),
-    "a key of data": (DATA + 'sed = "x"\n' + PROMPT + LABELS, "unknown key 'sed' in [data]; "),
-    "a name": ('name = "a b"\n' + DATA + PROMPT + LABELS, "`name` must be of letters, digits, '.', '_' and '-', but g"),
-    "words": (DATA + PROMPT + '[labels]\ncolumn = "label"\n', "`words` must be given in [labels], but is missing; "),
     "a label": (DATA + PROMPT + '[labels]\ncolumn = "label"\nwords = { 0 = "no", 2 = "yes" }\n',
                 "{folder}/rows.jsonl:8: `label` must be one of 0, 2, but got '1'; add it to labels.words"),
     "no label": ('[data]\ntrain = "rows.csv"\ntest = "gaps.csv"\n' + PROMPT + LABELS,
@@ -157,26 +144,12 @@ MISTAKES: dict[str, tuple[str, str]] = {
         DATA + PROMPT + '[candidates]\ncolumn = "tags"\nanswer = "text"\n',
         "{folder}/rows.jsonl:7: `text` must be the text of a candidate, or its number from 0 to 1, but got 'row 6'",
     ),
-    "a list": (DATA + PROMPT + '[candidates]\ncolumn = "text"\nanswer = "label"\n',
-               "{folder}/rows.jsonl:7: `text` must be a list of texts, at least one, but got 'row 6'"),
-    "a loss": (DATA + PROMPT + LABELS + 'loss = "mse"\n', "`loss` in [labels] must be one of choice, lm, but got "),
-    "a split": (DATA.replace("seed = 0, ", "") + PROMPT + LABELS, "`seed` must be given in [data.split], but is mis"),
-    "a share": (DATA.replace("0.3", "1.5") + PROMPT + LABELS, "`data.split.test` must be a share between 0 and 1 or a"),
     "a whole": (DATA.replace("0.3", "9") + PROMPT + LABELS, "`data.split` must leave rows to train on, but takes 11 o"),
-    "no test": ('[data]\npath = "rows.jsonl"\n' + PROMPT + LABELS, "`data` must have a set to test on, but has none;"),
     "no file": ('[data]\ntrain = "no.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS, "`data.train` must be a file, but"),
-    "no file at path": (DATA.replace("rows", "no") + PROMPT + LABELS, "`data.path` must be a file, but there is no"),
     "an empty file": ('[data]\ntrain = "empty.jsonl"\ntest = "rows.csv"\n' + PROMPT + LABELS,
                       "empty.jsonl must hold rows, but is empty; give a whole set"),
-    "a format": ('[data]\ntrain = "rows.dat"\ntest = "rows.csv"\n' + PROMPT + LABELS,
-                 "`data.format` must be given for rows.dat; use one of csv, json, jsonl, parquet, text, tsv"),
     "a line of CSV": ('[data]\ntrain = "bad.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
                       "{folder}/bad.csv:3: a line must have the header's 2 fields; repair it"),
-    "a path": ("[data]\npath = 3\n" + PROMPT + LABELS, "`path` in [data] must be of type str, but got 3; "),
-    "several files": ('[data]\ntrain = ["rows.csv"]\n' + PROMPT + LABELS, "`train` in [data] must be of type str, b"),
-    "a key of the hub": (DATA + 'config = "x"\n' + PROMPT + LABELS, "`data.config` has no meaning for rows of files, "),
-    "a key of files": ('[data]\nhub = "x/y"\nformat = "csv"\n' + PROMPT + LABELS, "`data.format` has no meaning for r"),
-    "a seed": (DATA.replace("seed = 0", "seed = -1") + PROMPT + LABELS, "`data.split.seed` must be from 0 to 2**32 -"),
     "one word": (DATA + PROMPT + LABELS.replace('"no"', '"yes"'),
                  "`labels.words` must tell the labels apart, but got {'0': 'yes', '1': 'yes'}; give each another word"),
     "a column twice": ('[data]\ntrain = "twice.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
@@ -190,8 +163,6 @@ MISTAKES: dict[str, tuple[str, str]] = {
         '[data]\ntrain = "latin.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
         "{folder}/latin.csv: a data file must be UTF-8, but 'utf-8' codec can't decode byte 0xe9 in position 3: inval",
     ),
-    "no records": ('[data]\ntrain = "three.json"\ntest = "rows.csv"\n' + PROMPT + LABELS,
-                   "{folder}/three.json: a file must be a list of records, but got int; repair it"),
     "TOML": ("[data\n", "it must be TOML, but is not: Expected ']' at the end of a table declaration"),
 }  # fmt: skip
 
@@ -258,14 +229,11 @@ def test_the_published_files_are_asked_as_in_mezo(name: str, tmp_path: Path) -> 
 def test_a_file_of_another_form_is_one_line(tmp_path: Path) -> None:
     from zobench.runspec.registries import TASKS
 
-    for body, told in (
-        ({"data": [{"paragraphs": 3}]}, "`paragraphs` must be a list of records, but got 3"),
-        ({"data": [{"title": "t"}]}, "a row must have text in the columns title, context, question"),
-    ):
-        for file in ("train-v1.1.json", "dev-v1.1.json"):
-            (tmp_path / file).write_text(json.dumps(body))
-        with pytest.raises(ValueError, match=rf"train-v1.1.json:1: {told}.*; give squad's files as they are published"):
-            read(TASKS.get("squad"), TASKS.get("squad").form, tmp_path)
+    for file in ("train-v1.1.json", "dev-v1.1.json"):
+        (tmp_path / file).write_text('{"data": [{"paragraphs": 3}]}')
+    told = "train-v1.1.json:1: `paragraphs` must be a list of records, but got 3.*; give squad's files as they are publ"
+    with pytest.raises(ValueError, match=told):
+        read(TASKS.get("squad"), TASKS.get("squad").form, tmp_path)
 
 
 # ---- a first task file
@@ -289,20 +257,10 @@ def test_a_first_task_file_guesses_columns_and_lists_labels(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("rows.dat", "", "`FILE` must be rows in a file .jsonl, .ndjson, .json, .csv, "),
         ("none.csv", None, "`FILE` must be there, but "),
-        ("half.jsonl", '{"text": "a b", "label": "\\ud800"}\n{"text": "c d", "label": "x"}\n' * 3,
-         "half.jsonl must be Unicode text, but its labels or columns are not"),
         ("unnamed.csv", ",label\n0,x\n1,y\n2,x\n3,y\n",
          "must have a column of text and one of 2 to 20 labels, but has "),
-        ("empty.jsonl", "", "empty.jsonl must hold rows, but is empty"),
-        ("ids.csv", "id,text\n1,one\n2,two\n3,three\n",
-         "must have a column of text and one of 2 to 20 labels, but has id"),
-        ("gap.csv", "text,label\na b,0\nc d,1\ne f,\ng h,0\n", "but has text, label (empty in row 3); fill in"),
         ("semicolons.csv", "text;label\na b;0\nc d;1\n", "but has text;label; separate its columns by commas"),
-        ("bare.csv", "a b,0\nc d,1\ne f,0\ng h,1\ni j,0\n",
-         "must begin with a line of column names, but its first line"),
-        ("two.csv", "label,text\n0,one\n1,two\n", "`data.split` must leave rows to train on, but takes 2 of 2 rows"),
     ],
 )  # fmt: skip
 def test_rows_of_which_no_task_file_is_made_are_one_line(folder: Path, name: str, text: str | None, told: str) -> None:

@@ -22,7 +22,6 @@ SUSAN = (
 EXPECTED = [
     # task, set (0: training, 1: validation), number from 0, prompt, candidates, answer
     ("sst2", 0, 0, "hide new secretions from the parental units It was", TERRIBLE_GREAT, 0),
-    ("sst2", 0, 98, "rich and sudden wisdom It was", TERRIBLE_GREAT, 1),
     ("sst2", 1, 0, "it 's a charming and often affecting journey . It was", TERRIBLE_GREAT, 1),
     (
         "rte", 0, 0,
@@ -36,18 +35,6 @@ EXPECTED = [
         "bacteria are mutating faster than we can come up with new antibiotics to fight the new variations.\nDoes this "
         'mean that "Bacteria is winning the war against antibiotics." is true? Yes or No?\n',
         YES_NO, 0,
-    ),
-    (
-        "rte", 1, 11,
-        "In a bowl, whisk together the eggs and sugar until completely blended and frothy.\nDoes this mean that \"In a "
-        'bowl, whisk together the egg, sugar and vanilla until light in color." is true? Yes or No?\n',
-        YES_NO, 1,
-    ),
-    (
-        "cb", 0, 0,
-        "Suppose It was a complex language. Not written down but handed down. One might say it was peeled down. Can we "
-        'infer that "the language was peeled down"? Yes, No, or Maybe?\n',
-        ("Yes", "No", "Maybe"), 0,
     ),
     (
         "cb", 1, 0,
@@ -75,12 +62,6 @@ EXPECTED = [
         YES_NO, 1,
     ),
     (
-        "boolq", 1, 1548,
-        "Steve Blass -- He was inducted into the Kinston Professional Baseball Hall of Fame in 1997. Is steve blass in "
-        "the hall of fame?\n",
-        YES_NO, 0,
-    ),
-    (
         "wsc", 0, 0,
         "Mark told Pete many lies about himself, which Pete included in his book. He should have been more skeptical."
         '\nIn the previous sentence, does the pronoun "he" refer to Mark? Yes or No?\n',
@@ -95,21 +76,9 @@ EXPECTED = [
         NO_YES, 1,
     ),
     (
-        "wsc", 1, 11,
-        "I tried to paint a picture of an orchard, with lemons in the lemon trees , but they came out looking more "
-        'like light bulbs.\nIn the previous sentence, does the pronoun "they" refer to lemons? Yes or No?\n',
-        NO_YES, 1,
-    ),
-    (
         "wic", 0, 0,
         'Does the word "place" have the same meaning in these two sentences? Yes, No?\nDo you want to come over to my '
         "place later?\nA political system with no place for the less prominent groups.\n",
-        NO_YES, 0,
-    ),
-    (
-        "wic", 1, 1,
-        'Does the word "stripe" have the same meaning in these two sentences? Yes, No?\nBusinessmen of every stripe '
-        "joined in opposition to the proposal.\nThey earned their stripes in Kuwait.\n",
         NO_YES, 0,
     ),
     (
@@ -131,18 +100,6 @@ EXPECTED = [
         NO_YES, 0,
     ),
     (
-        "multirc", 1, 2853,
-        "There have been many organisms that have lived in Earths past. Only a tiny number of them became fossils. "
-        "Still, scientists learn a lot from fossils. Fossils are our best clues about the history of life on Earth. "
-        "Fossils provide evidence about life on Earth. They tell us that life on Earth has changed over time. Fossils "
-        "in younger rocks look like animals and plants that are living today. Fossils in older rocks are less like "
-        "living organisms. Fossils can tell us about where the organism lived. Was it land or marine? Fossils can even "
-        "tell us if the water was shallow or deep. Fossils can even provide clues to ancient climates. \nQuestion: "
-        "What are three things scientists learn from fossils?\nI found this answer \"How old the Earth is\". Is that "
-        "correct? Yes or No?\n",
-        NO_YES, 0,
-    ),
-    (
         "copa", 0, 0, "My body cast a shadow over the grass because",
         (" the sun was rising.", " the grass was cut."), 0,
     ),
@@ -151,16 +108,8 @@ EXPECTED = [
         (" I swept the floor in the unoccupied room.", " I shut off the light in the unoccupied room."), 1,
     ),
     (
-        "copa", 1, 6, "I decided to stay home for the night because",
-        (" the forecast called for storms.", " my friends urged me to go out."), 0,
-    ),
-    (
         "winogrande", 1, 0, "Sarah was a much better surgeon than Maria so",
         (" Sarah always got the easier cases.", " Maria always got the easier cases."), 1,
-    ),
-    (
-        "winogrande", 1, 39, "Donald's understanding of math isn't as good as Joseph's, so",
-        (" Donald is more likely a professor.", " Joseph is more likely a professor."), 1,
     ),
     (
         "winogrande", 0, 160,
@@ -178,7 +127,7 @@ def sets(folder: Path, name: str, *, aligned: bool = True, masked: bool = False)
 def test_prompts_are_the_papers_character_by_character(real_data: Path, name: str) -> None:
     found = sets(real_data, name)
     rows = [row[1:] for row in EXPECTED if row[0] == name]
-    assert len(rows) == 3
+    assert len(rows) == 2
     for part, number, prompt, candidates, answer in rows:
         assert found[part].examples[number] == Example(prompt, candidates, answer)
 
@@ -193,16 +142,11 @@ def test_without_alignment_the_prompt_is_the_sentences_alone(real_data: Path) ->
     )
 
 
-def test_a_masked_model_without_alignment_fills_the_place_of_the_answer(real_data: Path) -> None:
-    sst2 = sets(real_data, "sst2", aligned=False, masked=True)[1].examples[0]
-    assert sst2 == Example("it 's a charming and often affecting journey . <mask>", TERRIBLE_GREAT, 1)
-    assert sets(real_data, "rte", aligned=False, masked=True)[0].examples[0] == Example(
-        'No Weapons of Mass Destruction Found in Iraq Yet.\n"Weapons of Mass Destruction Found in Iraq."\n<mask>',
-        (" Yes", " No"), 1,
-    )  # fmt: skip
-
-
-def test_masked_forms_are_mezos(real_data: Path) -> None:
+def test_masked_forms_are_mezos_and_without_alignment_the_place_of_the_answer_alone_is_filled(real_data: Path) -> None:
+    plain = sets(real_data, "rte", aligned=False, masked=True)[0].examples[0].prompt
+    assert plain == (
+        'No Weapons of Mass Destruction Found in Iraq Yet.\n"Weapons of Mass Destruction Found in Iraq."\n<mask>'
+    )
     sst2 = sets(real_data, "sst2", masked=True)[1].examples[0]
     assert sst2 == Example("it 's a charming and often affecting journey . It was <mask>.", TERRIBLE_GREAT, 1)
     rte = sets(real_data, "rte", masked=True)
@@ -217,10 +161,9 @@ def test_masked_forms_are_mezos(real_data: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS.names() if name not in ("sst2", "rte")])
-def test_a_task_without_a_masked_form_says_which_have_one(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"masked form \(sst2, rte\), but got {name}; use a causal model"):
-        form_of(TASKS.get(name), aligned=True, masked=True)
+def test_a_task_without_a_masked_form_says_which_have_one() -> None:
+    with pytest.raises(ValueError, match=r"masked form \(sst2, rte\), but got cb; use a causal model"):
+        form_of(TASKS.get("cb"), aligned=True, masked=True)
 
 
 def one(name: str, **row: object) -> Example:
@@ -243,16 +186,11 @@ def test_edges_of_the_wording() -> None:
     ("name", "row", "text"),
     [
         ("sst2", {"text": "a", "label": "0"}, "must have text in the columns sentence, but got columns text, label"),
-        ("sst2", {"sentence": 3, "label": 0}, "but got column sentence of type int"),
         ("sst2", {"sentence": "a"}, "a row must have the column label, but got columns sentence"),
         ("boolq", {"passage": "a", "question": "b"}, "must have the column label or answer, but got columns passage"),
         ("sst2", {"sentence": "a", "label": "2"}, "`label` must be one of 0, 1, '0', '1', but got '2'$"),
         ("sst2", {"sentence": "a", "label": -1}, "but got -1; -1 means no label, as in a test set"),
-        ("sst2", {"sentence": "a", "label": [1]}, r"but got \[1\]"),
-        ("rte", {"premise": "a", "hypothesis": "b", "label": "neutral"}, "'entailment', 'not_entailment', 0, 1, but"),
-        ("winogrande", {"sentence": "a _", "option1": "b", "option2": "c", "answer": ""}, "'1', '2', but got ''"),
         ("winogrande", {"sentence": "a", "option1": "b", "option2": "c", "answer": "1"}, "must hold one _ for"),
-        ("winogrande", {"sentence": "_ _", "option1": "b", "option2": "c", "answer": "1"}, "but got '_ _'"),
         ("copa", {"premise": "a", "choice1": "b", "choice2": "c", "question": "why", "label": 0},
          "`question` must be effect or cause, but got 'why'"),
     ],

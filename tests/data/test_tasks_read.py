@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import REVISIONS, LabelledSet, read
-from zobench.data.tasks.task import Example
 from zobench.runspec.registries import TASKS
 
 
@@ -44,8 +42,8 @@ def test_sizes_and_label_balance_are_the_known_ones(real_data: Path, name: str) 
         assert all(len(example.candidates) == len(TASKS.get(name).names) for example in source.examples)
 
 
-@pytest.mark.parametrize("name", ["sst2", "boolq", "copa"])
-def test_a_tasks_own_folder_is_as_good(real_data: Path, name: str) -> None:
+def test_a_tasks_own_folder_is_as_good(real_data: Path) -> None:
+    name = "boolq"
     whole, own = sets(name, real_data), sets(name, real_data / TASKS.get(name).rows.folder)
     assert own == whole
     assert own[0].where.startswith(str(real_data / TASKS.get(name).rows.folder))
@@ -65,22 +63,6 @@ def rte(folder: Path, train: str, validation: str | None = None) -> None:
     good = lines({"premise": "p", "hypothesis": "h", "label": "entailment"})
     write(folder / "train.jsonl", train)
     write(folder / "val.jsonl", good if validation is None else validation)
-
-
-def test_the_largest_winogrande_is_taken(tmp_path: Path) -> None:
-    row = {"sentence": "a _ .", "option1": "b", "option2": "c", "answer": "1"}
-    for size, count in (("xs", 1), ("l", 3), ("s", 2)):
-        write(tmp_path / f"train_{size}.jsonl", lines(*[row] * count))
-    write(tmp_path / "dev.jsonl", lines(row))
-    train, validation = sets("winogrande", tmp_path)
-    assert (len(train.examples), train.where) == (3, str(tmp_path / "train_l.jsonl"))
-    assert validation.examples == [Example("a", (" b .", " c ."), 0)]
-
-
-def test_a_train_jsonl_comes_before_other_names(tmp_path: Path) -> None:
-    for name, passage in (("train", "A"), ("boolq_train", "B"), ("val", "C")):
-        write(tmp_path / "BoolQ" / f"{name}.jsonl", lines({"passage": passage, "question": "q", "label": True}))
-    assert [source.examples[0].prompt[0] for source in sets("boolq", tmp_path)] == ["A", "C"]
 
 
 def test_fields_end_at_tabs_and_lines_at_newlines_only(tmp_path: Path) -> None:
@@ -107,9 +89,6 @@ def no_validation(folder: Path) -> None:
         (lambda folder: rte(folder, ""), "{}/train.jsonl: a set must hold examples, but got none; give a whole set"),
         (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": 0}) + '{"premise": '),
          "{}/train.jsonl:2: a line must be one JSON object, but Expecting value: line 1 column 13 (char 12); repair"),
-        (lambda folder: rte(folder, "[1]\n"), "{}/train.jsonl:1: a row must be an object with columns, but got list"),
-        (lambda folder: rte(folder, lines({"premise": "p", "label": 0})),
-         "{}/train.jsonl:1: a row must have text in the columns premise, hypothesis, but got columns premise, label"),
         (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": 0}), lines({"premise": "p"})),
          "{}/val.jsonl:1: a row must have text in"),
         (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": "maybe"})),
@@ -128,10 +107,7 @@ def test_missing_and_malformed_json_lines(tmp_path: Path, make: Callable[[Path],
     ("train", "text"),
     [
         ("", ": a set must hold examples, but got none"),
-        ("sentence\tlabel\n", ": a set must hold examples, but got none"),
         ("sentence\tlabel\na\t1\nb\n", ":3: a line must have the header's 2 fields, but got 1; repair it"),
-        ("sentence\tlabel\na\tb\t1\n", ":2: a line must have the header's 2 fields, but got 3; repair it"),
-        ("text\tlabel\na\t1\n", ":2: a row must have text in the columns sentence, but got columns text, label"),
         ("sentence\tlabel\na\tgood\n", ":2: `label` must be one of 0, 1, '0', '1', but got 'good'"),
     ],
 )
@@ -156,27 +132,6 @@ def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
 def test_a_data_dir_that_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"`--data-dir` must be a folder, but got .*absent; leave it out to load rte"):
         sets("rte", tmp_path / "absent")
-
-
-@pytest.mark.parametrize(
-    "passage", [{"text": "p"}, {"text": "p", "questions": [{"question": "q", "answers": [3]}]}, {"questions": None}]
-)
-def test_a_passage_of_another_shape(tmp_path: Path, passage: dict[str, Any]) -> None:
-    write(tmp_path / "train.jsonl", lines({"passage": passage}))
-    write(tmp_path / "val.jsonl", "")
-    with pytest.raises(ValueError, match=r"train.jsonl:1: nested columns must be SuperGLUE's own, but got .*Error"):
-        sets("multirc", tmp_path)
-
-
-def test_a_nested_answer_without_label(tmp_path: Path) -> None:
-    answers = [{"text": "a"}]
-    write(
-        tmp_path / "train.jsonl",
-        lines({"passage": {"text": "p", "questions": [{"question": "q", "answers": answers}]}}),
-    )
-    write(tmp_path / "val.jsonl", "")
-    with pytest.raises(ValueError, match=r"train.jsonl:1: a row must have the column label, but got columns paragraph"):
-        sets("multirc", tmp_path)
 
 
 HUB_ROWS: dict[str, dict[str, Any]] = {
@@ -277,14 +232,6 @@ def test_the_page_has_every_task_with_its_commit() -> None:
     assert tasks == set(HUB)
 
 
-def test_a_hub_row_without_label_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    rows = [{"sentence": "a", "label": 0}, {"sentence": "a", "label": -1}]
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(rows))
-    with pytest.raises(ValueError, match=r"glue sst2 train \(bcdcba79d07b\) row 2: .* -1 means no label"):
-        sets("sst2", None)
-
-
 def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
 
@@ -294,10 +241,4 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", fail)
     told = r"\Anyu-mll/glue .* but Couldn't reach it; give its files by --data-dir or Z.*\Z"
     with pytest.raises(ValueError, match=told):
-        sets("sst2", None)
-
-
-def test_the_hub_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"pip install 'zobench\[tasks\]' or give a task's text files by --data-dir"):
         sets("sst2", None)

@@ -68,7 +68,7 @@ def test_a_dev_that_leaves_nothing_to_train_on() -> None:
         split(spec("sst2"), TASKS.get("sst2"), [0], 9)
 
 
-@pytest.mark.parametrize("seed", [13, 21, 42, 87, 100])
+@pytest.mark.parametrize("seed", [13, 42])
 def test_k_shots_are_the_first_of_each_class_of_a_shuffle(seed: int) -> None:
     answers = [int(i % 3 == 0) for i in range(400)]
     found = split(spec("sst2", shots=16, seed=seed), TASKS.get("sst2"), answers, 9)

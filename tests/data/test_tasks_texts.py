@@ -40,8 +40,6 @@ def test_a_text_too_long_is_named_with_its_remedy(tmp_path: Path, tokenizer: Any
     kept, whole = data.splits["test"][0].rows[0], tokenizer(first.prompt)["input_ids"]
     assert kept == (whole[0], *whole[-8:])  # with its one candidate token: ten
     assert data.splits["test"][0].length == count
-    fits = load(run.replace(seq_len=data.facts["longest"]), tokenizer, folder)
-    assert fits.facts["truncated"] == {"train": 0, "dev": 0, "test": 0}
 
 
 @torch.inference_mode()
@@ -155,11 +153,3 @@ def test_what_a_masked_model_needs(tmp_path: Path) -> None:
         load(run, causal, folder, masked=True)
     with pytest.raises(ValueError, match="but got cb; use a causal model"):
         load(spec("cb"), trained(), folder, masked=True)
-
-
-def test_a_tokenizer_without_padding_pads_with_zero(tmp_path: Path) -> None:
-    one = trained()
-    one.pad_token = None
-    batch = load(spec("sst2", train_size=5, dev_size=2), one, sst2(tmp_path, 12, 5)).train_batch(0)
-    assert batch.attention_mask is not None
-    assert (batch.input_ids[batch.attention_mask == 0] == 0).all()

@@ -30,12 +30,6 @@ def test_a_resumed_stream_continues_the_same_batches(data: str) -> None:
     assert not same(whole[0], whole[1])
 
 
-def test_seeds_differ_and_engines_do_not() -> None:
-    first = next(stream(spec(), 128, 1))
-    assert same(first, next(stream(spec(engine="offload", dtype="bf16"), 128, None)))
-    assert not same(first, next(stream(spec(seed=1), 128, 1)))
-
-
 def test_random_ids_cover_the_ordinary_vocabulary() -> None:
     batch = random_batch(0, seed=0, batch_size=64, seq_len=256, vocab=20)
     assert set(batch.input_ids.flatten().tolist()) == set(range(FIRST_TOKEN, 20))
@@ -58,41 +52,3 @@ def test_ragged_rows_are_padded_on_the_left_and_keep_two_tokens(step, seed, batc
     assert (batch.labels[mask == 0] == IGNORED).all()
     assert torch.equal(batch.labels[mask == 1], batch.input_ids[mask == 1])
     assert (batch.input_ids[mask == 1] >= FIRST_TOKEN).all()
-
-
-def test_ragged_lengths_reach_both_ends() -> None:
-    batches = (ragged_batch(i, seed=0, batch_size=4, seq_len=16, vocab=128, pad_id=None) for i in range(200))
-    lengths = {int(n) for batch in batches for n in batch.attention_mask.sum(dim=1)}  # type: ignore[union-attr]
-    assert lengths == set(range(4, 17))
-
-
-def test_a_vocabulary_of_special_tokens_only_is_refused() -> None:
-    with pytest.raises(ValueError, match="`vocab > 4` must hold, but got vocab=4; ids below are special tokens"):
-        random_batch(0, seed=0, batch_size=1, seq_len=4, vocab=4)
-
-
-def test_a_batch_moves_with_its_mask() -> None:
-    batch = next(stream(spec(data="ragged"), 128, 1)).to("meta")
-    assert batch.input_ids.is_meta
-    assert batch.labels.is_meta
-    assert batch.attention_mask is not None
-    assert batch.attention_mask.is_meta
-
-
-IDS = torch.ones(2, 4, dtype=torch.int64)
-
-
-@pytest.mark.parametrize(
-    ("parts", "text"),
-    [
-        ((IDS[0], IDS[0]),
-         r"`input_ids` must have shape \(rows, tokens\), but got \(4,\); give one row as ids\[None\]"),
-        ((IDS, IDS[:, :3]), r"`labels` must have the shape of input_ids \(2, 4\), but got \(2, 3\); pad both alike"),
-        ((IDS, IDS, IDS[:1]), r"`attention_mask` must have the shape of input_ids \(2, 4\), but got \(1, 4\)"),
-        ((IDS, IDS.float()), r"`labels` must be of dtype int64, but got torch.float32; give labels.long\(\)"),
-        ((IDS, IDS, IDS.bool()), r"`attention_mask` must be of dtype int64, but got torch.bool"),
-    ],
-)  # fmt: skip
-def test_a_batch_refuses_what_does_not_fit_together(parts: tuple[torch.Tensor, ...], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        Batch(*parts)

@@ -8,9 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +16,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from zobench.durable import journal, snapshot
-from zobench.durable.replay import pass_records
-from zobench.durable.snapshot import SnapshotStart
-from zobench.engine import EngineConfig
-from zobench.methods import ZOSGD
 from zobench.methods.base import Taken
 from zobench.result import Result
 from zobench.runspec import RunSpec
@@ -70,8 +64,7 @@ def damage(path: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("damaged", [1, 2])
-@pytest.mark.parametrize("engine", ["resident", "offload"])
+@pytest.mark.parametrize(("engine", "damaged"), [("resident", 2), ("offload", 1)])
 def test_a_damaged_snapshot_is_left_out(spec: Any, go: Run, tmp_path: Path, engine: str, damaged: int) -> None:
     """The one before it, or the base, and the journal give the same."""
     wanted = spec(engine=engine)
@@ -136,10 +129,9 @@ def test_other_weights_than_the_run_began_with_are_refused(
     assert not (tmp_path / "run" / "model").exists()
 
 
-@pytest.mark.parametrize("form", ["none", "sync", "async", "journal"])
+@pytest.mark.parametrize("form", ["sync", "async"])
 def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(spec, go, tmp_path, monkeypatch, form) -> None:
-    more = {} if form == "none" else {"checkpoint": form, "checkpoint_every": 4}
-    wanted = spec(engine="offload", tier="pageable", **more)
+    wanted = spec(engine="offload", tier="pageable", checkpoint=form, checkpoint_every=4)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = go(wanted, whole)
     count, own = itertools.count(), snapshot._Shard.add
@@ -168,21 +160,17 @@ def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(spec, go, tmp_path, monk
         ({"method": "fo-adam"}, 100_000, "snapshot-4"),
         ({}, 100_000, "model"),
         ({"scheme": "lora"}, 8_000, "adapter_model.safetensors"),
-        ({"scheme": "lora"}, 700_000, None),
     ],
 )
 def test_a_disk_that_refuses_tensors_is_one_line_that_names_them(
-    spec: Any, data_dir: Path, tmp_path: Path, changes: dict[str, Any], most: int, refused: str | None
+    spec: Any, data_dir: Path, tmp_path: Path, changes: dict[str, Any], most: int, refused: str
 ) -> None:
     """Files may become ``most`` bytes long; what writes the tensors has errors of its own, which no command catches."""
     wanted, before = spec(steps=4, **changes), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
     try:
-        if refused is None:
+        with pytest.raises(OSError, match=f"File too large.*{refused}"):
             run(wanted, folder=tmp_path, data_dir=data_dir)
-        else:
-            with pytest.raises(OSError, match=f"File too large.*{refused}"):
-                run(wanted, folder=tmp_path, data_dir=data_dir)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     run(wanted, folder=tmp_path, data_dir=data_dir)
@@ -201,17 +189,6 @@ def test_a_torn_journal_costs_the_steps_that_it_lost(spec: Any, go: Run, tmp_pat
     assert_same(spec(), whole, parts, expected, found)
 
 
-def test_a_snapshot_ahead_of_the_journal_is_made_anew_when_the_run_comes_there(spec, go, tmp_path) -> None:
-    with pytest.raises(ConnectionAbortedError):
-        go(spec(), tmp_path, after_9=crash)
-    path = tmp_path / "journal.bin"
-    os.truncate(path, path.stat().st_size - 9 * journal.SIZE)  # three steps of three records
-    damage(tmp_path / "snapshot-8")
-    with pytest.raises(ConnectionAbortedError):
-        go(spec(), tmp_path, after_9=crash)
-    assert SnapshotStart(tmp_path / "snapshot-8").state["step"] == 8
-
-
 def test_clocks_that_jump_change_nothing(spec: Any, go: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files and wall clocks say nothing of what comes after what."""
     wanted = spec(checkpoint="journal", checkpoint_every=2)
@@ -226,40 +203,14 @@ def test_clocks_that_jump_change_nothing(spec: Any, go: Run, tmp_path: Path, mon
     assert_same(wanted, whole, parts, expected, go(wanted, parts))
 
 
-@pytest.mark.parametrize("form", ["none", "journal", "async"])
-def test_a_run_that_is_told_to_end_does_so_between_two_steps(spec: Any, go: Run, tmp_path: Path, form: str) -> None:
+def test_a_run_that_is_told_to_end_does_so_between_two_steps(spec: Any, go: Run, tmp_path: Path) -> None:
     """Slurm sends SIGTERM and leaves a grace period; all that takes time, a snapshot, is not needed to go on."""
-    more = {} if form == "none" else {"checkpoint": form, "checkpoint_every": 3}
-    wanted = spec(engine="offload", tier="pageable", **more)
+    wanted = spec(engine="offload", tier="pageable", checkpoint="async", checkpoint_every=3)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = go(wanted, whole)
-    before = 0
-    for step in (2, 5, 7):
+    for step in (2, 5):
         with pytest.raises(Interrupted, match=f"stopped after {step} steps"):
             go(wanted, parts, **{f"after_{step}": lambda: os.kill(os.getpid(), signal.SIGTERM)})
         taken = [item for item in journal.read(parts / "journal.bin")[1] if isinstance(item, Taken)]
-        assert len(taken) == step > before
-        before = step
+        assert len(taken) == step
     assert_same(wanted, whole, parts, expected, go(wanted, parts))
-
-
-def test_a_step_of_another_run_is_not_gone_over() -> None:
-    class NoEngine:
-        parts = 1
-
-        @property
-        def local(self):
-            return SimpleNamespace(config=EngineConfig())
-
-    mine, other = ZOSGD(lr=1.0, seed=1), ZOSGD(lr=1.0, seed=2)
-    seed = other._draw(1)[0]
-    taken = Taken(
-        step=0, loss=0.0, lr=1.0, seconds=0.0, applied=True, passes=1, directions=((seed, None),), gradients=(0.5,),
-        entries=(),
-    )  # fmt: skip
-    told = r"^a journal must be of this run, but its step 0 went along \(\(\d+, None\),\), "
-    with pytest.raises(ValueError, match=told):
-        mine.retrace(NoEngine(), taken)  # type: ignore[arg-type]
-    own = replace(taken, directions=((ZOSGD(lr=1.0, seed=1)._draw(1)[0], None),), passes=2)
-    with pytest.raises(ValueError, match=r"^a journal must be of this version, but its step 0 came to 2 passes over "):
-        pass_records(NoEngine(), ZOSGD(lr=1.0, seed=1), [own])  # type: ignore[arg-type]

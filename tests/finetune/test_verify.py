@@ -15,7 +15,7 @@ from zobench.durable import journal
 from zobench.methods.base import Taken
 from zobench.methods.low_rank import REDRAWN
 from zobench.result import Result
-from zobench.runspec import RunSpec, order
+from zobench.runspec import RunSpec
 from zobench.stats.significance import exceeds
 from zobench.store.sendable import sendable
 from zobench.training import finetune as run
@@ -65,7 +65,7 @@ def test_a_journal_with_one_bit_changed_or_an_end_cut_off_is_refused(copied, dat
         edited(copied, lambda told: told["environment"].pop("journal_sha256"))
     path = copied / "journal.bin"
     whole = path.read_bytes()
-    places = {0, 17, 20, len(whole) // 3, len(whole) // 2, *range(len(whole) - 110, len(whole), 7), len(whole) - 1}
+    places = {0, 17, 20, len(whole) // 2, *range(len(whole) - 110, len(whole), 21), len(whole) - 1}
     for place in sorted(places):
         for bit in (0, 5):
             changed = bytearray(whole)
@@ -79,10 +79,9 @@ def test_a_journal_with_one_bit_changed_or_an_end_cut_off_is_refused(copied, dat
     verify(copied, data_dir=data_dir)
 
 
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_a_run_whose_weights_rest_in_8_bits_is_verified(noise, spec, data_dir, tmp_path) -> None:
+def test_a_run_whose_weights_rest_in_8_bits_is_verified(spec, data_dir, tmp_path) -> None:
     """Each of its evaluations began with an update that was not rounded yet."""
-    packed = spec(engine="offload", wire="fp8", noise=noise, steps=5, eval_every=0, lr=1e-2)
+    packed = spec(engine="offload", wire="fp8", noise="counter", steps=5, eval_every=0, lr=1e-2)
     evaluation = run(packed, folder=tmp_path, data_dir=data_dir).evaluation
     seen = verify(tmp_path, data_dir=data_dir).seen
     assert [each.point for each in seen] == [evaluation["best"], evaluation["test"]]
@@ -113,8 +112,7 @@ def test_a_step_whose_update_the_published_program_draws_anew_is_verified_and_no
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("lozo", {"interval": 2}), ("lozo-m", {"interval": 2}), ("subzero", {"interval": 2, "rank": 4}),
-        ("zo-muon", {"interval": 2, "rank": 4}), ("eggroll", {}), ("zo-sgd", {}), ("zo-adam", {}), ("conmezo", {}),
+        ("lozo-m", {"interval": 2}), ("zo-muon", {"interval": 2, "rank": 4}), ("eggroll", {}), ("zo-adam", {}),
     ],
 )  # fmt: skip
 def test_weights_are_the_journals_where_forwards_are_in_16_bits(method, options, tmp_path, data_dir, spec) -> None:
@@ -123,20 +121,6 @@ def test_weights_are_the_journals_where_forwards_are_in_16_bits(method, options,
     cast = spec(noise="counter", autocast="bf16", **changes)
     stored = run(cast, folder=tmp_path / "cast", data_dir=data_dir).evaluation
     seen = verify(tmp_path / "cast", data_dir=data_dir).seen
-    assert [evaluation.loss for evaluation in seen] == [stored["best"]["loss"], stored["test"]["loss"]]
-    assert stored["best"]["step"] == 6, "only weights that were changed can tell"
-
-
-def test_weights_of_16_bits_are_written_after_as_many_steps_as_in_the_run(
-    tmp_path: Path, data_dir: Path, spec: Callable[..., RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each write rounds them, so that after another number of steps other weights come out."""
-    changes = {"noise": "counter", "engine": "offload", "tier": "pageable", "writeback_every": "inf"}
-    half = spec(dtype="bf16", lr=3e-3, steps=6, eval_every=6, **changes)
-    monkeypatch.setattr(order, "_current", order.Order(spec=half, consolidation=(2, "as this machine's rates say")))
-    stored = run(half, folder=tmp_path / "half", data_dir=data_dir).evaluation
-    monkeypatch.setattr(order, "_current", None)
-    seen = verify(tmp_path / "half", data_dir=data_dir).seen
     assert [evaluation.loss for evaluation in seen] == [stored["best"]["loss"], stored["test"]["loss"]]
     assert stored["best"]["step"] == 6, "only weights that were changed can tell"
 

@@ -2,7 +2,6 @@
 
 import io
 from dataclasses import replace
-from typing import Any
 
 from rich.console import Console
 
@@ -37,21 +36,6 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, mo
     assert "step 25: dev accuracy 60.0%, loss 0.9000 (best after the start)" in written
 
 
-def test_the_next_run_of_a_search_has_a_bar_of_its_own(spec: Any) -> None:
-    console = Console(file=io.StringIO(), width=200)
-    bar = TuningBar(console)
-    for lr in (1e-3, 1e-4):
-        hooks = bar.hooks(spec(lr=lr))
-        hooks.begin(0, 5)
-        hooks.step(StepReport(step=1, loss=1.0, g=1.0, lr=lr, skipped=0))
-    (task,) = bar._bars.tasks
-    assert task.completed == 1
-    assert "lr 0.0001" in task.fields["scores"]
-    assert "dev" not in task.fields["scores"]
-    told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert told == [spec(lr=1e-3).label, spec(lr=1e-4).label]
-
-
 def test_a_run_that_only_lost_says_so_and_its_best_is_one_after_the_start() -> None:
     lost, won = (tuned(0.5, dev_loss=loss) for loss in (0.8, 0.6))
     for result, told in ((lost, True), (won, False)):
@@ -61,18 +45,3 @@ def test_a_run_that_only_lost_says_so_and_its_best_is_one_after_the_start() -> N
         line = "warning: the loss on dev was 0.7000 at the start and never below it after a step: this run learnt not"
         assert (line in written, "dev, best after the start" in written) == (told, told)
         assert ("dev at its best" in written) is not told
-
-
-def test_without_a_terminal_a_step_is_told_now_and_then_and_verbosely_each(spec, monkeypatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(tuning_view.time, "monotonic", lambda: clock[0])
-    for verbose, told in ((False, [60, 120, 240]), (True, list(range(1, 301)))):
-        console = Console(file=io.StringIO(), width=200, highlight=False)
-        hooks = TuningBar(console, verbose=verbose).hooks(spec())
-        hooks.begin(0, 300)
-        for step in range(1, 301):
-            clock[0] += 1.0
-            hooks.step(StepReport(step=step, loss=0.5, g=1.0, lr=1e-6, skipped=0))
-        lines = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
-        assert [line.partition(":")[0] for line in lines] == [f"step {step} of 300" for step in told]
-    assert lines[59] == "step 60 of 300: loss 0.5000, g +1, lr 1e-06, 1 steps/s, about 4.0 min left"

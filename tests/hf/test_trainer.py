@@ -1,6 +1,5 @@
 """A Trainer with zobench's steps: its numbers are the engine's own, and transformers' where transformers has them."""
 
-import logging
 import sys
 
 import numpy as np
@@ -136,11 +135,7 @@ def test_a_resident_model_has_its_weights_again_when_the_engine_is_closed(tmp_pa
 def test_callbacks_are_told_what_a_trainer_tells_and_the_projected_gradient(tmp_path):
     class Listener(TrainerCallback):
         def __init__(self) -> None:
-            self.logs: list[dict[str, float]] = []
             self.events: list[str] = []
-
-        def on_log(self, args, state, control, logs=None, **kwargs):  # type: ignore[no-untyped-def]
-            self.logs.append(dict(logs))
 
         def on_evaluate(self, *args, **kwargs):  # type: ignore[no-untyped-def]
             self.events.append("evaluate")
@@ -155,21 +150,16 @@ def test_callbacks_are_told_what_a_trainer_tells_and_the_projected_gradient(tmp_
     run = trainer(tmp_path, eval_strategy="steps", eval_steps=3, save_strategy="steps", save_steps=3, logging_steps=2)
     run.add_callback(listener)
     run.train()
-    steps = [entry for entry in listener.logs if "loss" in entry]
     assert run.state.global_step == 6
-    assert [sorted(entry) for entry in steps] == [["epoch", "learning_rate", "loss", "projected_grad", "skipped"]] * 3
-    assert steps[-1]["projected_grad"] == run.last.projected_grad
+    assert [told(run, key)[-1] for key in ("projected_grad", "skipped")] == [run.last.projected_grad, 0]
     assert listener.events == ["evaluate", "save"] * 2
-    assert len([entry for entry in listener.logs if "eval_loss" in entry]) == 2
 
 
 @pytest.mark.parametrize(
     "zo",
     [
-        {}, {"engine": "offload", "noise": "counter"}, {"method": "zo-adam", "engine": "offload"},
-        {"method": "zo-sgd-mmt", "queries": 2}, {"method": "zo-sgd-sign", "definition": "as-shipped"},
-        {"method": "zo-sgd-cons"}, {"method": "zo-sgd-block"}, {"method": "zo-sgd-sparse"}, {"method": "forward-grad"},
-        {"method": "fo-sgd"}, {"method": "fo-adam", "checkpointing": True}, {"method": "hybrid", "zo_layers": 1},
+        {}, {"method": "zo-adam", "engine": "offload", "noise": "counter"}, {"method": "zo-sgd-mmt", "queries": 2},
+        {"method": "fo-adam", "checkpointing": True}, {"method": "hybrid", "zo_layers": 1},
     ],
     ids=str,
 )  # fmt: skip
@@ -220,14 +210,9 @@ def refused(match, **asked):  # type: ignore[no-untyped-def]
     [
         ({"gradient_accumulation_steps": 2}, "`gradient_accumulation_steps` has no meaning .*, but got 2; a step has"),
         ({"max_grad_norm": 0.5}, "`max_grad_norm` has no meaning for a step of zobench, but got 0.5; nothing"),
-        ({"bf16": True}, "`bf16` has no meaning .*; use a model in bfloat16 or zo={'autocast': 'bf16'}"),
-        ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor` has no meaning"),
-        ({"optim": "sgd"}, "`optim` must be left out, but got SGD; the method takes the steps"),
         ({CHECKPOINTING: True}, "checkpointing` has no meaning .*; there is no backward pass"),
         ({"zo": {"lr": 1.0}}, r"`zo` must not say .*, but got lr; use TrainingArguments\(learning_rate=...\)"),
         ({"zo": {"metod": "zo-sgd"}}, "`zo` must be of method, .*, but got 'metod'; did you mean method"),
-        ({"zo": {"task": "sst2"}}, "`zo` must be of method, .*, but got 'task'"),
-        ({"zo": {"method": "zo-sdg"}}, "`method` must be one of .*, but got 'zo-sdg'"),
         ({"zo": {"method": "fo-sgd", "engine": "offload"}}, "backpropagation needs every layer at once"),
     ],
 )  # fmt: skip
@@ -243,13 +228,6 @@ def test_what_needs_logits_or_gradients_is_refused(tmp_path):
         trainer(tmp_path).predict(rows(2))
 
 
-def test_what_is_no_language_model_and_words_that_are_no_dict_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="must be a causal or masked language model, but got Linear, which is none of"):
-        trainer(tmp_path, torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"^`zo` must be a dict, but got 'offload'; for example zo="):
-        ZOTrainer(made("opt"), arguments(tmp_path), zo="offload")
-
-
 def test_adapters_and_several_devices_are_refused(tmp_path):
     from peft import LoraConfig, get_peft_model
 
@@ -259,11 +237,6 @@ def test_adapters_and_several_devices_are_refused(tmp_path):
     two._n_gpu = 2
     with pytest.raises(ValueError, match="a ZOTrainer steps on one device, but got 2; show it one with"):
         ZOTrainer(made("opt"), two)
-
-
-def test_a_folder_of_an_adapter_is_refused_before_a_step_is_taken(tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
-    refused("a checkpoint needs a folder without an adapter", folder=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -298,13 +271,6 @@ def test_without_accelerate_the_remedy_is_the_extra(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ImportError, match=r"zobench.hf needs accelerate, .*: pip install 'zobench\[hf\]'"):
         import zobench.hf  # noqa: F401
-
-
-def test_without_trl_its_trainer_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "trl", None)
-    monkeypatch.delitem(vars(sys.modules["zobench.hf"]), "ZOSFTTrainer", raising=False)
-    with pytest.raises(ImportError, match=r"ZOSFTTrainer needs trl .*: pip install trl"):
-        from zobench.hf import ZOSFTTrainer  # noqa: F401
 
 
 def words():  # type: ignore[no-untyped-def]
@@ -351,18 +317,3 @@ def test_trls_trainer_takes_the_engines_steps(tmp_path):
     assert told(run, "projected_grad") == gradients
     with pytest.raises(ValueError, match="checkpointing` has no meaning"):
         ZOSFTTrainer(made("opt"), trl.SFTConfig(**usual), train_dataset=texts, processing_class=words())
-
-
-def test_a_trainer_counts_the_parameters_that_are_tuned(tmp_path, caplog):
-    model = made("opt")
-    tuned = sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
-    run = trainer(tmp_path, model, max_steps=1)
-    logger = logging.getLogger("transformers.trainer")
-    logger.addHandler(caplog.handler)
-    logger.setLevel(logging.INFO)
-    try:
-        run.train()
-    finally:
-        logger.removeHandler(caplog.handler)
-        logger.setLevel(logging.NOTSET)
-    assert f"Number of trainable parameters = {tuned:,}" in caplog.text

@@ -1,18 +1,15 @@
 """The hybrid against a hand-written loop: MeZO's arithmetic below, torch's SGD above, both from the same weights."""
 
-import math
-
 import pytest
 import torch
 
-from tests.support.backprop import BEFORE, RESIDENT, backprop
+from tests.support.backprop import BEFORE, backprop
 from tests.support.first_order import batches
 from tests.support.reference import draw_seeds, g_of
-from tests.support.slopes import MODELS, filled, padded, plain_loss
-from zobench import Engine, EngineConfig, models
+from tests.support.slopes import MODELS, filled, plain_loss
+from zobench import EngineConfig
 from zobench.methods.first_order import FirstOrder
 from zobench.methods.hybrid import Hybrid
-from zobench.models import weights
 
 SEED, EPS, LR = 5, 1e-3, 1e-2
 
@@ -76,7 +73,7 @@ def loop(model, name, layers, data, decay=0.0, queries=1):
 
 
 @pytest.mark.parametrize(("decay", "queries"), [(0.0, 1), (0.1, 2)])
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("name", MODELS)
 def test_both_halves_are_those_of_a_plain_loop(name, tied, layers, decay, queries):
@@ -95,64 +92,13 @@ def test_both_halves_are_those_of_a_plain_loop(name, tied, layers, decay, querie
             assert torch.allclose(tensor, model.get_parameter(key), rtol=0, atol=5e-4), key
 
 
-@pytest.mark.parametrize("name", ["opt-tiny", "llama-tiny"])
-def test_the_lower_half_moves_as_mezo_moves_it(name):
-    """Bit for bit, given g: the same stream, the same roundings, the drift of +eps, -2 eps, +eps with them."""
-    model = filled(name)
-    names = below_of(model, name, 2)
-    with backprop(name, zo_layers=2) as engine:
-        for batch in batches(4):
-            method = Hybrid(lr=LR, eps=EPS, seed=SEED, weight_decay=0.1)
-            step = method.step(engine, batch)
-            for move in (EPS, -2 * EPS, EPS):
-                shift(model, names, step.seed, move)
-            descend(model, names, step.seed, step.gradients[0], 0.1)
-        own = dict(engine.named_tensors())
-        assert all(torch.equal(own[key], model.get_parameter(key)) for key in names)
-        assert not any(torch.equal(own[key], p) for key, p in model.named_parameters() if key not in names)
-
-
-@pytest.mark.parametrize("autocast", ["none", "bf16", "fp16"])
-@pytest.mark.parametrize("name", MODELS)
-def test_without_layers_below_it_is_first_order_sgd(name, autocast):
+@pytest.mark.parametrize("autocast", ["none", "fp16"])
+def test_without_layers_below_it_is_first_order_sgd(autocast):
     found = []
     for method in (Hybrid(lr=0.1, seed=SEED, weight_decay=0.1), FirstOrder(lr=0.1, weight_decay=0.1)):
         config = EngineConfig(placement="resident", autocast=autocast)
-        with backprop(name, config=config, zo_layers=0) as engine:
+        with backprop("opt-tiny", config=config, zo_layers=0) as engine:
             found.append(([method.step(engine, batch) for batch in batches(3)], dict(engine.named_tensors())))
     (steps, tensors), (others, expected) = found
     assert steps == others
     assert all(torch.equal(tensors[key], expected[key]) for key in expected)
-
-
-def test_with_all_of_an_adapter_below_it_is_zo_sgd():
-    """Then nothing has gradients, and MeZO's step is all there is: that of an Engine on the same model."""
-    from zobench import ZOSGD
-
-    def adapter(name):
-        return "q_proj" in name
-
-    model = models.build("opt-tiny", "fp32", True)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(adapter(name))
-    with Engine(model, RESIDENT, weights=weights.RandomWeights(model, 3)) as engine:
-        method = ZOSGD(lr=LR, eps=EPS, seed=SEED)
-        expected = [method.step(engine, batch) for batch in batches(3)]
-        tensors = dict(engine.named_tensors())
-    with backprop(train=adapter, zo_layers=3) as engine:
-        method = Hybrid(lr=LR, eps=EPS, seed=SEED)
-        steps = [method.step(engine, batch) for batch in batches(3)]
-        assert [step.seeds for step in steps] == [step.seeds for step in expected]
-        assert [step.gradients for step in steps] == [step.gradients for step in expected]
-        assert all(torch.equal(tensor, tensors[key]) for key, tensor in engine.named_tensors())
-
-
-def test_a_gradient_that_is_not_finite_leaves_the_lower_half_its_step(monkeypatch):
-    with backprop(zo_layers=1) as engine:
-        before = dict(engine.named_tensors())
-        monkeypatch.setattr(engine, "gradient_norm", lambda: math.inf)
-        method = Hybrid(lr=LR, eps=EPS, seed=SEED)
-        assert not method.step(engine, padded()).applied
-        moved = {key for key, tensor in engine.named_tensors() if not torch.equal(tensor, before[key])}
-        assert moved == set(below_of(engine.model, "opt-tiny", 1))
-        assert method.skipped == 1

@@ -12,10 +12,7 @@ import pytest
 import zobench
 from zobench import methods
 from zobench.methods import KINDS
-from zobench.runspec import METHODS, SCHEMES, RunSpec
-from zobench.runspec.kinds import Definition, MethodKind, SchemeKind
-from zobench.runspec.registry import resolve
-from zobench.training import grids
+from zobench.runspec import METHODS, RunSpec
 
 PACKAGE = Path(zobench.__file__).parent
 NAMES = frozenset(kind.name for kind in KINDS)
@@ -51,11 +48,8 @@ def test_nobody_but_the_methods_asks_for_a_methods_name() -> None:
 
 @pytest.mark.parametrize(
     "planted",
-    [
-        "spec.method == 'zo-sgd'", "'hybrid' != method", "method in ('fo-sgd', x)", "{'zo-adam': 2}.get('zo-adam')",
-        "table['forward-grad']",
-    ],
-)  # fmt: skip
+    ["spec.method == 'zo-sgd'", "method in ('fo-sgd', x)", "{'zo-adam': 2}.get('zo-adam')", "table['forward-grad']"],
+)
 def test_a_planted_question_is_found(planted: str) -> None:
     assert list(asked_for(ast.parse(planted))) == [1]
 
@@ -78,31 +72,6 @@ assert not heavy, heavy
     assert not done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_what_a_method_names_is_there(kind: MethodKind) -> None:
-    definitions = [kind.as_written] if kind.as_shipped is None else [kind.as_written, kind.as_shipped]
-    dotted = [kind.engine, kind.thresholds, None if kind.structure is None else kind.structure.make]
-    for definition in definitions:
-        assert isinstance(definition, Definition)
-        dotted += [definition.make, definition.rule]
-    assert all(callable(resolve(name)) for name in dotted if name is not None)
-    own = kind.scheme is not None
-    assert all(grids.shipped(kind.name, scheme.name).axes for scheme in SCHEMES if scheme.tunes_all or not own)
-    if kind.scheme is not None:
-        assert callable(resolve(kind.scheme.make))
-        told = f"`method={kind.name}` needs scheme=full, but got scheme=lora; use scheme"
-        with pytest.raises(ValueError, match=told):
-            grids.shipped(kind.name, "lora")
-    fields = RunSpec.__dataclass_fields__
-    assert fields.keys() >= {*kind.takes, *kind.unused, *(need.name for need in kind.needs)}
-    assert METHODS.get(kind.name) is kind
-
-
-@pytest.mark.parametrize("kind", SCHEMES.builtin(), ids=lambda kind: kind.name)
-def test_what_a_scheme_names_is_there(kind: SchemeKind) -> None:
-    assert callable(resolve(kind.make))
-
-
 COUNTER = {"noise": "counter"}
 
 
@@ -111,25 +80,18 @@ COUNTER = {"noise": "counter"}
     [
         ("lozo", {}, "needs noise=counter"),
         ("lozo", {**COUNTER, "compile": True}, "needs compile=False"),
-        ("lozo", {**COUNTER, "survival": True}, "needs survival=False"),
         ("lozo", {**COUNTER, "options": {"rank": 2.5}}, "`options.rank` must be of type int"),
-        ("zo-muon", {**COUNTER, "queries": 1}, "needs queries=4, but got queries=1; its estimate is of"),
-        ("eggroll", {"queries": 3}, "needs noise=counter"),
         ("eggroll", {**COUNTER, "queries": 1}, "needs queries=32"),
-        ("eggroll", {**COUNTER, "queries": 3, "compile": True}, "compile"),
-        ("fzoo", {}, "needs queries=8, but got queries=1; sigma is of several losses: use "),
         ("fzoo", {"queries": 8, "engine": "offload", "parallel": "pertp", "gpus": 2},
          "`parallel=pertp` needs method=zo-sgd or .*, but got method=fzoo; it has no pair of points to share out"),
         ("sparse-mezo", {}, "needs noise=counter, but got noise=torch; its masks follow"),
         ("hizoo", {"queries": 2}, "needs queries=1, but got queries=2; its curvature is of"),
-        ("conmezo", {"queries": 2}, "needs queries=1, but got queries=2; its momentum is"),
         ("zo-adam", {**COUNTER, "survival": True},
          "`survival=true` needs method=zo-sgd or .* but got method=zo-adam; other"),
         ("qzo", {"scheme": "lora"}, "needs scheme=full, but got scheme=lora; it tunes a part of the int"),
         ("qzo", {**COUNTER, "engine": "offload", "tier": "disk", "granularity": "linear"},
          "needs granularity=block, but got"),
-        ("qes", {"queries": 3}, "needs noise=counter, but got noise=torch; at a bound one of two"),
-        ("qes", {**COUNTER, "queries": 1}, "needs queries=25, but got queries=1; differences are standardised"),
+        ("qzo", {"options": {"bits": 3}}, "`options.bits` must be one of 4, 8, but got 3; use options.bits=4"),
         ("qes", {**COUNTER, "queries": 3, "weight_decay": 0.1},
          "needs weight_decay=0.0, but got weight_decay=0.1; nothing"),
     ],
@@ -144,23 +106,13 @@ def test_a_spec_that_cannot_run_is_one_line(name: str, changes: dict[str, Any], 
     ("name", "options", "told"),
     [
         ("lozo", {"rank": 0}, "`options.rank >= 1` must hold, but got"),
-        ("lozo", {"interval": 0}, "`options.interval >= 1` must hold, but got"),
-        ("subzero", {"rank": 0}, "`options.rank >= 1` must hold, but got options.rank=0; use options.rank=24"),
-        ("zo-muon", {"interval": 0}, "`options.interval >= 1` must hold, but got options.interval=0; use options.int"),
         ("lozo-m", {"beta": 1.0}, "`options.beta < 1` must hold, but got options.beta=1.0; use options.beta=0.9"),
-        ("zo-muon", {"vectors": -1.0}, "`options.vectors >= 0` must hold, but got options.vectors=-1.0; use "),
-        ("eggroll", {"rank": 0}, "`options.rank >= 1` must hold, but got options.rank=0"),
         ("eggroll", {"shards": 5}, "`options.shards` must divide the population of 64"),
-        ("eggroll", {"shards": 2}, "`options.shards` must divide batch_size=3"),
         ("eggroll", {"shaping": "rank"}, "`options.shaping` must be one of none, z-score, ranks, but got 'rank'"),
-        ("eggroll", {"reward": "f1"}, "`options.reward` must be one of loss, accuracy, but got 'f1'"),
         ("eggroll", {"reward": "accuracy"}, "`options.reward=accuracy` needs a task that trains on all candidates"),
-        ("hizoo", {"smooth": 1.0}, "`options.smooth < 1` must hold, but got options.smooth=1.0; use options.smo"),
         ("conmezo", {"theta": 2.0}, "`options.theta <= 1.570.*` must hold, but got options.theta=2.0; use options.th"),
         ("conmezo", {"theta": 0.0}, "`options.theta > 0` must hold, but got options.theta=0.0; use options.theta"),
-        ("conmezo", {"beta": 1.0}, "`options.beta < 1` must hold, but got options.beta=1.0; use options.beta=0.99"),
         ("r-adazo", {"beta2": 1.0}, "`options.beta2 < 1` must hold, but got options.beta2=1.0; use options.beta2=0.99"),
-        ("adamezo", {"horizon": 0}, "`options.horizon >= 1` must hold, but got options.horizon=0; use options.hor"),
         ("meazo", {"zeta": 0.0}, "`options.zeta > 0` must hold, but got options.zeta=0.0; use options.zeta=1e-08"),
     ],
 )  # fmt: skip

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from tests.support.devices import DEVICES, HOST
-from tests.support.formulas import NEWER
+from tests.support.devices import DEVICES
 from tests.support.tuned import run, spec_of
 from zobench.runspec import METHODS, RunSpec
 
@@ -21,26 +20,15 @@ from zobench.runspec import METHODS, RunSpec
 )
 def test_every_zeroth_order_method_is_the_same_resident_and_offloaded(method, noise, device):
     resident = run(spec_of(method, device, noise=noise, engine="resident"))
-    for tier in (HOST[device], "disk"):
-        offloaded = run(spec_of(method, device, noise=noise, engine="offload", tier=tier))
-        assert offloaded[:2] == resident[:2]
-        assert torch.equal(offloaded[3], resident[3])
-        assert all(torch.equal(offloaded[2][name], tensor) for name, tensor in resident[2].items())
+    offloaded = run(spec_of(method, device, noise=noise, engine="offload", tier="disk"))
+    assert offloaded[:2] == resident[:2]
+    assert torch.equal(offloaded[3], resident[3])
+    assert all(torch.equal(offloaded[2][name], tensor) for name, tensor in resident[2].items())
 
 
-@pytest.mark.parametrize("method", [*NEWER, "zo-adam"])
+@pytest.mark.parametrize("method", ["hizoo", "sparse-mezo", "adamezo", "zo-adam"])
 def test_tiles_on_disk_are_the_same_as_whole_blocks_that_stay(method):
     resident = run(spec_of(method, "cpu", noise="counter", engine="resident"))
     tiles = run(spec_of(method, "cpu", noise="counter", engine="offload", tier="disk", granularity="tile"))
     assert tiles[0] == pytest.approx(resident[0], rel=1e-6)  # products of a layer's tiles are cut otherwise
     assert all(torch.allclose(tiles[2][name], tensor, 1e-5, 1e-6) for name, tensor in resident[2].items())
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("scheme", ["lora", "prefix", "prompt"])
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_every_scheme_is_the_same_resident_and_offloaded(scheme, noise, device):
-    resident = run(spec_of("zo-sgd", device, scheme=scheme, noise=noise, engine="resident"))
-    offloaded = run(spec_of("zo-sgd", device, scheme=scheme, noise=noise, engine="offload", tier=HOST[device]))
-    assert offloaded[:2] == resident[:2]
-    assert all(torch.equal(offloaded[2][name], tensor) for name, tensor in resident[2].items())

@@ -9,7 +9,7 @@ import torch
 from zobench.engine.updates.rules import Adam, Momentum, Sign, TorchAdam
 
 REFINED = Adam(is_refined=True)
-RULES = [Sign(), Momentum(), Momentum(0.5), Adam(), REFINED, TorchAdam()]
+RULES = [Sign(), Momentum(0.5), Adam(), REFINED, TorchAdam()]
 LR, COUNT, STEPS = 3e-2, 1037, 12
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -74,25 +74,6 @@ def test_each_operation_rounds_on_its_own(rule, decay):
     assert all((state.numpy() == value).all() for state, value in zip(states, expected_states, strict=True))
 
 
-def test_adam_takes_the_larger_of_two_second_moments():
-    """v falls by a thousandth where ghat is small: the printed maximum then keeps the older one."""
-    rule, m, v = Adam(), np.float32(0.5), np.float32(4.0)
-    weights, states = torch.zeros(2), [torch.full((2,), float(m)), torch.full((2,), float(v))]
-    rule.apply(weights, torch.tensor([0.0, 3.0]), states, lr=1.0, weight_decay=0.0, step=3)
-    fallen, risen = 0.999 * 4.0, 0.999 * 4.0 + 0.001 * 9.0
-    assert states[1].tolist() == pytest.approx([fallen, risen], rel=1e-7)
-    assert fallen < 4.0 < risen
-    expected = [-0.45 / np.sqrt(4.0 + 1e-8), -0.75 / np.sqrt(risen + 1e-8)]
-    assert weights.tolist() == pytest.approx(expected, rel=2e-7)  # 0.05 % off if v_t alone were taken
-
-
-def test_adam_is_finite_where_nothing_was_ever_estimated():
-    weights, (m, v) = run(Adam(), found=np.zeros((3, COUNT), np.float32))
-    assert torch.equal(weights, start())
-    assert not m.any()
-    assert not v.any()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_torch_adam_is_the_optimiser_of_torch(dtype):
     """In float32 to rounding; in 16 bits torch rounds between operations, so to a few ulps of each update."""
@@ -120,12 +101,11 @@ def test_torch_adam_stays_finite_in_float16():
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_the_update_is_rounded_once(rule, dtype, decay):
+def test_the_update_is_rounded_once(rule, dtype):
     """One step in 16 bits is the same step in float32 from the same weights and state, rounded at the end."""
-    narrow, narrow_states = run(rule, dtype, decay, found=estimates(1))
+    narrow, narrow_states = run(rule, dtype, 0.3, found=estimates(1))
     wide, wide_states = start(dtype).float(), states_of(rule, torch.float32)
-    rule.apply(wide, torch.from_numpy(estimates(1)[0]), wide_states, lr=LR, weight_decay=decay, step=0)
+    rule.apply(wide, torch.from_numpy(estimates(1)[0]), wide_states, lr=LR, weight_decay=0.3, step=0)
     assert torch.equal(narrow, wide.to(dtype))
     for own, state in zip(narrow_states, wide_states, strict=True):
         assert torch.equal(own, state.to(own.dtype))
@@ -145,10 +125,3 @@ def test_bits_do_not_depend_on_how_the_weights_are_cut(rule, dtype):
             rule.apply(weights[first:last], piece, own, lr=LR, weight_decay=0.3, step=step)
     assert torch.equal(weights, whole)
     assert all(torch.equal(a, b) for a, b in zip(states, whole_states, strict=True))
-
-
-def test_state_is_float32_as_written():
-    for dtype in (torch.float32, *HALVES):
-        assert {rule.state_dtype(dtype) for rule in (Momentum(), Adam())} == {torch.float32}
-        assert TorchAdam().state_dtype(dtype) == dtype
-    assert [rule.states for rule in RULES] == [(), ("m",), ("m",), ("m", "v"), ("m", "v"), ("m", "v")]

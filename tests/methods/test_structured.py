@@ -1,9 +1,6 @@
 """LOZO, LOZO-M, SubZero and ZO-Muon on the engine: their formulas, where a model rests, and runs that go on."""
 
-import json
 import math
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,20 +9,15 @@ import torch
 
 from tests.support.low_rank import direction, other_family
 from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, models
-from zobench.cost import footprint, seconds, sizes
-from zobench.durable.journal import JournalFile, read
+from zobench.cost import footprint
 from zobench.engine import Entry, Point
 from zobench.engine.directions.factor_rules import orthogonalised
 from zobench.engine.directions.factors import Core, LowRank, Projected
 from zobench.engine.passes import products
 from zobench.engine.twin import model_loss as own_loss
 from zobench.measure.ledger import Ledger
-from zobench.methods.base import Taken
-from zobench.methods.zo_sgd import ZOSGD
 from zobench.models.weights import RandomWeights
-from zobench.runspec import METHODS
 from zobench.testing.plain import PlainModel, full, padded, skeleton, start
-from zobench.testing.suite import assert_same
 
 EPS, DECAY = 1e-2, 0.1
 OWN: dict[str, dict[str, Any]] = {
@@ -35,7 +27,6 @@ OWN: dict[str, dict[str, Any]] = {
     "zo-muon": {"lr": 1e-2, "queries": 3, "options": {"interval": 3, "rank": 6, "vectors": 0.5}},
 }
 MODES: dict[str, dict[str, Any]] = {
-    "resident": {"placement": "resident"},
     "blocks": {"slots": 2},
     "tiles on disk": {"granularity": "tile", "tier": "disk", "slots": 2},
     "late": {"writeback_every": 7, "granularity": "linear"},
@@ -43,8 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
 CASES = [
     (name, definition, mode)
     for name in OWN
-    for definition, modes in (("as-written", ("blocks", "tiles on disk")), ("as-shipped", ("resident", "late")))
-    for mode in modes
+    for definition, mode in (("as-written", "blocks"), ("as-written", "tiles on disk"), ("as-shipped", "late"))
 ]
 
 
@@ -181,7 +171,7 @@ class LOZOM(LOZO):
             ghat: Any = sum(g * u for g, u in zip(slopes, draws, strict=True)) / len(seeds)
             if not self.shipped:
                 ghat = ghat / self.rank
-            alone = self.shipped and (self.t == 0 or (self.interval == 1 and len(shape) == 2))
+            alone = self.shipped and self.t == 0
             self.m[name] = ghat if alone else beta * self.m.get(name, 0 * ghat) + (1 - beta) * ghat
             made[name] = self.m[name] @ self.v(number, self.subspace, *shape).T if len(shape) == 2 else self.m[name]
         return made
@@ -273,89 +263,10 @@ def test_an_estimate_that_is_zero_moves_nothing():
     assert not orthogonalised(torch.zeros(5, 3)).any()
 
 
-@pytest.mark.parametrize("definition", ["as-written", "as-shipped"])
-def test_a_momentum_whose_subspace_lasts_one_step(definition):
-    """As written it is carried over in every step; the program keeps no V of such, so its matrices begin anew."""
-    spec = spec_of("lozo-m", definition=definition, options={"interval": 1})
-    formula, method = FORMULAS["lozo-m"](spec), methods.make(spec)
-    with engine_of(spec, **MODES["blocks"]) as engine:
-        for number in range(4):
-            formula.look(batch_of(number))
-            formula.step(list(method.step(engine, batch_of(number)).gradients))
-            for key, tensor in engine.named_tensors():
-                np.testing.assert_allclose(tensor.numpy(), formula.x[key], rtol=0, atol=3e-5, err_msg=key)
-        assert not formula.shipped or formula.m["model.decoder.final_layer_norm.weight"].any()
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_where_a_model_rests_changes_no_bit_when_a_subspace_ends(name):
-    """Of losses, weights and state, in five steps of which the fourth draws another subspace."""
-    spec, runs = spec_of(name, weight_decay=DECAY), []
-    for config in (MODES["resident"], MODES["blocks"], {"tier": "disk", "overlap": False}, {"resident_blocks": 1}):
-        with engine_of(spec, **config) as engine:
-            method = methods.make(spec)
-            steps = [method.step(engine, batch_of(number)) for number in range(5)]
-            runs.append((steps, engine.evaluate(full()), dict(engine.named_tensors()), dict(engine.state_tensors())))
-    for steps, loss, tensors, states in runs[1:]:
-        assert (steps, loss) == runs[0][:2]
-        assert_same(tensors, runs[0][2])
-        assert_same(states, runs[0][3])
-    assert bool(runs[0][3]) == (name == "lozo-m")
-
-
-@pytest.mark.parametrize("config", list(MODES.values())[1:], ids=list(MODES)[1:])
-@pytest.mark.parametrize("name", OWN)
-def test_a_run_is_made_again_from_its_journal_whatever_the_moment(name, config, tmp_path):
-    """From its file: after two steps, and in the second and the third interval; momentum and weights have every bit."""
-    spec = spec_of(name, weight_decay=DECAY, definition="as-shipped")
-
-    def taken(engine: Engine, method: ZOSGD, number: int) -> Taken:
-        known = len(engine.journal)
-        result = method.step(engine, batch_of(number))
-        return Taken(
-            step=number, loss=result.loss, lr=method.lr, seconds=0.1, applied=result.applied, passes=1,
-            directions=tuple((seed, None) for seed in result.seeds), gradients=result.gradients,
-            entries=tuple(engine.journal[known:]),
-        )  # fmt: skip
-
-    with engine_of(spec, **config) as ran:
-        method = methods.make(spec)
-        with JournalFile(tmp_path / "journal", {"run": "", "base": ""}) as file:
-            file.append(*(taken(ran, method, number) for number in range(7)))
-        last = method.step(ran, batch_of(7))
-        weights, states = dict(ran.named_tensors()), dict(ran.state_tensors())
-    items: list[Any] = read(tmp_path / "journal")[1]
-    for count in (2, 4, 7):
-        with engine_of(spec, **config) as again:
-            method = methods.make(spec)
-            again.retrace([record for item in items[:count] for record in item.retrace(again, method)])
-            told = json.loads(json.dumps(method.state()))
-            method = methods.make(spec)
-            method.restore(told)
-            assert [taken(again, method, number) for number in range(count, 7)] == items[count:]
-            assert method.step(again, batch_of(7)) == last
-            assert_same(dict(again.named_tensors()), weights)
-            assert_same(dict(again.state_tensors()), states)
-
-
-def test_a_step_without_a_finite_g_leaves_the_momentum():
-    spec = spec_of("lozo-m")
-    with engine_of(spec) as engine:
-        method = methods.make(spec)
-        method.step(engine, full())
-        before, known = dict(engine.state_tensors()), method.state()["before"]
-        probe = engine.probe
-        engine.probe = lambda batch, points: [float("nan")] * len(points)  # type: ignore[method-assign]
-        assert not method.step(engine, full()).applied
-        engine.probe = probe  # type: ignore[method-assign]
-        assert_same(dict(engine.state_tensors()), before)
-        assert method.state()["before"] == known
-
-
-@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "opt-350m-tiny", "roberta-tiny", "mixtral-tiny"])
+@pytest.mark.parametrize("name", ["gpt2-tiny", "opt-350m-tiny", "mixtral-tiny"])
 @pytest.mark.parametrize("directions", [LowRank(3), Core(3), Projected(3)], ids=["low rank", "core", "projected"])
 def test_other_families_are_right_too(name, directions):
-    """GPT-2 has transposed layers, OPT-350M projections, RoBERTa a bias of its own, Mixtral experts in one tensor."""
+    """GPT-2 has transposed layers, OPT-350M projections, Mixtral experts in one tensor."""
 
     def z(number: int, shape: torch.Size, seed: int, subspace: int | None) -> torch.Tensor:
         if len(shape) != 2:
@@ -385,14 +296,13 @@ def test_other_families_are_right_too(name, directions):
     assert abs(wanted[1] - wanted[2]) > 1e-4
 
 
-@pytest.mark.parametrize(("name", "above"), [("lozo-m", 1.05), ("subzero", 1.05), ("zo-muon", 1.12)])
 @pytest.mark.slow
-def test_memory_is_predicted(name, above):
+def test_memory_is_predicted():
     """The peak of an offloaded OPT-125M, counted on the meta device with what is pending and a momentum: the planner
-    says no less than 95 % of it, and not much more, of five points up to 12 % for chunks of their logits."""
+    says no less than 95 % of it, and not much more."""
     spec = RunSpec(
-        model="OPT-125M", seq_len=256, noise="counter", method=name, engine="offload", tier="pinned", device="cuda:0",
-        queries=4 if name == "zo-muon" else 1,
+        model="OPT-125M", seq_len=256, noise="counter", method="lozo-m", engine="offload", tier="pinned",
+        device="cuda:0",
     )  # fmt: skip
     model, ids = models.build("OPT-125M", "fp32"), torch.empty(1, 256, dtype=torch.long, device="meta")
     weights, settings = RandomWeights(model, 0), EngineConfig(device="meta", noise="counter", slots=3)
@@ -403,27 +313,4 @@ def test_memory_is_predicted(name, above):
             own = method.state()["subspace"]
             engine.commit([Entry(step=step, seed=3, g=1.0, lr=1e-3, subspace=own, extra=float(own) if step else -1.0)])
         peak = ledger.peak.nbytes
-    assert 0.95 * peak <= footprint.memory(spec)[0] <= above * peak
-
-
-def test_a_kind_that_says_another_number_of_states_is_refused(monkeypatch):
-    spec, kind = spec_of("lozo-m"), METHODS.get("lozo-m")
-    wrong = replace(kind, structure=replace(kind.structure, states=0))
-    monkeypatch.setattr(methods, "METHODS", SimpleNamespace(get=lambda name: wrong))
-    with pytest.raises(ValueError, match=r"`structure.states` of the method 'lozo-m' must be 1, as many as its rule"):
-        methods.directions(spec)
-
-
-def test_what_a_step_draws_and_computes_is_predicted():
-    """Of OPT-125M: SubZero draws r x r numbers of a matrix, ZO-Muon r of each column; orthogonalising is counted."""
-    plain, one = (RunSpec(model="OPT-125M", noise="counter", method=name, seq_len=64) for name in ("zo-sgd", "subzero"))
-    many = RunSpec(model="OPT-125M", noise="counter", method="zo-muon", seq_len=64, queries=4)
-    width, layers, tables = 768, 12, 1
-    vectors = layers * (9 * width + 4 * width)
-    assert sizes.drawn(plain) > 1e8
-    assert sizes.drawn(one) == (6 * layers + tables) * 24**2 + vectors
-    assert sizes.drawn(many) == 64 * (layers * (5 * width + 4 * width) + tables * width) + vectors
-    thin = 2 * 64 * (layers * (8 * width + 2 * 5 * width) + 50272 + 2050 + 2 + width + 3 * width) * 64 * 5
-    update = 20 * 64**2 * (layers * 9 * width + tables * width) + 10 * 64**3 * (6 * layers + tables)
-    assert seconds.low_rank_operations(many) == pytest.approx(thin + update, rel=1e-3)
-    assert seconds.low_rank_operations(plain) == 0
+    assert 0.95 * peak <= footprint.memory(spec)[0] <= 1.05 * peak

@@ -85,10 +85,9 @@ def test_a_model_from_a_config_alone_is_the_one_that_transformers_builds(tmp_pat
         assert torch.equal(ours(ids).logits, own(ids).logits)
 
 
-@pytest.mark.parametrize("noise", ["torch", "counter"])
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "mamba2", "gemma4_text"])
-def test_offloaded_losses_are_the_resident_ones(tmp_path: Path, family: str, noise: str) -> None:
-    spec = given(tmp_path, family).replace(noise=noise)
+def test_offloaded_losses_are_the_resident_ones(tmp_path: Path, family: str) -> None:
+    spec = given(tmp_path, family).replace(noise="counter")
     resident = cell.run(spec)
     offload = cell.run(spec.replace(engine="offload", tier="pageable"))
     assert (resident.outcome, resident.reason) == (Outcome.OK, "")

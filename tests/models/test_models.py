@@ -48,11 +48,6 @@ def test_every_model_that_the_papers_report_is_registered_under_their_name() -> 
     assert reported <= set(models.MODELS.names())
 
 
-@pytest.mark.parametrize("name", ["opt-13b", "OPT-13B", "qwen3-8B", "llama2-7b"])
-def test_names_are_found_in_any_case(name: str) -> None:
-    assert models.get(name).name.lower() == name.lower()
-
-
 def test_an_unknown_name_is_one_line_that_names_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"^unknown model 'OPT-13'; did you mean OPT-13B or .*\?$") as error:
         models.get("OPT-13")
@@ -64,7 +59,7 @@ def test_parameter_counts_equal_the_published_ones(name: str, parameters: int) -
     assert models.parameter_count(name) == parameters
 
 
-@pytest.mark.parametrize("tie", [None, True, False])
+@pytest.mark.parametrize("tie", [None, False])
 @pytest.mark.parametrize("name", models.MODELS.names())
 def test_counts_equal_those_of_the_built_model(name: str, tie: bool | None) -> None:
     if models.get(name).family.masked and tie is False:
@@ -86,14 +81,6 @@ def test_tying_survives_on_the_meta_device(name: str, tie: bool | None, tied: bo
     model = models.build(name, torch.float16, tie)
     assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
     assert model.lm_head.weight.dtype is torch.float16
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_a_model_runs_in_eval_mode_with_sdpa_and_without_cache(name: str) -> None:
-    model = models.build(name, "fp32")
-    assert not any(module.training for module in model.modules())
-    assert model.config._attn_implementation == "sdpa"
-    assert model.config.use_cache is False
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -140,15 +127,11 @@ def test_a_masked_model_is_always_tied() -> None:
     with pytest.raises(ValueError, match="roberta-tiny") as error:
         models.build("roberta-tiny", "fp32", tie_embeddings=False)
     assert str(error.value) == text
-    with pytest.raises(ValueError, match="roberta-tiny") as error:
-        models.check(RunSpec(model="roberta-tiny", seq_len=64, tie_embeddings=False))
-    assert str(error.value) == text
 
 
-@pytest.mark.parametrize("data", ["random", "ragged"])
-def test_a_masked_model_runs_a_cell_alike_resident_and_offloaded(data: str) -> None:
+def test_a_masked_model_runs_a_cell_alike_resident_and_offloaded() -> None:
     """Its random batches have labels in their places, not moved by one: throughput needs no task."""
-    spec = RunSpec(model="roberta-tiny", batch_size=2, seq_len=80, steps=2, warmup=0, data=data)
+    spec = RunSpec(model="roberta-tiny", batch_size=2, seq_len=80, steps=2, warmup=0, data="ragged")
     resident, offload = cell.run(spec), cell.run(spec.replace(engine="offload", tier="pageable"))
     assert (resident.outcome, resident.reason) == (Outcome.OK, "")
     assert resident.samples["loss"] == offload.samples["loss"]
@@ -164,29 +147,15 @@ def test_published_values_reach_the_configuration() -> None:
     assert models.build_config("Qwen3-8B").tie_word_embeddings is False
 
 
-def test_building_does_not_change_the_registry() -> None:
-    models.build_config("Qwen3-8B").rope_parameters["rope_theta"] = 1.0
-    assert models.build_config("Qwen3-8B").rope_parameters["rope_theta"] == 1e6
-
-
-def test_check_accepts_what_the_model_has() -> None:
-    models.check(RunSpec(model="opt-13b", seq_len=2048))
-    models.check(RunSpec(model="OPT-175B", weights="pretrained", weights_path="somewhere"))
-
-
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        (RunSpec(model="Qwen3-4B", seq_len=40961),
-         "`seq_len <= 40960` must hold for Qwen3-4B, but got seq_len=40961; "
-         "the model has 40960 positions: use --set seq_len=40960 or less"),
         (RunSpec(model="OPT-13B", seq_len=2049, weights="pretrained"),
          "`seq_len <= 2048` must hold for OPT-13B, but got seq_len=2049; "
          "the model has 2048 positions: use --set seq_len=2048 or less, or weights=random"),
         (RunSpec(model="OPT-175B", weights="pretrained"),
          "`weights=pretrained` needs a checkpoint, but none of OPT-175B is on the hub; "
          "give weights_path=FOLDER or use weights=random"),
-        (RunSpec(model="Qwen3-9B"), "unknown model 'Qwen3-9B'; did you mean Qwen3-8B or Qwen3-4B or Qwen3-32B?"),
     ],
 )  # fmt: skip
 def test_check_names_constraint_value_and_remedy(spec: RunSpec, text: str) -> None:
@@ -199,26 +168,8 @@ LONG = RunSpec(model="opt-tiny", seq_len=80, steps=2, warmup=0)
 
 
 @pytest.mark.parametrize(
-    ("spec", "positions"),
-    [
-        (LONG, 80),
-        (LONG.replace(engine="offload", weights="shared"), 80),
-        (LONG.replace(seq_len=64), 64),
-        (LONG.replace(seq_len=9), 64),
-        (LONG.replace(weights="pretrained", weights_path="somewhere"), 64),
-        (RunSpec(model="Mistral-7B", seq_len=4096), 32768),
-    ],
-)
-def test_only_a_table_of_random_positions_is_extended_and_only_as_far_as_the_sequences_need(spec, positions) -> None:
-    assert models.position_count(spec) == positions
-    assert models.variant(spec) == (models.get(spec.model), None, positions)
-    assert bool(models.differences(spec)) == (positions != models.get(spec.model).max_positions)
-
-
-@pytest.mark.parametrize(
     ("name", "tie"),
-    [(name, tie) for name in ("opt-tiny", "opt350-tiny", "OPT-1.3B") for tie in (None, False)]
-    + [("roberta-tiny", None)],
+    [("opt-tiny", None), ("opt350-tiny", False), ("roberta-tiny", None)],
 )
 def test_an_extended_model_has_only_more_positions_and_the_counts_know(name: str, tie: bool | None) -> None:
     published, extended = models.build(name, "fp32", tie), models.build(name, "fp32", tie, 8192)
@@ -242,9 +193,8 @@ def test_the_published_rows_of_an_extended_table_keep_their_random_values() -> N
     assert torch.equal(tables[0], tables[1][:66])
 
 
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_a_step_beyond_the_published_positions_runs_alike_resident_and_offloaded_and_says_so(noise: str) -> None:
-    spec = LONG.replace(noise=noise)
+def test_a_step_beyond_the_published_positions_runs_alike_resident_and_offloaded_and_says_so() -> None:
+    spec = LONG
     resident, offload = cell.run(spec), cell.run(spec.replace(engine="offload", tier="pageable"))
     assert (resident.outcome, resident.reason) == (Outcome.OK, "")
     assert resident.samples["loss"] == offload.samples["loss"]
@@ -255,6 +205,7 @@ def test_a_step_beyond_the_published_positions_runs_alike_resident_and_offloaded
         "the position table was extended from 64 to 80 positions with random values: opt-tiny was published with 64 "
         "(the papers that report longer sequences do not say what they did)"
     )
+    assert models.position_count(spec.replace(weights="pretrained", weights_path="somewhere")) == 64
     within = cell.run(spec.replace(seq_len=64))
     assert not any("position" in warning for warning in within.warnings)
 

@@ -42,8 +42,6 @@ def test_each_is_listed_with_its_package_and_only_a_methods_costs_are_asked_of_i
 
 FAILS = {
     "run --model opt-tiny --set method=scaled-sign": "method 'scaled-sign'",
-    "run --model opt-tiny --set scheme=ia3": "scheme 'ia3'",
-    "run --model opt-tiny --task colours": "task 'colours'",
     "table mine.toml": "metric 'loss_spread'",
     "run --model my-llama": "model 'my-llama'",
     "run --model opt-tiny --set program=dry": "program 'dry'",

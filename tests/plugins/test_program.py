@@ -21,22 +21,6 @@ def measured(spec, world=None):
 RUN = "run --model opt-tiny --device cpu --set seq_len=16 --set steps=2"
 
 
-@pytest.mark.slow
-def test_a_sweep_of_two_programs_keeps_both_apart_and_only_a_plug_ins_is_named(tmp_path: Path) -> None:
-    package(tmp_path)
-    (tmp_path / "two.toml").write_text(
-        'title = "Two programs"\n[base]\nmodel = "opt-tiny"\nseq_len = 16\nsteps = 2\n[axes]\n'
-        'program = ["zobench", "dry"]\n'
-    )
-    _, (_, listed, _) = commands(tmp_path, "sweep two.toml --device cpu", "results --where program=dry")
-    found = {result["spec"]["program"]: result for result in results(tmp_path)}
-    assert set(found) == {"zobench", "dry"}
-    assert found["dry"]["samples"]["step_seconds"] == [0.5, 0.5]
-    assert "program" not in found["zobench"]["environment"]
-    assert listed.startswith("1 run\n")
-    assert "program=dry" in listed
-
-
 def test_what_a_program_raises_is_the_cells_outcome_and_what_cannot_run_is_one_line(tmp_path: Path) -> None:
     package(tmp_path, FAILING)
     found = commands(

@@ -154,15 +154,10 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
     ("script", "outcome", "reason"),
     [
         ("echo boom >&2; exit 3", Outcome.FAILED, "process ended with exit code 3, and the last that it said is: boom"),
-        ("exit 0", Outcome.FAILED, "mezo's process ended with exit code 0, and the last that it said is: nothing"),
         ("kill -KILL $$", Outcome.FAILED, "mezo's process was ended by SIGKILL"),
-        ("kill -35 $$", Outcome.FAILED, "mezo's process was ended by signal 35"),
         ("echo hello", Outcome.FAILED, r"mezo must answer in lines of JSON, but said 'hello\n'"),
-        ("echo '[3]'", Outcome.FAILED, r"mezo must answer in lines of JSON, but said '[3]\n'"),
-        (f"{FACTS}\n{FACTS}", Outcome.FAILED, "mezo must answer with ready, but said"),
         (f"{BEGUN}\n{says(kind='step', loss=1)}", Outcome.FAILED, "KeyError: 'step_seconds'"),
         (f"{BEGUN}\n{DONE}", Outcome.FAILED, "mezo must take the steps that it is asked for, but took 0"),
-        (says(kind="error", type="KeyError", text="x", trace="t"), Outcome.FAILED, "mezo: KeyError: x"),
         (says(kind="error", type="MemoryError", text="x", trace="t"), Outcome.OOM, "host memory ran out: mezo: x"),
         (says(kind="error", type="RuntimeError", text="can't allocate memory", trace="t"), Outcome.OOM, "host memory"),
     ],
@@ -221,14 +216,9 @@ def test_a_program_that_hangs_is_ended_with_its_cell(told, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"queries": 4}, "`program=mezo` needs queries=1, but got queries=4; princeton-nlp/MeZO has nothing else"),
         ({"engine": "offload", "tier": "disk"}, "`program=mezo` needs engine=resident, but got engine=offload;"),
-        ({"method": "zo-sgd-sign"}, "`program=mezo` needs method=zo-sgd, but got method=zo-sgd-sign;"),
-        ({"noise": "counter"}, "`program=mezo` needs noise=torch, but got noise=counter;"),
-        ({"data": "ragged"}, "`program=mezo` needs data=random, but got data=ragged;"),
         ({"model": "llama-tiny"}, "`program=mezo` needs a model of type opt, but llama-tiny is of type llama;"),
         ({"program": "zo-llm"}, "`program=zo-llm` needs weight_decay=0.0, but got weight_decay=0.1; ZO-Bench/ZO-LLM"),
-        ({"program": "zo2"}, "`program=zo2` needs engine=offload, but got engine=resident; liangyuwang/zo2"),
         ({"program": "zo2", "engine": "offload", "tier": "disk"}, "`program=zo2` needs device=cuda, but got device="),
     ],
 )  # fmt: skip
@@ -237,15 +227,6 @@ def test_what_a_program_cannot_do_is_refused_in_one_line(changes: dict[str, Any]
         programs.check(SPEC.replace(**changes))
     assert str(caught.value).startswith(text)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"program": "zo-llm", "weight_decay": 0.0}, {"program": "zo2", "engine": "offload", "device": "cuda"}],
-)
-def test_every_program_takes_sentences_in_place_of_random_tokens(changes: dict[str, Any]) -> None:
-    spec = SPEC.replace(data="sst2", **changes)
-    authors.AUTHORS[spec.program].check(spec)
 
 
 def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_its_cells(
@@ -269,13 +250,10 @@ def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_
     refused(f"must be at commit {first}, at which it was added, but")
     new = clones.commit_of(clone)
     added.write_text("new = False\n")
-    assert new != clones.commit_of(clone) != first
+    assert new != clones.commit_of(clone)
     added.unlink()
     (clone / "large_models/__pycache__").mkdir()
-    for cached in ("mine.cpython-311.pyc", "mine.step-7.py311.nbi"):
-        (clone / "large_models/__pycache__" / cached).write_bytes(b"x")
-    (clone / ".git/info/exclude").write_text("ignored.py\n")
-    (clone / "ignored.py").write_text("")
+    (clone / "large_models/__pycache__/mine.cpython-311.pyc").write_bytes(b"x")
     assert clones.commit_of(clone) == first
     (clone / "large_models/trainer.py").write_text("changed = True\n")
     refused(f"must be at commit {first}, at which it was added, but")
@@ -325,12 +303,7 @@ def test_the_commands_add_list_and_remove(clone: Path, tmp_path: Path) -> None:
     assert told.splitlines()[-1].startswith("zobench: `NAME` must be a program that was added, but got 'zo2'")
     assert removed == "removed: mezo\n"
     assert clones.load() == {}
-    known = {"path": "p", "python": "x", "commit": "c", "versions": VERSIONS}
-    clones.list_path().write_text("[1]")
-    ((wrong, _, told),) = commands(tmp_path, "program list")
-    assert wrong == 2
-    assert "must list programs as `zobench program add` does" in told.splitlines()[-1]
-    for broken in ({**known, "versions": {}}, {**known, "path": 5}, {"path": "p"}, "mezo"):
+    for broken in ({"path": "p"}, "mezo"):
         clones.list_path().write_text(json.dumps({"mezo": broken}))
         with pytest.raises(ValueError, match="must list programs as `zobench program add` does, but "):
             clones.load()

@@ -12,7 +12,6 @@ from transformers import AutoTokenizer
 from tests.support.small_task import data_dir, weights_path  # noqa: F401  fixtures
 from zobench import models
 from zobench.cost import footprint
-from zobench.data.tokens import stream
 from zobench.engine import Engine
 from zobench.measure.ledger import Ledger
 from zobench.measure.samples import Samples
@@ -67,7 +66,7 @@ def test_pending_updates_are_written_when_the_plan_says_and_the_result_tells(mon
     assert never.environment.writeback_plan is None
 
 
-@pytest.mark.parametrize("changes", [{}, {"noise": "counter", "granularity": "linear", "writeback_every": "inf"}])
+@pytest.mark.parametrize("changes", [{"noise": "counter", "granularity": "linear", "writeback_every": "inf"}])
 def test_the_parts_of_a_step_are_timed_apart(changes: dict[str, Any]) -> None:
     result = run(cell(parts=True, **changes))
     assert (result.outcome, result.reason) == (Outcome.OK, "")
@@ -102,41 +101,11 @@ def test_a_run_beside_others_says_so_in_the_words_that_a_comparison_looks_for(mo
     assert any(text.startswith(DISTURBED) for text in run(cell(steps=1, warmup=0)).warnings)
 
 
-def test_queries_reach_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    points: list[int] = []
-    probe = Engine.probe
-    monkeypatch.setattr(
-        Engine, "probe", lambda self, batch, found: (points.append(len(found)), probe(self, batch, found))[1]
-    )
-    assert run(cell(noise="counter", queries=3)).outcome is Outcome.OK
-    assert set(points) == {6}
-
-
 def test_how_much_of_the_updates_survives_is_measured_where_it_is_asked_for() -> None:
     spec = cell(engine="resident", noise="counter", survival=True)
     (share,) = run(spec).parts["update_survival"]
     assert share == pytest.approx(1, abs=0.1)
     assert "update_survival" not in run(spec.replace(survival=False)).parts
-
-
-@pytest.mark.parametrize(
-    ("changes", "kept"),
-    [
-        ({"dtype": "bf16"}, "bf16"),
-        ({"wire": "fp16"}, "fp16"),
-        ({"dtype": "bf16", "wire": "fp8"}, "fp8"),
-        ({"dtype": "bf16", "writeback_every": "inf"}, ""),
-        ({}, ""),
-        ({"dtype": "bf16", "lr": 1.0}, ""),
-    ],
-)
-def test_updates_that_round_away_where_the_weights_rest_are_told(changes: dict[str, Any], kept: str) -> None:
-    told = lost(cell(noise="counter", **changes), gradient=1.0)
-    wider = "wire=none" if "wire" in changes else "fp32"
-    assert told.startswith(
-        f"{kept} updates are lost: lr * g = 1.0e-07 is below half an ulp of a weight of 0.02 ("
-    ) == bool(kept)
-    assert not told or told.endswith(f"); use {wider}, writeback_every=inf with noise=counter, or a larger lr to learn")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -150,9 +119,8 @@ def test_an_update_that_is_said_to_round_away_does_and_one_a_little_larger_does_
 
 @pytest.mark.parametrize(
     ("method", "size"),
-    [("zo-sgd-cons", "lr * g"), ("zo-sgd-sparse", "lr * g"), ("forward-grad", "lr * g"), ("zo-sgd-sign", "lr"),
-     ("zo-sgd-mmt", ""), ("zo-adam", ""), ("zo-sgd-block", "")],
-)  # fmt: skip
+    [("zo-sgd-sparse", "lr * g"), ("forward-grad", "lr * g"), ("zo-sgd-sign", "lr"), ("zo-adam", "")],
+)
 def test_methods_whose_updates_round_away(method: str, size: str) -> None:
     """With sign, g has no part in it."""
     share = {"sparsity": 0.5} if method == "zo-sgd-sparse" else {}
@@ -177,17 +145,15 @@ def test_runs_that_learn_nothing_and_methods_without_their_constant_are_told() -
     assert cautions(hybrid.replace(zo_layers=1), [1.0], 0) == []
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_the_schedule_reaches_every_step(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_schedule_reaches_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warm-up's steps are the first of it."""
     rates: list[float] = []
     commit = Engine.commit
     monkeypatch.setattr(
         Engine, "commit", lambda self, entries: (rates.extend(e.lr for e in entries), commit(self, entries))[1]
     )
-    assert run(cell(lr=0.5, lr_schedule=schedule, warmup=1, steps=3)).outcome is Outcome.OK
-    left = {"constant": [1.0] * 4, "linear": [1, 0.75, 0.5, 0.25], "cosine": [1, 0.8535534, 0.5, 0.1464466]}[schedule]
-    assert rates == pytest.approx([0.5 * share for share in left])
+    assert run(cell(lr=0.5, lr_schedule="cosine", warmup=1, steps=3)).outcome is Outcome.OK
+    assert rates == pytest.approx([0.5 * share for share in (1, 0.8535534, 0.5, 0.1464466)])
 
 
 @pytest.fixture
@@ -213,17 +179,6 @@ def test_rows_are_the_sentences_end_to_end(spec: RunSpec, data_dir: Path) -> Non
     assert len(lines) <= SENTENCES
 
 
-def test_shapes_and_dtypes_are_those_of_random_tokens(spec: RunSpec) -> None:
-    told = spec.replace(data="sst2")
-    text, random = (next(batches(run_spec, empty_model(run_spec))) for run_spec in (told, spec))
-    for name in ("input_ids", "labels"):
-        left, right = getattr(text, name), getattr(random, name)
-        assert (left.shape, left.dtype) == (right.shape, right.dtype)
-        assert not torch.equal(left, right)
-    assert text.attention_mask is None is random.attention_mask
-    assert text.tokens == random.tokens
-
-
 def test_a_step_makes_the_same_bytes_and_takes_the_same_products(spec: RunSpec) -> None:
     """Every storage that a step of the resident model makes, and its products by torch's own counter of them."""
     counted = {}
@@ -231,46 +186,21 @@ def test_a_step_makes_the_same_bytes_and_takes_the_same_products(spec: RunSpec) 
         told = spec.replace(data=data, engine="resident", tier="auto")
         with tuner(told) as built:
             fed = batches(told, empty_model(told))
-            built.method.step(built.engine, next(fed))
+            first = next(fed)
+            built.method.step(built.engine, first)
             with Ledger("cpu") as ledger, FlopCounterMode(display=False) as products:
                 built.method.step(built.engine, next(fed))
-            counted[data] = ledger.peak.nbytes, dict(ledger.peak.parts), products.get_total_flops()
+            shapes = [(ids.shape, ids.dtype) for ids in (first.input_ids, first.labels)]
+            counted[data] = ledger.peak.nbytes, dict(ledger.peak.parts), products.get_total_flops(), shapes
+            assert first.attention_mask is None
     assert counted["random"] == counted["sst2"]
     assert all(counted["sst2"])
+    assert footprint.memory(spec.replace(data="sst2")) == footprint.memory(spec)
 
 
-def test_a_cell_runs_and_predictions_and_bytes_at_rest_are_equal(spec: RunSpec) -> None:
-    told = spec.replace(data="sst2")
-    text, random = run(told), run(spec)
-    assert (text.outcome, random.outcome) == (Outcome.OK, Outcome.OK), text.reason
-    assert text.memory["blocks_at_rest_bytes"] == random.memory["blocks_at_rest_bytes"]
-    assert text.samples["loss"] != random.samples["loss"]
-    assert footprint.memory(told) == footprint.memory(spec)
-    assert told.hash != spec.hash
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"weights": "random", "weights_path": ""},
-         "`data=sst2` needs the tokenizer of opt-tiny, but it is on no hub;"),
-        ({}, "must hold the training set of sst2, but has no train.tsv"),
-    ],
-)  # fmt: skip
-def test_what_is_missing_is_the_cells_reason_in_one_line(spec, changes, text, tmp_path, monkeypatch) -> None:
+def test_what_is_missing_is_the_cells_reason_in_one_line(spec, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(tmp_path))
-    result = run(spec.replace(data="sst2", **changes))
+    result = run(spec.replace(data="sst2"))
     assert result.outcome is Outcome.FAILED
-    assert text in result.reason
+    assert "must hold the training set of sst2, but has no train.tsv" in result.reason
     assert "\n" not in result.reason
-
-
-def test_rows_without_sentences_are_refused(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("train", "dev"):
-        (tmp_path / f"{name}.tsv").write_text("text\tlabel\na fine film\t1\n")
-    monkeypatch.setenv("ZOBENCH_DATA_DIR", str(tmp_path))
-    told = spec.replace(data="sst2")
-    with pytest.raises(ValueError, match="must hold sentences in a column `sentence`, but has none"):
-        batches(told, empty_model(told))
-    with pytest.raises(ValueError, match="`data=sst2` needs token ids, but got none"):
-        next(stream(told, models.of(told).vocab, None))

@@ -14,14 +14,6 @@ from zobench.kernels import Update
 CURVATURE = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])
 
 
-def quadratic(x):
-    return float(0.5 * x @ CURVATURE @ x - x.sum())
-
-
-def quadratic_gradient(x):
-    return CURVATURE @ x - 1
-
-
 def rosenbrock(x):
     return float(sum(100 * (x[i + 1] - x[i] ** 2) ** 2 + (1 - x[i]) ** 2 for i in range(2)))
 
