@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from zobench.data.batch import Choices
@@ -50,17 +50,6 @@ def test_the_first_of_equal_scores_is_the_choice_and_nan_is_never_right() -> Non
             found = judge(choices([2], [answer]), broken)
             assert (found.right, found.count) == (0, 1)
             assert np.isnan(found.loss_sum)
-
-
-@settings(max_examples=40, deadline=None)
-@given(data=st.data(), sizes=st.lists(st.integers(2, 4), min_size=1, max_size=6))
-def test_judging_equals_numpys_argmax(data: st.DataObject, sizes: list[int]) -> None:
-    answers = [data.draw(st.integers(0, size - 1)) for size in sizes]
-    values = [data.draw(st.lists(st.sampled_from([-3.0, -2.0, -1.0]), min_size=n, max_size=n)) for n in sizes]
-    flat = torch.tensor([value for several in values for value in several])
-    found = judge(choices(sizes, answers), flat)
-    right = [int(np.argmax(several)) == answer for several, answer in zip(values, answers, strict=True)]
-    assert (found.right, found.count) == (sum(right), len(sizes))
 
 
 @pytest.mark.parametrize(

@@ -131,17 +131,6 @@ def test_masked_texts_are_padded_on_the_right_and_scored_at_the_mask(tmp_path: P
     assert torch.equal(mask.sort(dim=1, descending=True).values, mask)
 
 
-def test_masked_texts_are_cut_after_their_first_token_and_keep_their_mask() -> None:
-    one = trained("<s> $A </s>")
-    example = Example("a b c d It was <mask>.", (" great",), 0)
-    whole = one("a b c d It was <mask>.")["input_ids"]
-    found = encoder(one, limit=len(whole) - 3, truncate=True, masked=True).encode([example], ["x"])[0]
-    assert found.rows == ((whole[0], *whole[4:]),)
-    assert found.rows[0][found.candidates[0][0][1]] == one.mask_token_id
-    with pytest.raises(ValueError, match="x: a text must hold one mask token, but got 0; use a larger seq_len"):
-        encoder(one, limit=3, truncate=True, masked=True).encode([example], ["x"])
-
-
 def test_what_a_masked_model_needs(tmp_path: Path) -> None:
     folder = sst2(tmp_path, 12, 5)
     run = spec("sst2", train_size=5, dev_size=2)

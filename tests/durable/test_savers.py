@@ -216,11 +216,8 @@ def test_a_cell_stores_what_its_checkpoints_cost(kind, tmp_path, monkeypatch):
     assert found.memory["checkpoint_bytes"] > 0
     assert len(found.samples["step_seconds"]) == 8
     assert not list(tmp_path.iterdir())
-    lanes = {lane for lane, *_ in found.timeline}
-    assert lanes >= {"upload", "compute", "offload"}
-    assert [block for lane, _, block, *_ in found.timeline if lane == "compute"] == [0, 1, 2] * 2
     if count == 3:
-        assert lanes >= ({"save"} if kind == "sync" else {"copy", "save"})
+        assert {lane for lane, *_ in found.timeline} >= ({"save"} if kind == "sync" else {"copy", "save"})
 
 
 @pytest.mark.slow

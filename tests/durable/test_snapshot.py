@@ -121,13 +121,6 @@ def test_the_first_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ranks_that_cut_at_different_passes_are_found(tmp_path: Path) -> None:
-    first, second = (Writer(tmp_path, 4, rank=rank, ranks=2, token="t") for rank in range(2))
-    second.finish({**STATE, "positions": to_json({"a": Position(passes=6)})})
-    with pytest.raises(AssertionError, match="ranks cut at different passes"):
-        first.finish(STATE)
-
-
 def test_one_that_is_damaged_is_replaced(tmp_path: Path) -> None:
     path = written(tmp_path)
     (path / "0-00001.safetensors").write_bytes(b"torn")

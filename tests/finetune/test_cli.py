@@ -72,14 +72,6 @@ def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
     assert (tmp_path / folder / "model" / "config.json").is_file()
 
 
-def test_virtual_tokens_leave_their_positions_and_a_scheme_has_its_own_grid(zobench: Command, given: list[str]) -> None:
-    words = [word for word in given if "lr=" not in word]
-    code, _, err = zobench("search", *words, "--set", "scheme=prompt", "--set", "steps=1")
-    assert code == 0
-    assert "seq_len: 54, the longest text that opt-tiny takes here" in err.splitlines()
-    assert "grid: lr 0.01, 0.001; eps 0.1 (choice)" in err.splitlines()
-
-
 def test_a_run_that_diverges_says_so_and_fails(zobench: Command, given: list[str], tmp_path: Path) -> None:
     new = {"--set=lr=1e-3": "--set=lr=1e30", "--set=batch_size=4": "--set=batch_size=100"}
     words = ["finetune", *(new.get(word, word) for word in given), "--steps", "2", "--out", "mine"]

@@ -148,11 +148,6 @@ def test_what_is_not_the_run_is_refused(copied: Path, data_dir: Path, tmp_path: 
     assert refused(copied, data_dir).startswith("`RUN` must be the folder of a run that has ended, or a stored ")
 
 
-def test_a_run_that_backpropagates_has_no_such_journal(tmp_path, data_dir, spec) -> None:
-    run(spec(method="fo-sgd", steps=2), folder=tmp_path / "first", data_dir=data_dir)
-    assert "has method=fo-sgd, task=sst2: no journal tells its weights; name" in refused(tmp_path / "first", data_dir)
-
-
 def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(ended, data_dir, zobench) -> None:
     folder, result = ended
     accuracy = result.evaluation["test"]["accuracy"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support.backprop import RESIDENT, backprop
-from tests.support.first_order import batches, without_loss
+from tests.support.first_order import batches
 from tests.support.slopes import MODELS, filled, padded, plain_loss
 from zobench import Engine, EngineConfig, models
 from zobench.methods.first_order import FIRST_SCALE, FirstOrder
@@ -45,15 +45,6 @@ def test_steps_are_those_of_a_plain_loop(name, tied, make):
         assert all(step.applied and step.seeds == () for step in steps)
         for key, tensor in engine.named_tensors():
             assert torch.allclose(tensor, model.get_parameter(key), rtol=0, atol=2e-4), key
-
-
-def test_steps_that_are_lost_for_ever_end_no_run():
-    """A loss scale of 0 would have no inverse."""
-    method = FirstOrder(lr=0.1)
-    method.restore({"skipped": 0, "scale": [2.0**-1074, 0]})
-    with backprop(config=EngineConfig(placement="resident", autocast="fp16")) as engine:
-        assert [method.step(engine, without_loss()).applied for _ in range(2)] == [False, False]
-        assert method.step(engine, padded()).applied
 
 
 class Recorder:

@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 from tests.support.reference import draw_seeds, g_of, plain_loss, z_of
 from tests.support.streams import batches_of
 from zobench import RunSpec, models
-from zobench.cost.footprint import memory
 from zobench.engine.updates.steps import WholeSteps, edges
 from zobench.models import weights
 from zobench.training.assemble import tuner
@@ -196,15 +195,3 @@ def test_what_is_saved_loads_as_transformers_own(own, tmp_path):
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "own", dtype=torch.float32).eval()
     with torch.inference_mode():
         assert [own_loss(loaded, batch) for batch in data(spec)] == pytest.approx(losses, rel=1e-6)
-
-
-def test_memory_is_that_of_integers():
-    """OPT-1.3B: resident in an eighth of fp32's blocks and its scales, with what one product makes."""
-    plain, own = (
-        memory(RunSpec(model="OPT-1.3B", seq_len=16, noise="counter", **more).resolve("cpu"))[0]
-        for more in ({}, {"method": "qzo"})
-    )
-    blocks = models.blocks_parameter_count(models.get("OPT-1.3B"))
-    assert plain - own == pytest.approx(blocks * (4 - 0.5 - 4 / 128), rel=0.06)
-    spec = RunSpec(model="OPT-1.3B", seq_len=16, method="qes", noise="counter", queries=2, **DISK).resolve("cpu")
-    assert memory(spec)[2] == pytest.approx(blocks * (1 + 4 + 2 / 128), rel=0.01)

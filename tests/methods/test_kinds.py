@@ -46,14 +46,6 @@ def test_nobody_but_the_methods_asks_for_a_methods_name() -> None:
     assert not found
 
 
-@pytest.mark.parametrize(
-    "planted",
-    ["spec.method == 'zo-sgd'", "method in ('fo-sgd', x)", "{'zo-adam': 2}.get('zo-adam')", "table['forward-grad']"],
-)
-def test_a_planted_question_is_found(planted: str) -> None:
-    assert list(asked_for(ast.parse(planted))) == [1]
-
-
 def test_the_kinds_of_methods_and_schemes_import_no_torch() -> None:
     """Neither do a spec, its checks, and a prediction."""
     code = """

@@ -163,7 +163,9 @@ def test_each_step_is_the_formula(name, definition, decay):
         assert len(masks) > 1  # a weight has come below its threshold, or above
 
 
-@pytest.mark.parametrize(("name", "definition"), [*CASES, *DEFINITIONS])
+@pytest.mark.parametrize(
+    ("name", "definition"), [*CASES, *(case for case in DEFINITIONS if case[0] in ("zo-adam", "zo-sgd-mmt"))]
+)
 @pytest.mark.parametrize("at", [0, -1])
 def test_a_loss_that_is_not_finite_changes_nothing_but_the_count(name, definition, at):
     spec, broken = spec_of(name, definition, weight_decay=0.1), [math.inf]

@@ -93,12 +93,6 @@ def test_torch_adam_is_the_optimiser_of_torch(dtype):
         torch.testing.assert_close(state.float(), kept[name].float(), rtol=STEPS * tolerance, atol=STEPS * tolerance)
 
 
-def test_torch_adam_stays_finite_in_float16():
-    weights, (_, v) = run(TorchAdam(), torch.float16, found=estimates(scale=1e-3))
-    assert (v == 0).sum() > 7  # as many are never estimated: v is too small for float16, and torch divides by zero
-    assert weights.isfinite().all()
-
-
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_the_update_is_rounded_once(rule, dtype):

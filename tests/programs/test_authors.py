@@ -22,7 +22,7 @@ from tests.support.rates import RATES
 from zobench import programs
 from zobench.execute import plan, process
 from zobench.execute.process import run_in_process
-from zobench.programs import asking, author_cell, authors, clones
+from zobench.programs import author_cell, authors, clones
 from zobench.programs.asking import ADAPTER, added
 from zobench.programs.cell import run as measured
 from zobench.result import Facts, Outcome, Result
@@ -170,16 +170,6 @@ def test_what_a_program_does_is_the_cells_outcome(told: Any, script: str, outcom
     assert "\n" not in result.reason
     text = f"mezo {clones.load()['mezo'].commit}, torch 2.1.0, transformers 4.28.1, Python 3.9.18"
     assert result.environment.program == text
-
-
-def test_a_program_that_the_system_killed_for_memory_is_out_of_memory(told, monkeypatch) -> None:
-    counts = iter([4, 5])
-    monkeypatch.setattr(asking, "oom_kills", lambda: next(counts))
-    told("kill -KILL $$")
-    result = author_cell.run(SPEC)
-    assert (result.outcome, result.reason) == (
-        Outcome.OOM, "host memory ran out: the system killed mezo's process"
-    )  # fmt: skip
 
 
 def test_a_program_whose_environment_was_changed_since_is_refused(told: Any) -> None:

@@ -87,15 +87,6 @@ def test_a_cell_whose_time_is_up_keeps_the_steps_that_it_took(monkeypatch: pytes
     assert (stored.partial, Result.from_dict(whole.to_dict()).partial) == (True, False)
 
 
-def test_the_memory_over_time_is_in_the_result() -> None:
-    result = run(cell(steps=1, warmup=0))
-    assert result.trace.keys() == {"seconds", "rss_bytes"}  # a CPU has no NVML to tell of a device
-    seconds, rss = ([value for value in result.trace[name] if value is not None] for name in ("seconds", "rss_bytes"))
-    assert (seconds[0], len(seconds)) == (0, len(rss))
-    assert seconds == sorted(seconds)
-    assert 0 < max(rss) <= 1.01 * (result.memory["host_rss_peak_bytes"] or 0)  # two counters, each a little late
-
-
 def test_a_run_beside_others_says_so_in_the_words_that_a_comparison_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Samples, "other_cpu_cores", property(lambda _: 1.5))
     assert any(text.startswith(DISTURBED) for text in run(cell(steps=1, warmup=0)).warnings)

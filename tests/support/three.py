@@ -11,8 +11,6 @@ from zobench.engine.directions.shapes import shaping
 from zobench.engine.updates.rules import initial
 from zobench.kernels import Update
 
-CURVATURE = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])
-
 
 def rosenbrock(x):
     return float(sum(100 * (x[i + 1] - x[i] ** 2) ** 2 + (1 - x[i]) ** 2 for i in range(2)))
