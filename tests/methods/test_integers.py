@@ -17,7 +17,6 @@ from zobench.training.assemble import tuner
 STEPS, SEED, GROUP = 4, 11, 64
 QZO = {"method": "qzo", "lr": 1e-5, "eps": 1e-3, "options": {"group": GROUP, "clip": 4.0}}
 QES = {"method": "qes", "lr": 0.02, "eps": 0.3, "queries": 3, "noise": "counter", "options": {"group": GROUP}}
-DISK = {"engine": "offload", "tier": "disk"}
 
 
 def spec_of(**settings):

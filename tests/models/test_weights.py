@@ -13,8 +13,6 @@ from tests.support.devices import DEVICES
 from zobench import models
 from zobench.models.weights import POOL, ModelWeights, PretrainedWeights, RandomWeights, Weights, materialise
 
-TINY = [name for name in models.MODELS.names() if name.endswith("-tiny")]
-
 
 def filled(name: str, seed: int = 0, dtype: str = "fp32", tie: bool | None = None):  # type: ignore[no-untyped-def]
     model = models.build(name, dtype, tie)

@@ -8,19 +8,9 @@ from zobench.models import weights
 RESIDENT = EngineConfig(placement="resident")
 
 
-class Values:
-    """A source of weights or of state: tensors by name."""
-
-    def __init__(self, tensors):
-        self.tensors = dict(tensors)
-
-    def fill(self, name, out, first=0):
-        out.copy_(self.tensors[name][first : first + len(out)])
-
-
-def backprop(name="opt-tiny", tied=True, config=RESIDENT, train=lambda name: True, source=None, **options):
+def backprop(name="opt-tiny", tied=True, config=RESIDENT, train=lambda name: True, **options):
     model = select(models.build(name, "fp32", tied), train)
-    return Backprop(model, config, weights=source or weights.RandomWeights(model, 3), **options)
+    return Backprop(model, config, weights=weights.RandomWeights(model, 3), **options)
 
 
 BEFORE = {

@@ -10,9 +10,3 @@ def batches(count):
     for _ in range(count):
         ids = torch.randint(3, 128, (2, 9), generator=generator)
         yield Batch(ids, ids)
-
-
-def without_loss():
-    """A batch with no label at all: its mean loss is 0 / 0."""
-    ids = torch.full((1, 6), 7)
-    return Batch(ids, torch.full_like(ids, -100))
