@@ -82,6 +82,14 @@ def test_cons_takes_the_best_of_three(start):
         assert engine.committed == []
 
 
+def test_cons_steps_up_where_that_is_better():
+    """Far along a ridge the two-point slope misleads: then x + lr ghat is taken, an entry with -g."""
+    engine, method = Three(lambda x: float(np.cos(40 * x[0]))), make(spec_of("zo-sgd-cons", lr=0.3, eps=0.2))
+    results = [method.step(engine, None) for _ in range(30)]
+    signs = {np.sign(e.g / r.gradients[0]) for e in engine.committed for r in results if r.seeds[0] == e.seed}
+    assert signs == {1.0, -1.0}
+
+
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 def test_a_candidate_without_a_finite_loss_is_not_taken(bad):
     x, down, up = 0.0, 1.0, -1.0

@@ -205,7 +205,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
                "for each tensor, but that of {}/model.safetensors.index.json does not; copy it again"),
     "outside": (lambda folder: index(folder, **{FIRST: "a/../../secret.safetensors"}), "`weights_path` must name "
                 "shards inside its folder, but {}/model.safetensors.index.json names 'a/../../secret.safetensors'; "),
-    "damage": (cut_off, "`weights_path` must hold whole files, but {}/model.safetensors is damaged ("),
+    "damage": (cut_off, "`weights_path` must hold whole safetensors, but {}/model.safetensors is damaged ("),
     "quantised": (lambda folder: described(folder, quantization_config={"quant_method": "bitsandbytes"}),
                   "`weights_path` must hold weights that are not quantised, or symmetric integers of compressed-ten"),
     "its code": (with_its_code, "`weights_path` must hold a model that transformers knows, but {} has model_type="
