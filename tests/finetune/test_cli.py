@@ -121,7 +121,6 @@ HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
         (f"{RUN} --weights-path nosuch", "`weights_path` must be a folder or a name on the hub, but there is no nos"),
         (f"{RUN} --weights-path empty", "`task=sst2` needs the tokenizer of opt-tiny, but empty has none of tokenizer."
                                         "json, tokenizer.model, vocab.json; give weights_path=FOLDER with its to"),
-        (f"{RUN} --out mine --resume", "`--resume` needs a run to go on with, but mine holds none; leave --resume out"),
         ("evaluate empty --model opt-tiny", "`evaluate` needs RUN or --model, but got both or neither; name one of"),
         ("evaluate empty", "`RUN` must be the folder of a fine-tuning run that has ended, but empty has no result.jso"),
         (f"{SEARCH} --grid none", "`--grid` must be a file, but none cannot be read (No such file or directory); "),
@@ -159,7 +158,10 @@ def test_an_interrupt_says_how_to_go_on_and_exits_130(tmp_path: Path, given: lis
 
 
 def test_resume_takes_all_from_the_folder_and_what_is_given_must_agree(zobench, given, tmp_path, data_dir) -> None:
-    assert zobench("finetune", *given, "--method", "zo-sgd", "--steps", "2", "--out", "mine")[0] == 0
+    wanted = ["finetune", *given, "--method", "zo-sgd", "--steps", "2", "--out", "mine"]
+    told = "zobench: `--resume` needs a run to go on with, but mine holds none; leave --resume out to begin one"
+    assert zobench(*wanted, "--resume")[2].splitlines()[-1] == told
+    assert zobench(*wanted)[0] == 0
     [first] = Store(tmp_path / "results").load()
     resumed = ["finetune", "--resume", "--out", "mine", "--data-dir", str(data_dir)]
     (tmp_path / "mine" / "result.json").unlink()
