@@ -45,8 +45,3 @@ def test_a_run_goes_on_with_the_kernels_of_attention_that_it_began_with(tmp_path
     other = same_sums(spec, tmp_path / "new" / JOURNAL, print)
     assert engine_config(spec).attention == other.attention == ((2048, "fused"),)
     assert same_sums(spec.replace(attention="model"), tmp_path / JOURNAL, print).attention == ()
-
-
-def test_kernels_for_a_cpu_are_refused_on_a_cuda_device() -> None:
-    with pytest.raises(ValueError, match=r"`attention=fast` chooses among kernels for a CPU, but got device=cuda:0; "):
-        RunSpec(model="opt-tiny", attention="fast").resolve("cuda:0")

@@ -70,13 +70,6 @@ def test_counts_equal_those_of_the_built_model(name: str, tie: bool | None) -> N
     assert models.get(name).largest_linear == max(parameter.numel() for parameter in models.blocks(model).parameters())
 
 
-@pytest.mark.parametrize(("name", "tie", "tied"), [("OPT-125M", None, True), ("OPT-125M", False, False)])
-def test_tying_survives_on_the_meta_device(name: str, tie: bool | None, tied: bool) -> None:
-    model = models.build(name, torch.float16, tie)
-    assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
-    assert model.lm_head.weight.dtype is torch.float16
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", TINY)
 def test_a_model_built_on_meta_and_filled_equals_one_built_normally(name: str, dtype: torch.dtype) -> None:
