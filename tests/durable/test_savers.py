@@ -114,7 +114,7 @@ def slow(monkeypatch, owner, name, seconds=SLOW):
 
 
 PLACES = {
-    "copier": (Engine, "read"), "writer": (Writer, "add"), "offloads": (HostTier, "offload"),
+    "copier": (Engine, "read", 10 * SLOW), "writer": (Writer, "add"), "offloads": (HostTier, "offload"),
     "uploads": (HostTier, "upload"),
 }  # fmt: skip
 
