@@ -65,7 +65,7 @@ def test_the_page_shows_seconds_of_several_gpus_as_they_are_predicted() -> None:
 
 
 FACTORED: list[dict[str, Any]] = [
-    {"dtype": "fp32", "method": "lozo", "seq_len": 2048}, {"method": "zo-muon", "queries": 1, "seq_len": 256},
+    {"dtype": "fp32", "method": "lozo", "seq_len": 2048}, {"method": "zo-muon", "queries": 2, "seq_len": 256},
 ]  # fmt: skip
 
 
