@@ -59,8 +59,3 @@ def test_one_run_is_met_and_what_two_constants_cannot_explain_keeps_the_wide_ran
 def test_a_run_that_says_nothing_of_a_gpu_is_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         anchor(SHEET, [dataclasses.replace(ran(TRUTH, **SEEN[0]), **changes)])
-
-
-def test_precisions_are_not_mixed() -> None:
-    with pytest.raises(ValueError, match="needs runs of one precision, but got 16 bits and 32"):
-        anchor(SHEET, [ran(TRUTH, **SEEN[0]), ran(TRUTH, **{**SEEN[0], "dtype": "fp32"})])

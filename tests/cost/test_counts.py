@@ -138,13 +138,9 @@ def counted(spec: RunSpec, part: str, **prices: float) -> float:
 
 
 FORMS: list[dict[str, Any]] = [
-    {"model": "opt-tiny", "dtype": "fp32"}, {"model": "llama-tiny"}, {"model": "qwen3-tiny"}, {"model": "opt-tiny"},
-    {"model": "opt-tiny", "engine": "offload"},
-    {"model": "opt-tiny", "queries": 3},
-    *({"model": model, "noise": "counter", "engine": "offload"} for model in ("opt-tiny", "llama-tiny")),
+    {"model": "opt-tiny", "dtype": "fp32"}, {"model": "llama-tiny", "queries": 2}, {"model": "qwen3-tiny"},
     {"model": "opt-tiny", "noise": "counter", "engine": "offload", "queries": 3, "granularity": "linear"},
-    {"model": "opt-tiny", "noise": "counter", "engine": "offload", "granularity": "tile", "dtype": "fp32"},
-    {"model": "opt-tiny", "noise": "counter", "engine": "offload", "writeback_every": 4, "granularity": "linear"},
+    {"model": "opt-tiny", "noise": "counter", "engine": "offload", "writeback_every": 4, "granularity": "tile"},
 ]  # fmt: skip
 
 
@@ -163,16 +159,6 @@ def test_operations_bytes_and_launches_of_blocks_are_those_that_the_engine_issue
         assert counted(spec, "noise", hbm=1.0) == seen["weights"] + width * seen["normals"] > 0
 
 
-@pytest.mark.parametrize(
-    ("model", "fields"), [("Mistral-7B", {"seq_len": 8192, "dtype": "fp32"}), ("RoBERTa-large", {"seq_len": 512})]
-)
-def test_attention_of_all_pairs_counts_each_once(model: str, fields: dict[str, Any]) -> None:
-    """Whole matrices behind a window that is shorter than the row; a model that looks both ways."""
-    spec = RunSpec(**{"model": model, "dtype": "fp16", **fields}).resolve("cuda:0")
-    pairs = spec.seq_len**2 * 2 * models.of(spec).attention_widths[0]
-    assert counted(spec, "attention", fp16=1.0, fp32=1.0) == 2 * 2 * pairs * MORE
-
-
 class Passing(Counting):
     """Bytes that operators on a GPU read and write of distinct tensors, and launches."""
 
@@ -182,8 +168,7 @@ class Passing(Counting):
         self.seen["bytes"] += sum(map(_bytes, read.values())) + sum(_bytes(tensor) for tensor in made if tensor.is_meta)
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-@pytest.mark.parametrize("method", ["fo-sgd", "fo-adam"])
+@pytest.mark.parametrize(("method", "weight_decay"), [("fo-sgd", 0.0), ("fo-adam", 0.1)])
 def test_an_optimizer_moves_the_bytes_and_runs_the_kernels_of_torchs(method: str, weight_decay: float) -> None:
     """Each tensor by itself; the norm of all gradients is a few numbers and kernels more."""
     spec = RunSpec(model="opt-tiny", dtype="fp32", method=method, weight_decay=weight_decay).resolve("cpu")
@@ -203,8 +188,7 @@ def test_an_optimizer_moves_the_bytes_and_runs_the_kernels_of_torchs(method: str
     assert 0 <= mode.seen["kernels"] - (kernels - undecayed) <= 2
 
 
-@pytest.mark.parametrize("form", [{}, {"wire": "fp8"}, {"writeback_every": 4}, {"granularity": "linear", "queries": 3}],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("form", [{"wire": "fp8"}, {"writeback_every": 2}], ids=str)
 def test_the_bytes_over_the_link_are_those_that_the_engine_moves(form, monkeypatch) -> None:
     fields = {"model": "OPT-125M", "dtype": "fp16", "engine": "offload", "noise": "counter", "seq_len": TOKENS, **form}
     spec = RunSpec(**fields).resolve("cuda:0")

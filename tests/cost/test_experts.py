@@ -22,25 +22,12 @@ from zobench.training.evaluate import LEAST, room
 
 TOKENS = 24
 EXPERTS = (
-    "afmoe", "aria_text", "cohere2_moe", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "exaone_moe",
-    "flex_olmo", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "granitemoeshared", "hunyuan_v1_moe", "hy_v3",
-    "jetmoe", "llama4_text", "mellum", "mimo_v2_flash", "minimax_m2", "mixtral", "olmoe", "phimoe",
-    "qwen2_moe", "qwen3_moe", "solar_open",
+    "aria_text", "cohere2_moe", "deepseek_v3", "ernie4_5_moe", "gpt_oss", "granitemoeshared", "jetmoe", "llama4_text",
+    "mixtral", "phimoe", "qwen2_moe",
 )  # fmt: skip
-DENSE = (
-    "bart",
-    "gemma3_text",
-    "gpt2",
-    "gpt_bigcode",
-    "llama",
-    "minicpm3",
-    "mistral",
-    "opt",
-    "phi3",
-    "qwen2",
-)
+DENSE = ("bart", "gemma3_text", "gpt2", "minicpm3", "mistral", "phi3")
 """Among them attention to an encoder that is not there, windows, latent attention, and stored transposed matrices."""
-RECURRENT = ("bamba", "falcon_mamba", "mamba2", "qwen3_next", "recurrent_gemma", "xlstm")
+RECURRENT = ("falcon_mamba", "qwen3_next")
 MIXTRAL = {
     "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
@@ -81,30 +68,7 @@ def test_products_and_attention_are_those_that_torch_counts(name: str, tmp_path:
     assert name in EXPERTS or not any(block.experts for block, _ in shapes.blocks(model))
 
 
-def test_every_class_that_is_not_counted_is_named_and_no_part_twice() -> None:
-    mixer, delta = (type(name, (torch.nn.Module,), {}) for name in ("MambaMixer", "GatedDeltaNet"))
-    block, norm = type("MambaBlock", (torch.nn.Module,), {})(), type("MambaRMSNorm", (torch.nn.Module,), {})()
-    block.mixer, block.norm = mixer(), norm
-    assert kinds.uncounted(torch.nn.ModuleList([block, delta()])) == tuple(
-        f"Not counted, so a step may take longer: the recurrence of {name}." for name in ("GatedDeltaNet", "MambaMixer")
-    )
-
-
-PLAIN, GATED = ("falcon", "gpt2", "gptj", "mpt", "nemotron", "opt"), ("gemma3_text", "llama", "phi3", "qwen2")
-
-
-@pytest.mark.parametrize("name", [*PLAIN, *GATED])
-def test_a_feed_forward_is_gated_by_its_matrices_whatever_its_biases(name: str, tmp_path: Path) -> None:
-    config_class, model_class = by_type()[name]
-    config = small_config(config_class, model_class)
-    config.architectures = [model_class.__name__]
-    config.save_pretrained(tmp_path)
-    block, module = shapes.block(inspection.inspect(tmp_path)), model_class._from_config(config)
-    assert block.gated is (name in GATED)
-    layer = models.blocks(module)[0]
-    assert block.biases == sum(
-        key.endswith(".bias") and "norm" not in key and "ln_" not in key for key, _ in layer.named_parameters()
-    )
+PLAIN, GATED = ("falcon", "gpt2", "opt"), ("llama", "phi3")
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -212,14 +176,3 @@ def test_no_plan_cuts_a_block_whose_matrices_are_not_in_linear_layers(mixtral: C
     assert footprint.fit(mixtral(noise="counter", engine="offload", device_memory=20 * 10**9))[0].granularity == "block"
     with pytest.raises(ValueError, match="whose matrices are not all in linear layers, but got granularity=linear"):
         mixtral(noise="counter", engine="offload", granularity="linear")
-
-
-def test_adam_of_lora_fits_with_the_activations_of_its_blocks_computed_again() -> None:
-    """LLaMA2-7B in 16 bits is 13.5 GB; 16 sequences of 2048 tokens keep 0.4 GB in each of 32 layers and more."""
-    target = TargetMachine(gpu=hardware.load("rtx-4090"), host=64e9)
-    values = {"model": "LLaMA2-7B", "dtype": "bf16", "method": "fo-adam", "scheme": "lora", "batch_size": 4}
-    best = choices.choices(values, target)[0]
-    assert (best.lacks, best.spec.checkpointing) == ("", True)
-    assert choices.choices({**values, "checkpointing": False}, target)[0].lacks == "device memory"
-    roomy = choices.choices(values, TargetMachine(gpu=hardware.load("b200"), host=64e9))[0]
-    assert (roomy.lacks, roomy.spec.checkpointing, roomy.spec.foreach) == ("", False, True)

@@ -59,7 +59,7 @@ def test_only_an_adapters_weights_have_state_and_noise() -> None:
     assert memory(spec.replace(method="zo-sgd"))[0] - memory(RunSpec(model="OPT-1.3B").resolve("cpu"))[0] == lora * 4
 
 
-@pytest.mark.parametrize("model", ["OPT-125M", "Qwen3-4B", "Mistral-7B"])
+@pytest.mark.parametrize("model", ["OPT-125M", "Qwen3-4B"])
 @pytest.mark.parametrize("scheme", ["lora", "prefix", "prompt"])
 def test_an_adapter_is_as_large_as_pefts(model: str, scheme: str) -> None:
     spec = RunSpec(model=model, scheme=scheme, seq_len=64)
@@ -86,23 +86,3 @@ def test_the_newer_methods_take_memory_for_their_state_and_their_points() -> Non
     ]
     assert shipped[1] < shipped[0]
     assert shipped[3] < shipped[2]
-
-
-@pytest.mark.parametrize(
-    ("method", "own"),
-    [("zo-sgd-sparse", {"sparsity": 0.5}), ("zo-sgd-mmt", {"momentum": 0.5}), ("zo-adam", {"definition": "as-shipped"}),
-     ("zo-sgd-sign", {"definition": "as-shipped"})],
-)  # fmt: skip
-def test_a_methods_own_constants_leave_a_prediction(method, own):
-    spec = RunSpec(model="opt-tiny", engine="offload", noise="counter", device="cpu", tier="pageable", method=method)
-    assert footprint.memory(spec.replace(**own))[0] > 0
-    planned, _ = footprint.fit(spec.replace(device_memory=10**9, **own))
-    assert planned.method == method
-
-
-def test_the_planner_keeps_whole_blocks_for_forward_grad():
-    spec = RunSpec(model="opt-tiny", engine="offload", noise="counter", device="cpu", tier="pageable", seq_len=8,
-                   method="forward-grad", device_memory=10**9)  # fmt: skip
-    assert footprint.fit(spec)[0].granularity == "block"
-    with pytest.raises(ValueError, match=r"must hold for opt-tiny in 3 slots of blocks, but got device_memory=1MB"):
-        footprint.fit(spec.replace(device_memory=10**6))

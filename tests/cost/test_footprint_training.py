@@ -71,21 +71,13 @@ ADAM: dict[str, Any] = {"method": "fo-adam"}
     "spec",
     [
         RunSpec(model="OPT-125M", **FO),  # the peak is where backward begins
-        RunSpec(model="OPT-125M", **ADAM),
         RunSpec(model="OPT-125M", seq_len=64, dtype="fp16", **FO),  # where it ends
         RunSpec(model="OPT-125M", seq_len=64, dtype="fp16", **ADAM),  # in the optimizer's step
-        RunSpec(model="OPT-125M", seq_len=64, dtype="fp16", foreach=False, **ADAM),
         RunSpec(model="OPT-125M", seq_len=64, tie_embeddings=False, foreach=False, **ADAM),
-        RunSpec(model="OPT-125M", batch_size=4, seq_len=512, dtype="bf16", **FO),
-        RunSpec(model="OPT-350M", batch_size=2, seq_len=300, **ADAM),
-        RunSpec(model="OPT-125M", batch_size=4, seq_len=256, scheme="lora", **FO),
         RunSpec(model="OPT-125M", batch_size=4, seq_len=256, scheme="lora", dtype="fp16", **ADAM),
         RunSpec(model="OPT-125M", batch_size=2, seq_len=256, scheme="prefix", **ADAM),
-        RunSpec(model="OPT-125M", batch_size=2, seq_len=256, scheme="prompt", **FO),
         RunSpec(model="OPT-125M", batch_size=2, seq_len=512, method="hybrid", zo_layers=4),
-        RunSpec(model="OPT-125M", seq_len=64, tie_embeddings=False, method="hybrid", zo_layers=12),
-        RunSpec(model="LLaMA2-7B", seq_len=512, **FO),
-        RunSpec(model="Qwen3-4B", dtype="fp16", seq_len=512, scheme="lora", **FO),
+        RunSpec(model="Qwen3-1.7B", dtype="fp16", seq_len=512, scheme="lora", **FO),
     ],
     ids=lambda spec: spec.label,
 )
@@ -95,10 +87,10 @@ def test_backpropagation_peaks_where_the_formula_says(spec: RunSpec) -> None:
     assert memory(spec.resolve("cuda"))[0] == pytest.approx(peak, rel=0.02)
 
 
-@pytest.mark.parametrize(("changes", "width"), [({"checkpointing": True}, 4), ({"autocast": "bf16"}, 4)])
-def test_checkpointing_and_autocast_keep_what_the_formula_says(changes: dict[str, Any], width: int) -> None:
+@pytest.mark.parametrize("changes", [{"checkpointing": True}, {"autocast": "bf16"}])
+def test_checkpointing_and_autocast_keep_what_the_formula_says(changes: dict[str, Any]) -> None:
     """On the CPU, because neither runs on the meta device; there attention keeps the same tensors."""
-    spec = RunSpec(model="OPT-125M", batch_size=1, seq_len=256, **FO, **changes)
+    spec = RunSpec(model="OPT-125M", batch_size=1, seq_len=128, **FO, **changes)
     model = models.build(spec.model, spec.dtype)
     config = EngineConfig(device="cpu", placement="resident", autocast=spec.autocast)
     ids = torch.zeros(spec.batch_size, spec.seq_len, dtype=torch.long)
@@ -119,7 +111,3 @@ def test_first_order_training_of_opt_13b_takes_what_zo_bench_reports(method: str
     (reported,) = (float(row["value"]) for row in rows if (row["method"], row["dtype"]) == (method, "fp32"))
     spec = RunSpec(model="OPT-13B", batch_size=4, seq_len=400, method=method.removesuffix("-noforeach"), **changes)
     assert memory(spec.resolve("cuda"))[0] / 2**30 == pytest.approx(reported, rel=0.01)
-
-
-def test_the_formulas_know_the_engines_chunk_of_logits() -> None:
-    assert EngineConfig().logits_bytes == backward.LOGITS_BYTES

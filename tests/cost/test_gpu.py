@@ -59,9 +59,8 @@ def engine_step(spec, count, lanes, halt=0.0):
     return ends[-1] - ends[-2]
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize(("count", "slots"), [(7, 3), (8, 1), (5, 2), (2, 3), (12, 4)])
+@pytest.mark.parametrize(("overlap", "fused"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize(("count", "slots"), [(7, 3), (8, 1), (2, 3)])
 @pytest.mark.parametrize("slowest", ["compute", "upload", "offload"])
 def test_a_simulated_step_is_that_of_the_engines_own_pipeline_on_virtual_lanes(overlap, fused, count, slots, slowest):
     spec = cell(engine="offload", overlap=overlap, fused_update=fused, slots=slots)
@@ -80,14 +79,6 @@ def test_where_each_upload_allocates_the_device_is_idle_meanwhile(slots, slowest
     assert known == pytest.approx(12 * (halt + (max(block, upload) if slots > 1 else block + upload)))
 
 
-def test_memory_that_is_not_reused_takes_a_segment_of_the_allocator_for_each_tensor():
-    spec = cell("OPT-125M", engine="offload", dtype="fp32", reusable_memory=False)
-    segments = 6 * (20 << 20) + 10 * (2 << 20)  # six matrices of 2.4 and 9.4 MB; biases and norms
-    whole = -(-4 * models.of(spec).block // (2 << 20)) * (2 << 20)
-    reserved = [gpu._reserved(one, 0) for one in (spec, dataclasses.replace(spec, reusable_memory=True))]
-    assert reserved == [spec.slots * segments + (2 << 20), spec.slots * whole + (2 << 20)]
-
-
 def test_new_pages_of_a_cpu_take_their_first_touch_and_leave_the_lanes_overlapped():
     """At a million bytes a second, beside which nothing else counts."""
     fields = {"model": "OPT-1.3B", "engine": "offload", "dtype": "fp32", "reusable_memory": False}
@@ -99,8 +90,8 @@ def test_new_pages_of_a_cpu_take_their_first_touch_and_leave_the_lanes_overlappe
     assert local.predict(kept, rates).step_seconds < 0.1 * blocks / 1e6
 
 
-@pytest.mark.parametrize("lanes", [LANES, {**LANES, "upload": 3.5}, {**LANES, "compute": 0.1, "head": 60.0}])
-@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("lanes", [{**LANES, "upload": 3.5}, {**LANES, "compute": 0.1, "head": 60.0}])
+@pytest.mark.parametrize("slots", [1, 3])
 def test_a_long_model_goes_on_like_its_last_rounds(lanes, slots):
     spec = cell(engine="offload", slots=slots)
     for units in (47, 96):
@@ -108,16 +99,15 @@ def test_a_long_model_goes_on_like_its_last_rounds(lanes, slots):
 
 
 FORMS = (
-    {}, {"noise": "counter"}, {"engine": "offload"}, {"engine": "offload", "noise": "counter", "granularity": "tile"},
-    {"engine": "offload", "noise": "counter", "writeback_every": "inf"}, {"dtype": "fp32", "engine": "offload"},
-    {"engine": "offload", "batch_size": 8}, {"engine": "offload", "gpus": 2, "parallel": "pertp"},
-    {"engine": "offload", "overlap": False}, {"engine": "offload", "dtype": "fp32", "autocast": "bf16", "wire": "fp8"},
-    {"method": "fo-adam"}, {"engine": "offload", "method": "zo-sgd-cons"}, {"queries": 4, "noise": "counter"},
+    {}, {"engine": "offload", "noise": "counter", "granularity": "tile", "writeback_every": "inf"},
+    {"engine": "offload", "batch_size": 8, "gpus": 2, "parallel": "pertp"}, {"engine": "offload", "overlap": False},
+    {"engine": "offload", "dtype": "fp32", "autocast": "bf16", "wire": "fp8"}, {"method": "fo-adam"},
+    {"queries": 4, "noise": "counter"},
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form.values())) or "mezo")
-@pytest.mark.parametrize("name", ["a100-80gb-sxm", "rtx-4090", "t4", "b200"])
+@pytest.mark.parametrize("name", ["a100-80gb-sxm", "t4"])
 def test_nothing_is_predicted_faster_than_the_data_sheet(form, name):
     """Independently of the predictor: two operations per weight and token at the peak, and every byte over the link."""
     spec, card = cell(**form), hardware.load(name)
@@ -154,13 +144,6 @@ def test_a_switch_that_is_off_never_makes_a_step_shorter():
         assert gpu.predict(cell(engine="offload", **{switch: False}), card).step_seconds > whole, switch
 
 
-def test_the_range_is_narrower_where_more_is_known():
-    spec = cell("OPT-1.3B")
-    shares = [gpu.predict(spec, hardware.load(name)).share for name in ("h20", "a100-80gb-sxm", "rtx-4090")]
-    assert shares == sorted(shares)
-    assert len(set(shares)) == 3
-
-
 PLACES = [("OPT-175B", "rtx-4090", 512e9, 0.0), ("OPT-66B", "rtx-4090", 64e9, 5e9), ("OPT-1.3B", "t4", 32e9, 0.0)]
 
 
@@ -195,9 +178,9 @@ def test_what_the_user_names_is_not_chosen_otherwise():
         choices.choices({"model": "OPT-30B", "noise": "torch", "writeback_every": 16}, place)
 
 
-@pytest.mark.parametrize("host", fits.HOSTS)
-def test_the_page_of_what_fits_where_holds_what_is_predicted(host):
-    """One column whole: the other columns are other files of the same kind."""
+def test_the_page_of_what_fits_where_holds_what_is_predicted():
+    """One column whole: the other columns and hosts are other files of the same kind."""
+    host = fits.HOSTS[0]
     whole = written_fits.PAGE.read_text(encoding="utf-8")
     page = whole.partition(f"### {host} GB of host memory")[2].partition("###")[0]
     rows = [

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.rates import CALIBRATION, RATES
 from zobench import cost
-from zobench.cost import Rates, choices, gpu, hardware, interval, local
-from zobench.engine.base import CONSOLIDATE_AFTER, CUDA_CONSOLIDATE_AFTER
+from zobench.cost import Rates, interval, local
+from zobench.engine.base import CONSOLIDATE_AFTER
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -40,7 +40,7 @@ def training_seconds(spec: RunSpec, rates: Rates, steps: int) -> float:
     return local.predict(spec.replace(writeback_every=steps, steps=interval.LONG_RUN), rates).step_seconds
 
 
-@pytest.mark.parametrize("rates", [RATES, SLOW_DISK, SLOW_NOISE])
+@pytest.mark.parametrize("rates", [SLOW_DISK, SLOW_NOISE])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_no_interval_that_may_be_chosen_is_faster(dtype: str, rates: Rates) -> None:
     spec = cell(dtype=dtype)
@@ -70,40 +70,12 @@ def test_in_16_bits_at_rest_it_is_never_shorter_than_without_rates() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"writeback_every": 4}, {"writeback_every": 1}, {"engine": "resident", "tier": "auto"}, {"wire": "int8"},
-        {"tier": "checkpoint", "weights": "pretrained"}, {"steps": 15}, {"resident_blocks": 99},
+        {"writeback_every": 4}, {"engine": "resident", "tier": "auto"}, {"wire": "int8"}, {"steps": 15},
         {"nodes": 2, "gpus": 2, "tier": "pageable", "parallel": "pertp"},
     ],
 )  # fmt: skip
 def test_where_there_is_nothing_to_choose_nothing_is_chosen(changes: dict[str, Any]) -> None:
     assert cost.estimate(cell(**changes), RATES).consolidation is None
-
-
-def test_a_choice_does_not_depend_on_how_long_the_run_is() -> None:
-    found = {
-        cost.estimate(cell(steps=steps, seed=seed), SLOW_NOISE).consolidation for steps, seed in ((20, 0), (999, 1))
-    }
-    assert len(found) == 1
-
-
-def test_a_plan_for_a_gpu_counts_with_the_interval_that_is_chosen_there() -> None:
-    """On a link both ways run at once, so updates are written as soon as a GPU does; a disk's ways share its rate."""
-    values = {"model": "OPT-66B", "dtype": "fp16", "engine": "offload", "noise": "counter", "writeback_every": "inf"}
-    card = hardware.load("h100-sxm")
-    chosen = {}
-    for tier, disk in (("pinned", 0.0), ("disk", 2e9)):
-        place = choices.TargetMachine(gpu=card, host=512e9, disk=disk)
-        spec = cell("cuda:0", **values, tier=tier, steps=interval.LONG_RUN)
-        seconds = {
-            steps: gpu.predict(spec.replace(writeback_every=steps), card, disk or 1.0).step_seconds
-            for steps in interval.INTERVALS
-        }
-        known = choices.judged(spec, place).prediction
-        assert known.spec == spec
-        assert known.step_seconds <= interval.SAME * min(seconds.values())
-        chosen[tier] = [steps for steps, own in seconds.items() if own == known.step_seconds]
-    assert chosen["pinned"] == [CUDA_CONSOLIDATE_AFTER]
-    assert min(chosen["disk"]) > CUDA_CONSOLIDATE_AFTER
 
 
 def test_the_floor_of_a_result_counts_what_was_written() -> None:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.predictions import FORWARD, PARAMETERS, SLOW_DISK, STREAMED, counter, measured, offload
 from tests.support.rates import CALIBRATION, RATES
-from zobench import cost, models
+from zobench import models
 from zobench.cost import (
     Rates,
     estimate,
@@ -28,9 +28,7 @@ from zobench.cost.seconds import attention_operations, operations
 from zobench.models.weights import RandomWeights, materialise
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import METHODS, RunSpec
-from zobench.runspec.kinds import WIDTHS
 
-REAL = [name for name in models.MODELS.names() if not name.endswith(("-tiny", "-mini"))]
 cells = st.builds(
     RunSpec,
     noise=st.sampled_from(["torch", "counter"]),
@@ -45,12 +43,6 @@ cells = st.builds(
     data=st.sampled_from(["random", "ragged"]),
     **dict.fromkeys(("overlap", "fused_update", "reusable_memory"), st.booleans()),
 ).map(lambda spec: spec.resolve("cpu"))
-
-
-def test_a_rate_that_was_not_measured_is_taken_from_the_copy_rate() -> None:
-    assert RATES.bytes_up == {"pinned": 8e9, "pageable": 4e9, "disk": 8e9, "checkpoint": 8e9}
-    assert RATES.bytes_down == RATES.bytes_up
-    assert RATES.disk_both == 8e9
 
 
 def test_the_disk_is_never_faster_than_the_way_to_it() -> None:
@@ -80,34 +72,10 @@ def test_more_of_anything_never_needs_less(spec: RunSpec, name: str, more: int) 
         assert footprint.activations(larger) > footprint.activations(spec)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-@pytest.mark.parametrize("model", REAL)
-def test_offloading_a_real_model_takes_less_device_memory_than_holding_it(model: str, dtype: str) -> None:
-    resident = memory(RunSpec(model=model, dtype=dtype).resolve("cuda:0"))
-    streamed = memory(RunSpec(model=model, dtype=dtype, engine="offload").resolve("cuda:0"))
-    assert streamed[0] < resident[0]
-    whole = models.parameter_count(model) * WIDTHS[dtype]
-    scores = models.of(RunSpec(model=model)).heads * 2048**2 * 4  # of fewer key heads in fp32, without a fused kernel
-    assert whole < resident[0] < whole + 4e9 + (6 * scores if "Qwen3" in model and dtype == "fp32" else 0)
-    assert (resident[1:], streamed[2]) == ((0, 0), 0)
-    assert 0.5 * whole < streamed[1] <= whole
-
-
-def test_sixteen_bits_take_half_the_memory_of_the_weights() -> None:
-    assert memory(offload(dtype="fp16"))[2] * 2 == memory(offload(dtype="fp32"))[2]
-
-
 def test_shared_host_blocks_need_only_as_many_as_there_are() -> None:
     shared = RunSpec(model="OPT-175B", dtype="fp16", engine="offload", weights="shared").resolve("cuda:0")
     assert memory(shared)[1] == footprint.SHARED_BLOCKS * models.get("OPT-175B").block * 2
     assert memory(shared)[0] == memory(shared.replace(weights="random"))[0]
-
-
-@pytest.mark.parametrize("switch", ["overlap", "fused_update"])
-def test_a_mechanism_that_is_off_never_makes_a_step_faster(switch: str) -> None:
-    slow_link = Rates.of(CALIBRATION | {"copy_bytes_per_second": 1e6})
-    whole = step_seconds(offload(), slow_link)
-    assert step_seconds(offload(**{switch: False}), slow_link) > whole
 
 
 def compute(spec: RunSpec) -> float:
@@ -140,10 +108,7 @@ def test_every_query_takes_its_own_products_and_noise_and_shares_the_upload(nois
     [
         ({}, 4, 4),
         ({"writeback_every": 4}, 4, 1),
-        ({"writeback_every": "inf"}, 4, 0),
-        ({"wire": "fp16"}, 2, 2),
         ({"wire": "fp8", "writeback_every": "inf"}, 1, 0),
-        ({"dtype": "bf16", "wire": "fp8"}, 1, 1),
         ({"resident_blocks": 12}, 2, 2),
     ],
 )
@@ -161,22 +126,7 @@ def test_the_floor_of_a_link_is_its_slower_way_and_pageable_memory_has_the_links
         assert floor_seconds(spec, rates) == pytest.approx(STREAMED * 4 / 1e6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "flops"),
-    [
-        ({}, 1e11),
-        ({"dtype": "bf16"}, 2e11),
-        ({"autocast": "bf16"}, 2e11),
-        ({"engine": "offload", "noise": "counter", "resident_blocks": 24}, 1e11),
-        ({"engine": "offload", "tier": "pageable"}, 1e11),
-    ],
-)
-def test_the_floor_of_a_step_without_transfers_to_wait_for_is_its_forwards(changes, flops) -> None:
-    spec = RunSpec(model="OPT-1.3B", queries=2, **changes).resolve("cpu")
-    assert floor_seconds(spec, RATES) == pytest.approx(4 * FORWARD / flops)
-
-
-@pytest.mark.parametrize("name", ["opt-tiny", "opt-mini", "qwen3-tiny", "llama-tiny"])
+@pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny", "llama-tiny"])
 def test_the_operations_of_the_floor_are_those_that_torch_counts(name: str) -> None:
     """Of llama-tiny the table of tokens, which is no head, is looked up and not counted."""
     spec, ids = RunSpec(model=name, seq_len=64).resolve("cpu"), torch.zeros(1, 64, dtype=torch.int64)
@@ -200,22 +150,9 @@ def test_every_part_of_the_floor_has_the_rate_that_it_reached_alone() -> None:
     assert floor_seconds(spec, slow) == pytest.approx(products + attention + losses)
 
 
-def test_a_gradient_is_of_one_loss_though_its_products_are_of_three_forwards() -> None:
-    rates = dataclasses.replace(RATES, operators={"fp32": RATES.operators["fp32"] | {"losses": 1e9}})
-    spec = RunSpec(model="OPT-1.3B", method="fo-sgd").resolve("cpu")
-    assert floor_seconds(spec, rates) == pytest.approx(3 * FORWARD / 1e11 + 2048 * 50272 * 8 / 1e9)
-
-
 @given(cells)
 def test_no_prediction_is_below_the_floor(spec: RunSpec) -> None:
     assert step_seconds(spec, RATES) >= floor_seconds(spec, RATES)
-
-
-def test_a_result_knows_its_share_of_the_floor_from_the_rates_it_carries() -> None:
-    spec = offload()
-    floor = floor_seconds(spec, RATES)
-    result = dataclasses.replace(measured(spec, 4 * floor), environment=Facts(calibration=CALIBRATION))
-    assert floor_share(result) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("calibration", [None, {}, CALIBRATION | {"noise_elements_per_second": 3e8}])
@@ -261,23 +198,15 @@ def test_runs_of_similar_cells_correct_the_calibration() -> None:
     [
         measured(offload("opt-tiny", seq_len=32), 0.5),
         measured(offload("OPT-1.3B", dtype="fp16"), 1e4),
-        measured(offload("OPT-1.3B", tier="pageable"), 1e4),
         measured(RunSpec(model="OPT-1.3B").resolve("cpu"), 1e4),
-        measured(offload("OPT-1.3B", noise="counter"), 1e4),
-        measured(offload("OPT-1.3B", autocast="bf16"), 1e4),
         measured(offload("OPT-1.3B", method="zo-sgd-cons"), 1e4),
-        measured(offload("OPT-1.3B", scheme="lora"), 1e4),
         measured(RunSpec(model="OPT-1.3B", engine="offload").resolve("cuda:0"), 1e-3),
         measured(offload("OPT-1.3B"), 1e4, outcome=Outcome.CONTAMINATED),
         measured(offload("OPT-1.3B"), None),
-        measured(offload("OPT-1.3B")),
         measured(offload("OPT-1.3B").replace(model="a model of another version"), 1e4),
     ],
-    ids=[
-        "tiny", "dtype", "tier", "engine", "noise", "autocast", "method", "scheme", "device", "contaminated",
-        "no sample", "empty", "unknown model",
-    ],
-)  # fmt: skip
+    ids=["tiny", "dtype", "engine", "method", "device", "contaminated", "no sample", "unknown model"],
+)
 def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result) -> None:
     assert estimate(offload("OPT-2.7B"), RATES, [other]) == estimate(offload("OPT-2.7B"), RATES)
 
@@ -285,25 +214,17 @@ def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result)
 @pytest.mark.parametrize(
     ("changes", "forwards"),
     [
-        ({}, 2),
-        ({"queries": 5}, 10),
-        ({"method": "zo-sgd-sign"}, 2),
         ({"method": "zo-sgd-mmt", "queries": 3}, 6),
         ({"method": "zo-adam", "scheme": "lora"}, 2),
         ({"method": "zo-sgd-cons"}, 5),  # two for g, one for each candidate
         ({"method": "fzoo", "queries": 8}, 9),  # one side of each direction, and one base for all
         ({"method": "eggroll", "queries": 4, "noise": "counter"}, 8),  # and thin products
         ({"method": "hizoo"}, 3),  # a pair, and the weights between
-        ({"method": "sparse-mezo", "noise": "counter"}, 2),
-        ({"method": "conmezo"}, 2),
-        ({"method": "meazo", "queries": 2}, 4),
         ({"method": "zo-sgd-block"}, 52),  # OPT-1.3B's 24 blocks and both ends: ZO-Bench counts 26
-        ({"method": "forward-grad"}, 3),
         ({"method": "forward-grad", "queries": 4, "scheme": "lora"}, 8),
         ({"method": "fo-sgd"}, 3),
         ({"method": "fo-adam", "scheme": "lora"}, 2),
         ({"method": "fo-adam", "checkpointing": True}, 4),
-        ({"method": "hybrid", "zo_layers": 0}, 5),
         ({"method": "hybrid", "zo_layers": 12}, 4),
         ({"method": "hybrid", "zo_layers": 24, "queries": 2}, 5),
     ],
@@ -336,14 +257,14 @@ def test_tuning_an_adapter_draws_and_writes_back_only_the_adapter() -> None:
 @pytest.mark.parametrize(
     ("changes", "draws"),
     [
-        ({}, 4),
         ({"queries": 3}, 12),
         ({"method": "zo-sgd-cons"}, 7),  # three more moves, to the candidates and to the best of them
         ({"method": "zo-sgd-sparse", "sparsity": 0.5}, 8),  # a mask beside every direction
         ({"method": "fzoo", "queries": 8}, 24),  # there, away and in the update
-        ({"method": "hizoo"}, 4),
-        ({"method": "adamezo"}, 13),  # three moves, and the last ten directions in the update
-        ({"method": "adamezo", "options": {"horizon": 40}}, 43),
+        (
+            {"method": "adamezo", "options": {"horizon": 40}},
+            43,
+        ),  # three moves, and the last 40 in the update
         ({"method": "forward-grad"}, 2),
         ({"method": "fo-sgd"}, 0),
         ({"method": "zo-sgd-cons", "noise": "counter"}, 3),  # for a pair, for its two candidates, and in the update
@@ -363,20 +284,6 @@ def test_the_candidates_of_cons_are_uploaded_once_more() -> None:
     slow = Rates.of(SLOW_DISK | {"disk_write_bytes_per_second": 1e99})
     plain, cons = (step_seconds(offload(method=method), slow) for method in ("zo-sgd", "zo-sgd-cons"))
     assert cons == pytest.approx(2 * plain, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("flops", "chosen", "told"),
-    [
-        ({"fp32": 169e9, "fp16": 288e9, "bf16": 152e9}, "fp16", "fp16"),
-        ({"fp32": 169e9, "fp16": 2e9, "bf16": 300e9}, "bf16", "bf16"),
-        ({"fp32": 323e9, "fp16": 12e9, "bf16": 200e9}, None, "not measured, fp32 is faster"),
-    ],
-)
-def test_the_16_bit_type_is_the_one_that_the_machine_multiplies_fastest(flops, chosen, told) -> None:
-    found, line = cost.fastest_narrow(dataclasses.replace(RATES, flops=flops))
-    assert found == chosen
-    assert line.startswith(f"16 bits: {told}; products of this machine in GFLOP/s: fp32 ")
 
 
 def test_a_tasks_run_takes_the_time_of_its_evaluations_too() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.predictions import PARAMETERS, SLOW_DISK, STREAMED, measured
+from tests.support.predictions import PARAMETERS, SLOW_DISK, STREAMED
 from tests.support.rates import CALIBRATION, RATES
 from zobench.cost import (
     Rates,
@@ -15,13 +15,10 @@ from zobench.cost import (
     estimate,
     floor_seconds,
     is_sliced,
-    link_rate,
     passes,
-    predicted_step,
     step_seconds,
     transfer_seconds,
 )
-from zobench.result import Facts
 from zobench.runspec import RunSpec
 
 GPUS = CALIBRATION | {"link_up_bytes_per_second": 2e6, "link_down_bytes_per_second": 1e6}
@@ -40,7 +37,7 @@ def ranks(parallel: str = "none", gpus: int = 1, device: str = "cuda:0", **chang
     return RunSpec(**{"model": "OPT-1.3B", **fields}).resolve(device)
 
 
-STRATEGIES = [("pertp", 2, 1, 2), ("ddp", 2, 2, 1), ("ddp", 4, 4, 1), ("2d", 4, 2, 2), ("2d-outer", 4, 2, 2)]
+STRATEGIES = [("pertp", 2, 1, 2), ("ddp", 4, 4, 1), ("2d", 4, 2, 2), ("2d-outer", 4, 2, 2)]
 
 
 @pytest.mark.parametrize(("parallel", "gpus", "shards", "signs"), STRATEGIES)
@@ -122,17 +119,6 @@ def test_no_prediction_of_several_gpus_is_below_the_floor(how, tier, noise, host
         assert step_seconds(spec, dataclasses.replace(rates, **ways)) <= step_seconds(spec, rates) * 1.001  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "other", [{}, {"parallel": "ddp"}, {"transfers": "whole"}, {"checkpoint": "sync", "checkpoint_every": 2}]
-)
-def test_a_run_of_other_ranks_does_not_correct_a_cell(other: dict[str, Any]) -> None:
-    spec = ranks("pertp", 2)
-    run = ranks(**{"parallel": "pertp", "gpus": 2, "seq_len": 1024, **other}) if other else ranks()
-    assert estimate(spec, RATES, [measured(run, 1e3)]) == estimate(spec, RATES)
-    same = measured(ranks("pertp", 2, seq_len=1024), 1e3)
-    assert estimate(spec, RATES, [same]).step_seconds > estimate(spec, RATES).step_seconds
-
-
 def test_a_synchronous_checkpoint_adds_its_write_every_time_and_any_other_the_last_ones() -> None:
     whole = PARAMETERS * 4 / 8e9
     plain = ranks(steps=9, warmup=1)
@@ -142,19 +128,3 @@ def test_a_synchronous_checkpoint_adds_its_write_every_time_and_any_other_the_la
         assert added == pytest.approx(count * whole), kind
     late = plain.replace(checkpoint="journal", checkpoint_every=100)
     assert estimate(late, RATES).seconds == estimate(plain, RATES).seconds
-
-
-def test_a_result_knows_the_step_that_the_cost_model_predicts_from_the_rates_it_carries() -> None:
-    spec = ranks("pertp", 2)
-    result = dataclasses.replace(measured(spec, 1.0), environment=Facts(calibration=GPUS))
-    assert predicted_step(result) == step_seconds(spec, Rates.of(GPUS))
-    assert predicted_step(measured(spec, 1.0)) is None
-
-
-def test_a_transfer_rate_counts_every_streamed_parameter_once_however_many_ranks_get_it() -> None:
-    spec = ranks("2d", 4, parts=True, transfers="sliced")
-    result = dataclasses.replace(measured(spec, 1.0), parts={"upload_seconds": [4.0, 2.0, 9.0], "offload_seconds": []})
-    assert link_rate(result, "upload_seconds") == STREAMED / 4.0
-    assert link_rate(result, "offload_seconds") is None
-    half = dataclasses.replace(result, spec=spec.replace(resident_blocks=12))
-    assert link_rate(half, "upload_seconds") == STREAMED / 8.0

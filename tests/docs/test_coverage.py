@@ -63,12 +63,8 @@ def test_tables_and_figures_with_numbers_have_recipes_and_recipes_have_rows() ->
     assert {name for row in ROWS for name in row.shows} <= set(made)
 
 
-@pytest.mark.parametrize("place", sorted({place for row in ROWS for place in row.code}))
-def test_what_a_row_names_in_the_code_is_there(place: str) -> None:
-    assert resolve(f"zobench.{place}") is not None
-
-
-def test_pages_that_rows_name_have_the_section() -> None:
+def test_code_and_pages_that_rows_name_are_there() -> None:
+    assert all(resolve(f"zobench.{place}") is not None for row in ROWS for place in row.code)
     for page in {row.page for row in ROWS if row.page}:
         name, _, anchor = page.partition("#")
         headings = re.findall(r"^#+ (.+)$", (DOCS / name).read_text(encoding="utf-8"), re.M)
@@ -130,7 +126,8 @@ def test_each_reported_accuracy_has_a_counterpart_on_a_real_model_or_a_sentence_
     named = re.findall(r"papers-[a-z0-9-]+", " ".join(row.lacks for row in ROWS))
     assert set(named) == {on.part.name for on in parts if on.part.name.startswith("papers-")}
     ran = [Result(spec=cell, outcome=Outcome.OK, evaluation={"start": {}}) for cell in real]
-    assert not any(row.lacks and row.lacks in elements.text(ran, [], REFERENCE) for row in ROWS)
+    text = elements.text(ran, [], REFERENCE)
+    assert not any(row.lacks and row.lacks in text for row in ROWS)
 
 
 def test_runs_of_a_papers_table_take_as_many_steps_and_with_several_directions_as_many_forwards(parts) -> None:
@@ -143,13 +140,3 @@ def test_runs_of_a_papers_table_take_as_many_steps_and_with_several_directions_a
             else:
                 assert cell.steps == 400, cell.label
     assert several == {("papers-blocks", task): {2496} for task in ("sst2", "winogrande")}
-
-
-@pytest.mark.parametrize("folder", ["runners", "tables", "plots"])
-def test_a_folder_of_recipes_says_what_reads_it(folder: str) -> None:
-    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
-    named = re.findall(r"\]\(([^)#:]+)\)", text)
-    named += [f"../{path}" for path in re.findall(r"`((?:zobench|tests|results)/[^`]+)`", text)]
-    assert named
-    assert [path for path in named if not (ROOT / folder / path).exists()] == []
-    assert "README" not in recipes.names(folder)

@@ -17,25 +17,6 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
 
-QUESTIONS = {
-    "fit-my-gpu": "Does my model fit my GPU, and how fast",
-    "models": "Your own model",
-    "data": "Your own data",
-    "extending": "method, scheme, task, metric",
-    "programs": "The authors' own programs",
-    "cluster": "Slurm cluster",
-    "survive": "Resume after a crash",
-    "equal": "What is equal to what?",
-    "lost-updates": "Why are my 16-bit updates lost?",
-    "faq": "Questions, answers and pitfalls",
-    "cite": "How do I cite it?",
-}
-"""A page for each question that a reader comes with, and what its title must say."""
-
-
-def title(page: Path) -> str:
-    return next(line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
-
 
 def test_readme_is_short_and_its_links_lead_somewhere() -> None:
     assert len(README.splitlines()) <= 180
@@ -74,13 +55,6 @@ def test_readmes_table_is_the_published_one() -> None:
             assert re.search(wanted, shown["OPT-125M" if number < 4 else "OPT-125M, 512 tokens"]), cell
     assert "1.20 times as fast" in README
     assert "(x1.20, 1.08 to 1.35)" in shown["OPT-125M"]
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_a_page_answers_the_question_in_its_title_one_click_from_the_front(name: str) -> None:
-    assert QUESTIONS[name] in title(DOCS / f"{name}.md")
-    assert re.search(rf"^{name}$", (DOCS / "index.md").read_text(encoding="utf-8"), re.M)
-    assert f"(docs/{name}.md" in README
 
 
 def test_the_pictures_are_those_that_the_script_draws() -> None:

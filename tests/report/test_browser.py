@@ -1,4 +1,4 @@
-"""The HTML report in a real browser, from a file: sorting, a run's detail, dark mode, a phone, and no request."""
+"""The HTML report in a real browser, from a file: sorting, a run's detail, a phone, and no request."""
 
 import json
 import os
@@ -195,12 +195,6 @@ def test_traces_are_drawn_with_units_and_tell_their_values(view: Any) -> None:
     assert memory.find_element("css selector", ".readout").text == "s 0.5: 300"
 
 
-def test_a_run_without_a_memory_trace_says_so_and_shows_its_traceback(view: Any) -> None:
-    open_run(view, MORE[0])
-    sections = [section.text for section in view.find_elements("css selector", ".charts section")]
-    assert sections[2:] == ["Memory over time\nNot recorded.", "Timeline of the last step\nNot recorded."]
-
-
 def test_what_a_result_says_is_shown_and_not_run(view: Any) -> None:
     open_run(view, BAD)
     told = view.execute_script("return document.getElementById('detail').textContent")
@@ -210,26 +204,6 @@ def test_what_a_result_says_is_shown_and_not_run(view: Any) -> None:
     assert shown == json.dumps(BAD.to_dict(), sort_keys=True, indent=1) + "\n"
     assert view.execute_script("return document.querySelectorAll('#detail img').length") == 0
     assert view.execute_script("return document.querySelectorAll('img').length") == 1  # the figure
-
-
-def test_escape_closes_a_run_and_returns_to_its_line(view: Any) -> None:
-    from selenium.webdriver.common.keys import Keys
-
-    open_run(view, RICH)
-    element(view, "#detail").send_keys(Keys.ESCAPE)
-    assert wait(view, "!document.querySelector('#detail').open && location.hash !== '#' + arguments[0]", place(RICH))
-    assert view.execute_script("return location.hash") == "#runs"
-    assert view.switch_to.active_element.text == "opt-125m"
-
-
-def test_deep_links_lead_to_an_artifact_and_to_a_run(view: Any, address: str) -> None:
-    view.get(f"{address}#zo2/table9")
-    assert -1 < view.execute_script("return document.getElementById('zo2/table9').getBoundingClientRect().top") < 50
-    view.get("about:blank")
-    view.get(f"{address}#{place(RICH)}")
-    assert "opt-125m" in wait(view, "document.querySelector('#detail[open] h2')?.textContent")
-    view.get(f"{address}#zo2/table1")
-    wait(view, "!document.querySelector('#detail').open")
 
 
 def test_the_list_of_runs_is_filtered_and_sorted_by_exact_numbers(view: Any) -> None:
@@ -252,53 +226,7 @@ def test_the_list_of_runs_is_filtered_and_sorted_by_exact_numbers(view: Any) -> 
     assert element(view, "#shown").text == "1 of 14 runs"
 
 
-def test_first_comes_what_was_measured_the_rest_is_folded_and_a_link_unfolds_it(view: Any, address: str) -> None:
-    view.get("about:blank")
-    view.get(address)
-    folded = "[...document.querySelectorAll('section:has(> details.part:not([open]))')].map((each) => each.id)"
-    assert view.execute_script(f"return {folded}") == ["predicted", "summary", "runs"]
-    element(view, "nav a[href='#summary']").click()
-    wait(view, "document.querySelector('#summary details').open")
-    view.execute_script("location.hash = '#zo2/predicted'")
-    wait(view, "document.querySelector('#predicted details').open")
-    assert element(view, "[id='zo2/predicted'] h3").is_displayed()
-
-
-def test_what_is_folded_of_a_table_and_its_command_share_a_line_and_what_is_open_has_its_own(view: Any) -> None:
-    fold, *rest = view.find_elements("css selector", "[id='zo2/table1'] .folds > *")
-    assert rest
-    assert {each.rect["y"] > fold.rect["y"] for each in rest} == {True}
-    view.execute_script("for (const fold of document.querySelectorAll('details details')) fold.open = false")
-    view.execute_script("arguments[0].open = false", fold)
-    assert max(abs(each.rect["y"] - fold.rect["y"]) for each in rest) < 8
-    assert "ZO2 table 1" not in element(view, "[id='zo2/table1'] h3").text
-
-
-def test_on_a_phone_the_title_comes_first_and_then_the_contents(view: Any) -> None:
-    screen(view, 420)
-    tops = [element(view, one).rect["y"] for one in ("h1", "nav", "#main")]
-    assert tops == sorted(tops)
-    assert tops[0] < 100
-
-
-def luminance(browser: Any, selector: str, what: str) -> float:
-    style = browser.execute_script(f"return getComputedStyle(document.querySelector('{selector}')).{what}")
-    return sum(float(part) for part in style[style.index("(") + 1 : -1].split(",")[:3]) / 3
-
-
-def test_dark_mode_is_dark_and_figures_are_inverted(view: Any) -> None:
-    assert luminance(view, "body", "backgroundColor") == 255
-    screen(view, 1280, dark=True)
-    assert luminance(view, "body", "backgroundColor") < 50
-    assert luminance(view, "body", "color") > 200
-    assert luminance(view, ".plate", "backgroundColor") < 50
-    look = view.execute_script("return getComputedStyle(document.querySelector('.plate img')).filter")
-    assert look == "invert(0.9) hue-rotate(180deg)"
-    screen(view, 1280)
-    assert luminance(view, ".plate", "backgroundColor") == 255
-
-
-@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("width", [360, 1280])
 def test_the_page_is_never_wider_than_its_screen(view: Any, width: int) -> None:
     screen(view, width)
     fits = "(({ scrollWidth, clientWidth }) => scrollWidth <= clientWidth)"
@@ -308,27 +236,3 @@ def test_the_page_is_never_wider_than_its_screen(view: Any, width: int) -> None:
     open_run(view, RICH)
     wait(view, "document.querySelectorAll('#detail svg').length === 4")
     assert view.execute_script(f"return {fits}(document.querySelector('#detail'))")
-
-
-def test_a_table_that_goes_on_to_the_right_says_so_until_its_end_is_reached(view: Any) -> None:
-    screen(view, 360)
-    told = """return [...document.querySelectorAll('.scroll')].map((box) =>
-        [box.scrollWidth > box.clientWidth, getComputedStyle(box.nextElementSibling).display !== 'none'])"""
-    wait(view, "document.querySelector('.scroll.more')")
-    seen = view.execute_script(told)
-    assert {wide for wide, _ in seen} == {True, False} or all(wide for wide, _ in seen)
-    assert all(wide == said for wide, said in seen)
-    view.execute_script("for (const box of document.querySelectorAll('.scroll')) box.scrollLeft = box.scrollWidth")
-    wait(view, "!document.querySelector('.scroll.more')")
-    assert not any(said for _, said in view.execute_script(told))
-
-
-def test_without_scripts_the_tables_are_still_there(browser: Any, address: str) -> None:
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        browser.get("about:blank")
-        browser.get(address)
-        tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    assert {"1,200", "Runs 14"} <= {node.get("name", {}).get("value") for node in tree if not node["ignored"]}

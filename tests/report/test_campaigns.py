@@ -24,7 +24,6 @@ from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
-from zobench.store import evidence
 
 MEASURES = ("bytes", "s", "tokens/s", "params/s")
 """Base units of costs."""
@@ -106,22 +105,6 @@ def test_a_campaign_fills_every_column_of_every_table_and_figure_of_costs(name: 
     assert isinstance(table, Table)
     own = {column.header for column in table.columns if not column.extra and not column.minus}
     assert own - columns(table, stored) == EMPTY[campaign_name].get(name, set())
-
-
-@pytest.mark.parametrize("campaign_name", NAMES)
-@pytest.mark.parametrize("name", [name for name in COSTS if getattr(LOADED[name], "baseline", "")])
-def test_every_ratio_of_times_that_a_table_shows_has_an_interval(name: str, campaign_name: str) -> None:
-    item = LOADED[name]
-    assert isinstance(item, Table)
-    headers = [column.header for column in item.columns]
-    base = headers.index(item.baseline)
-    ratios = [
-        evidence.ratio(cell.result, cells[base].result, cell.quantity)
-        for row in fill(item, results(campaign_name), REFERENCE) for cells in row for k, cell in enumerate(cells)
-        if k != base and cell.quantity.timed and cell.value is not None and cells[base].value is not None
-    ]  # fmt: skip
-    assert ratios
-    assert all(one is not None and one.interval is not None for one in ratios)
 
 
 @pytest.mark.parametrize("name", NAMES)

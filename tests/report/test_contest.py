@@ -1,25 +1,17 @@
-"""The table of a protocol: whose runs it shows, ties, costs to a target, claims; and its figure."""
+"""The table of a protocol: whose runs it shows, ties, costs to a target, claims."""
 
 import dataclasses
-import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import contest as support
-from tests.support.charts import svg
-from tests.support.tables import tuned
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, render
 from zobench.report.contest import ContestTable, rankings
-from zobench.report.figures.pareto import front
-from zobench.report.paired import over_seeds
 from zobench.result import Outcome, Result
-from zobench.result.examples import KEY, packed
-from zobench.result.record import DISTURBED, DOUBTFUL
 
 TEST = {"ZO-SGD": 0.70, "Four queries": 0.71, "FO-SGD": 0.85}
 
@@ -53,22 +45,6 @@ def rows(table: ContestTable, results: list[Result], part: int) -> dict[str, dic
         }
         for label, line in zip(sheet.rows, group.body, strict=True)
     }
-
-
-@pytest.mark.parametrize("told", [f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps", f"{DOUBTFUL}swapped"])
-def test_the_costs_say_that_runs_were_disturbed(table: ContestTable, folder: Path, told: str) -> None:
-    def remarks(results: list[Result]) -> str:
-        return " ".join(
-            text for sheet in artifacts.make(table, results, Reference.load())[0].sheets for text in sheet.remarks
-        )
-
-    calm = stored(folder)
-    busy = "Other processes kept the machine busy during some of the runs: their times may not count."
-    assert busy not in remarks(calm)
-    disturbed = [replace(run, warnings=[told]) for run in calm]
-    assert busy in remarks(disturbed)
-    (chart,) = artifacts.make(artifacts.load("plots/mine.toml"), disturbed, Reference.load())[0].charts
-    assert busy in chart.remarks
 
 
 def test_the_table_shows_paired_differences_and_what_was_chosen(table: ContestTable, folder: Path) -> None:
@@ -120,26 +96,6 @@ def test_a_method_whose_best_point_is_an_end_has_no_claim(table: ContestTable, f
     assert said in chart.remarks
 
 
-def test_a_neighbour_that_ran_out_of_time_hides_no_method(table: ContestTable, folder: Path) -> None:
-    contest = support.contest(folder / "runners" / "mine.toml")
-    made = support.tuned(contest, lambda spec: abs(spec.lr - (1e-2 if spec.method == "fo-sgd" else 3e-3)))
-    late = {"loss": None, "outcome": Outcome.TIMEOUT, "evaluation": {}}
-    made = [
-        support.result(run.spec, dev=[0.5, 0.5], **late) if (run.spec.method, run.spec.lr) == ("zo-sgd", 9e-3) else run
-        for run in made
-    ]
-    finals = contest.finals({run.spec.hash: run for run in made})
-    made += [support.result(spec, dev=[0.5, 0.6, 0.7, 0.7, 0.75], test=0.8) for spec in finals]
-    assert rows(table, made, 0)["ZO-SGD"]["Chosen"] == "lr 0.003 (edge)"
-    assert all(len(standing.runs) == 3 for ranking in rankings(table, made) for standing in ranking.standings)
-
-
-def test_results_without_their_examples_are_paired_by_seed_alone(table: ContestTable, folder: Path) -> None:
-    results = [replace(run, evaluation={k: v for k, v in run.evaluation.items() if k != KEY}) for run in stored(folder)]
-    shown = rows(table, results, 0)["FO-SGD"]
-    assert (shown["Less ZO-SGD (points)"], shown["p (McNemar)"]) == ("+15.0 (+15.0 to +15.0)", "·")
-
-
 def test_costs_to_the_target_are_those_of_the_first_evaluation_that_reaches_it(table, folder) -> None:
     results = stored(folder, seconds=0.5, watts=20.0)
     late = next(one for one in results if one.spec.method == "fo-sgd" and one.spec.seed == 1)
@@ -184,28 +140,6 @@ def test_what_is_not_of_the_protocol_is_not_shown(table: ContestTable, folder: P
     ]  # fmt: skip
 
 
-def test_methods_that_cannot_pack_rows_are_held_against_those_that_do(table: ContestTable, folder: Path) -> None:
-    results = [
-        one if one.spec.method == "fo-sgd" else replace(one, spec=one.spec.replace(packed=True, attention="fast"))
-        for one in stored(folder)
-    ]
-    (ranking,) = rankings(table, results)
-    assert len(ranking.finished) == 3
-
-
-def test_points_of_another_grid_are_told(table: ContestTable, folder: Path) -> None:
-    results = stored(folder)
-    assert "other grids" not in render(table, results, "markdown")
-    tuned = next(one for one in results if one.spec.method == "fo-sgd" and not one.spec.test_size)
-    others = [  # of another lr in [base]
-        support.result(tuned.spec.replace(lr=lr, seed=seed), dev=[0.5, 0.6], loss=0.9)
-        for lr in (0.02, 0.03) for seed in (9, 10)
-    ]  # fmt: skip
-    assert "Chosen of 5 points, more than the 4 that a method may have: the store has runs of other grids" in render(
-        table, [*results, *others], "markdown"
-    )
-
-
 def test_a_grid_that_is_not_whole_shows_no_test_and_seeds_that_wait_are_told(table: ContestTable, folder: Path) -> None:
     results = stored(folder)
     tuning = [one for one in results if not one.spec.test_size]
@@ -240,12 +174,6 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
     late = next(one for one in results if one.spec.queries == 4 and one.spec.seed == 1)
     results[results.index(late)] = support.result(late.spec, dev=[0.5, 0.6, 0.6, 0.6, 0.6], test=0.72)
     assert verdicts(results)[1] == ("Four queries reached the target with 2 of 3 seeds", "not shown")
-    results = [  # ZO-SGD at its first evaluation, after 30 forwards, so that the ratio has no end above
-        support.result(run.spec, dev=[0.5, 0.75, 0.7, 0.7, 0.75], test=0.7)
-        if run.spec.test_size and (run.spec.method, run.spec.queries) == ("zo-sgd", 1) else run
-        for run in stored(folder)
-    ]  # fmt: skip
-    assert verdicts(results)[1] == ("2.13 (1.07 or more)", "does not")
     results = [  # both at their first evaluation: three seeds are not too few
         support.result(run.spec, dev=[0.5, 0.75, 0.7, 0.7, 0.75], test=0.7)
         if run.spec.test_size and run.spec.method == "zo-sgd" else run
@@ -255,88 +183,3 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
     assert verdicts(results)[1] == (f"1.07 ({none})", "not shown")
     alone = [run for run in results if not run.spec.test_size or run.spec.seed == 0 or run.spec.method == "fo-sgd"]
     assert verdicts(alone)[1] == (f"1.07 ({none})", "not measured")
-
-
-def test_a_run_that_has_what_only_another_method_states_is_none_of_it(table: ContestTable, folder: Path) -> None:
-    plain = next(one.spec for one in stored(folder) if one.spec.queries == 1 and one.spec.method == "zo-sgd")
-    assert table.protocol.contender(plain).header == "ZO-SGD"  # type: ignore[union-attr]
-    assert table.protocol.contender(plain.replace(queries=4)).header == "Four queries"  # type: ignore[union-attr]
-    assert table.protocol.contender(plain.replace(queries=2)) is None
-
-
-def test_stored_runs_of_a_model_that_is_not_here_are_shown_but_for_its_sizes(table: ContestTable, folder: Path) -> None:
-    results = stored(folder)
-    gone = {"model": "gone", "model_path": str(folder / "gone"), "config_hash": "0" * 12, "weights_path": ""}
-    strangers = [replace(one, spec=one.spec.replace(**gone)) for one in results]
-    assert [one.spec.model for one in rankings(table, [*strangers, *results])] == ["gone", "opt-tiny"]
-    assert rows(table, strangers, 0) == rows(table, results, 0)
-    its, ours = rows(table, strangers, 1)["ZO-SGD"], rows(table, results, 1)["ZO-SGD"]
-    assert its == {**ours, "Weights moved (GB) ↓": "·"}
-
-
-def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Path) -> None:
-    frame = artifacts.make(table, stored(folder), Reference.load())[0].frame
-    read = frame.to_dict("records")
-    tests = [row for row in read if row["quantity"] == "test_accuracy"]
-    assert len(tests) == 9
-    assert {row["stage"] for row in tests} == {"final"}
-    assert sum(row["quantity"] == "dev_loss" for row in read) == 9 + 2 * 9  # three points of each, of two seeds
-    assert {(row["method"], row["value"]) for row in tests if row["seed"] == 2} == {
-        (header, TEST[header] + 0.02) for header in TEST
-    }
-
-
-def test_the_figure_has_a_labelled_point_for_each_method(folder: Path, tmp_path: Path) -> None:
-    plot = artifacts.load("plots/mine.toml")
-    artifact = artifacts.make(plot, stored(folder), Reference.load())[0]
-    (chart,) = artifact.charts
-    (panel,) = chart.panels
-    assert panel.positions == ("FO-SGD", "Four queries", "ZO-SGD")
-    assert [round(mark.value or 0, 6) for mark in panel.series[0].marks] == [86.0, 72.0, 71.0]
-    assert all(mark.low < mark.value < mark.high for mark in panel.series[0].marks)  # type: ignore[operator]
-    assert panel.sizes == (50.0, 50.0, 50.0)
-    assert all(f">{name}<" in svg(chart, tmp_path) for name in panel.positions)
-    assert not any("Edge: " in remark or "kept the machine busy" in remark for remark in chart.remarks)
-    empty = artifacts.make(plot, [], Reference.load())[0]
-    assert "`zobench sweep mine` measures here what it can" in empty.charts[0].panels[0].message
-
-
-def test_the_front_is_what_no_other_point_beats() -> None:
-    points = [(1.0, 70.0), (2.0, 80.0), (2.0, 75.0), (3.0, 80.0), (4.0, 85.0), (1.0, 70.0)]
-    assert front(points) == [0, 1, 4, 5]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ('baseline = "ZO-SGD"', 'baseline = "ZO-SDG"',
-         "a table of mine needs headers of its methods, but got 'ZO-SDG'; did you mean ZO-SGD or FO-SGD?"),
-        ('of = ["FO-SGD", "ZO-SGD"]', 'of = ["FO-SGD"]',
-         '`of` in [[claims]] must be a list of 2, each of type str, but got [\'FO-SGD\']; write of = ["...", "..."]'),
-        ("at_least = 0.05\n", "",
-         "a claim must have a bound, but 'FO-SGD is better' has none; add at_least or at_most"),
-        ('metric = "accuracy"', 'metric = "accurcy"',
-         "`metric` in [[claims]] must be one of accuracy, forwards, step_time, "
-         "memory, but got 'accurcy'; did you mean accuracy?"),
-        ("target = 0.7", "target = 70", "`0 < target < 1` must hold, but got 70; write target = 0.75"),
-        ('runner = "mine"', 'runner = "smoke"',
-         "`runner` must be a matrix with a [protocol], but smoke has none; name another"),
-    ],
-)  # fmt: skip
-def test_a_mistake_in_the_table_is_one_line(old: str, new: str, told: str, folder: Path) -> None:
-    assert old in support.TABLE
-    (folder / "tables" / "mine.toml").write_text(support.TABLE.replace(old, new, 1))
-    with pytest.raises(ValueError, match=re.escape(f"mine.toml: {told}") + "$"):
-        artifacts.load("tables/mine.toml")
-
-
-def test_the_interval_of_an_accuracy_over_seeds_ends_at_all_and_at_none() -> None:
-    rights = [True] * 12, [False] + [True] * 11
-    runs = [tuned(sum(right) / 12, seed=seed) for seed, right in enumerate(rights)]
-    for run, right in zip(runs, rights, strict=True):
-        run.evaluation["test"]["count"] = 12
-        run.evaluation["test_examples"] = packed([(each, 0.5) for each in right])
-    mean = over_seeds(runs)["accuracy"]
-    assert (mean.value, mean.high) == (pytest.approx(23 / 24), 1.0)
-    assert 0 < mean.low < 0.9
-    assert over_seeds([tuned(accuracy, seed=seed) for seed, accuracy in enumerate((0.0, 0.1))])["accuracy"].low == 0.0

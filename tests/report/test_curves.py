@@ -13,7 +13,6 @@ from tests.support.charts import points
 from tests.support.tables import rows, tuned
 from zobench.durable.journal import JournalFile
 from zobench.machine.texts import csv_of
-from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, tuning
 from zobench.report.chart import Chart
 from zobench.report.plot import Plot
@@ -76,17 +75,6 @@ def test_what_was_not_finite_leaves_a_gap_and_a_failed_run_is_not_drawn() -> Non
     assert drawn(failed).panels[0].message.startswith("Nothing recorded yet: `zobench sweep ")
 
 
-def test_the_numbers_of_the_figure_are_written_beside_it() -> None:
-    artifact, _ = artifacts.make(figure(), [run((100, 0.6, 0.7))], Reference.load())
-    assert csv_of(artifact.frame).splitlines() == [
-        "figure,quantity,series,x,value",
-        "finetune_curves,Accuracy on dev (%),ZO-SGD,0.0,50.0",
-        "finetune_curves,Accuracy on dev (%),ZO-SGD,100.0,70.0",
-        "finetune_curves,Loss on dev,ZO-SGD,0.0,0.7",
-        "finetune_curves,Loss on dev,ZO-SGD,100.0,0.6",
-    ]
-
-
 def folders(tmp_path: Path) -> list[Path]:
     """A results folder with a zeroth-order and a first-order run; and one of runs: that, and one that goes on."""
     zo = run((100, 0.6, 0.7), (200, None, 0.8))
@@ -130,25 +118,9 @@ def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_sa
 
 
 @pytest.mark.parametrize(
-    ("runs", "told"),
-    [
-        ([], "must have 1 to 8 fine-tuning runs, but got 0; choose runs with --where KEY=VALUE"),
-        ([tuned(0.8, lr=n * 1e-6) for n in range(1, 10)], "must have 1 to 8 fine-tuning runs, but got 9; "),
-        ([tuned(0.8), dataclasses.replace(tuned(0.8), evaluation={"curve": [[0, 0.7, 0.1]], "scores": ["f1"]})],
-         "must have one score, but got accuracy and f1; choose a task with --where task=NAME"),
-    ],
-)  # fmt: skip
-def test_runs_that_make_no_figure_are_one_line(runs: list[Result], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        tuning.figure(runs, forwards=False)
-
-
-@pytest.mark.parametrize(
     ("file", "text"),
     [
         ("result.json", "{"),
-        ("progress.jsonl", "[1]\n"),
-        ("progress.jsonl", '{"step": 1, "dev_loss": 1.0}\n'),
         ("progress.jsonl", '{"step": "a", "dev_loss": 1.0, "dev_accuracy": 0.5}\n'),
         ("progress.jsonl", f'{{"step": 1, "dev_loss": {"9" * 400}, "dev_accuracy": 0.5}}\n'),
     ],

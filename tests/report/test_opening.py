@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.charts import svg
-from tests.support.pages import SVG, book
+from tests.support.pages import book
 from tests.support.tables import MIB, result
 from zobench.recipes.reference import Reference
 from zobench.report import opening
@@ -96,14 +96,6 @@ def test_nothing_is_said_of_a_ratio_of_times_from_a_busy_machine(paper: Referenc
     assert "has 0.80 (0.80 to 0.80" in opened(some, paper).sentences[0]
 
 
-def test_a_share_from_rounds_has_their_interval(paper: Reference) -> None:
-    """By the medians of all processes it would be 2.5 / 2.2."""
-    cells = [*rounds("OPT-125M", [2.0, 2.2, 2.4, 9.0, 9.0]), *rounds("OPT-125M", [2.5, 2.75, 3.0], engine="offload")]
-    *_, speed = opened(folded(cells), paper).chart.panels
-    mark = speed.series[0].marks[0]
-    assert (mark.low, mark.value, mark.high) == pytest.approx((0.8, 0.8, 0.8))
-
-
 def test_where_nothing_was_measured_the_papers_values_are_shown_and_the_first_command_is_told(
     paper: Reference, tmp_path: Path
 ) -> None:
@@ -114,12 +106,3 @@ def test_where_nothing_was_measured_the_papers_values_are_shown_and_the_first_co
         assert found.chart.source.startswith("Paper: zo2 table1, on ")
         assert "<svg" in svg(found.chart, tmp_path)
         assert "yet: <code>zobench sweep main_table</code> begins" in write(book(opening=found), {})
-
-
-def test_the_page_opens_with_it(paper: Reference) -> None:
-    found = opened(RESULTS, paper)
-    text = write(book(opening=found), {opening.NAME: [SVG]})
-    begin = text.index("<h1>")
-    positions = [*(text.index(one[:20], begin) for one in found.sentences), text.index(found.chart.source, begin)]
-    assert positions == sorted(positions)
-    assert positions[-1] < text.index("<main", begin)

@@ -1,6 +1,5 @@
 """The recipes of the papers' tables and figures: all are there, and every reported value stands in one cell."""
 
-import re
 from collections import Counter
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from tests.support.campaigns import shipped
 from tests.support.own_model import changes_for
-from tests.support.papers import FIGURE_NAMES, LOADED, MEASURED, NAMES, REFERENCE, TABLE_NAMES, cells
+from tests.support.papers import LOADED, MEASURED, NAMES, REFERENCE, cells
 from tests.support.tables import tuned
 from zobench import recipes
 from zobench.cost.budget import price
@@ -17,13 +16,9 @@ from zobench.report import claims, frames
 from zobench.report.artifacts import load, shows
 from zobench.report.cells import conditions, fill, is_meant
 from zobench.report.compose import measured_sheet, paper_sheet
-from zobench.report.facts import FactTable
-from zobench.report.formats import latex
 from zobench.report.plot import Plot
 from zobench.report.table import Table
 from zobench.result import Result
-from zobench.runspec import RunSpec
-from zobench.store.query import distinct_names
 
 
 def laid_out() -> dict[str, Table]:
@@ -31,25 +26,6 @@ def laid_out() -> dict[str, Table]:
     items = {**LOADED, **{name: load(name) for name in recipes.names("plots")}}
     tables = {name: item.table if isinstance(item, Plot) else item for name, item in items.items()}
     return {name: table for name, table in tables.items() if isinstance(table, Table)}
-
-
-def test_all_30_tables_and_11_figures_of_the_five_papers_are_there() -> None:
-    assert (len(TABLE_NAMES), len(FIGURE_NAMES)) == (30, 11)
-    assert set(TABLE_NAMES) == {name for name in recipes.names("tables") if "/" in name}
-    assert set(FIGURE_NAMES) == {name for name in recipes.names("plots") if "/" in name}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_names_the_artifact_that_its_file_is_called_by(name: str) -> None:
-    item = LOADED[name]
-    kind, number = re.fullmatch(r"(table|figure)(A?\d)", item.artifact).groups()  # type: ignore[union-attr]
-    assert (item.name, f"{item.paper}/{item.artifact}") == (name, name)
-    assert item.title.endswith(f", {kind} {number})")
-
-
-def test_no_two_recipes_have_the_same_title() -> None:
-    titles = Counter(load(name).title for kind in ("tables", "plots") for name in recipes.names(kind))
-    assert [title for title, count in titles.items() if count > 1] == []
 
 
 def test_every_reported_value_stands_in_exactly_one_cell_of_its_own_table() -> None:
@@ -68,29 +44,6 @@ def test_a_papers_cell_shows_a_value_of_that_table_and_of_no_other(name: str) ->
         assert cell.paper is not None, f"{cell.row.header}, {cell.column.header}"
         assert f"{cell.paper['paper']}/{cell.paper['artifact']}" == name
         assert cell.paper["unit"] == cell.metric.unit
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_can_be_measured_names_its_runner(name: str) -> None:
-    item = LOADED[name]
-    table = item.table if isinstance(item, Plot) else item
-    if isinstance(table, FactTable):
-        return
-    assert item.runner in recipes.names("runners")
-    if table is None:  # a timeline
-        assert isinstance(item, Plot)
-        assert item.panels
-
-
-@pytest.mark.parametrize("name", sorted(laid_out()))
-def test_a_cell_is_a_run_that_can_be_asked_for_and_no_other_kind_of_run_matches_it(name: str) -> None:
-    table = laid_out()[name]
-    for row in table.rows:
-        for column in table.columns:
-            if not is_meant(row, column):
-                continue
-            where = conditions(table, row, column)
-            RunSpec(**{field: values[0] for field, values in where.items()})
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name in laid_out()])
@@ -165,44 +118,6 @@ def test_every_value_stands_under_the_heading_of_its_own_method_precision_and_mo
                 assert cell.paper[field] in cell.row.header.split(", ")
 
 
-SWITCHES = {"overlap": "no_overlap", "memory": "no_reusable_memory", "update": "no_fused_update"}
-
-
-@pytest.mark.parametrize("name", [name for name in BY_HEADING if name.endswith(("table2", "zo2/table3"))])
-def test_every_ablation_stands_under_its_own_heading(name: str) -> None:
-    for cell in cells(MEASURED[name]):
-        if cell.paper is not None:
-            last = cell.column.header.rstrip(")").split()[-1]
-            assert cell.paper["switch"] == (SWITCHES.get(last, "") if "(no " in cell.column.header else "")
-
-
-STRATEGIES = {
-    "single": "none", "pertp": "pertp", "ddp": "ddp", "pertp+ddp": "2d", "pertp(inner)+ddp(outer)": "2d",
-    "ddp(inner)+pertp(outer)": "2d-outer",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [name for name in sorted(MEASURED) if name.startswith("distzo2/")])
-def test_every_value_of_distzo2_is_beside_runs_of_its_own_strategy_and_number_of_gpus(name: str) -> None:
-    table, checked = MEASURED[name], 0
-    for cell in cells(table):
-        if cell.paper is None or not cell.paper["gpus"]:
-            continue
-        where = conditions(table, cell.row, cell.column)
-        place, checked = (cell.row.header, cell.column.header), checked + 1
-        assert where["gpus"] == (int(cell.paper["gpus"]),), place
-        setting = cell.paper["setting"]
-        if setting in STRATEGIES:
-            alone = where["gpus"] == (1,)
-            assert where["parallel"] == ("none" if alone else STRATEGIES[setting],), place
-        else:
-            whole = ("naive",) if setting.startswith("offload") else ("naive", "whole")
-            assert where["transfers"] == (("sliced",) if setting.endswith("+sliced") else whole), place
-            assert cell.column.quantity == ("offload_rate" if setting.startswith("offload") else ""), place
-        assert where["engine"] == ("resident" if cell.paper["method"] == "mezo" else "offload",), place
-    assert checked or name == "distzo2/table6"  # of which the paper says no number
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", sorted(set(recipes.names("runners")) - {"smoke"}))
 def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(name, device, tmp_path) -> None:
@@ -212,25 +127,6 @@ def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(name, d
     items = [load(item) for kind in ("tables", "plots") for item in recipes.names(kind)]
     own = [item for item in items if item.runner == name or item.name in cells_of.tables]
     assert [spec.label for spec in cells_of.cells if not any(shows(item, spec) for item in own)] == []
-
-
-def test_the_first_order_line_of_zo_bench_s_figure_2_is_the_same_at_all_queries() -> None:
-    plot = LOADED["zo-bench/figure2"]
-    assert isinstance(plot, Plot)
-    assert plot.table is not None
-    usual: dict[str, Any] = {"model": "OPT-1.3B", "scheme": "lora", "accuracy": 0.9}
-    runs = [
-        tuned(**usual, method="fo-sgd", dtype="fp32", autocast="fp16", steps=625),
-        *(tuned(**usual, queries=queries) for queries in (1, 100, 500)),
-        tuned(**usual, method="forward-grad", dtype="fp16"),  # which the paper rules out
-    ]
-    shown = {
-        row[0][0].row.header: [cell.value is not None for cell in row[0][:3]]
-        for row in fill(plot.table, runs, REFERENCE)
-    }
-    assert shown == {
-        "1": [True, False, True], "10": [True, False, False], "100": [True, False, True], "500": [True, False, True]
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -249,29 +145,6 @@ def test_differences_are_those_that_the_paper_prints(name: str, differences: lis
     assert [paper["value"] for paper in found if paper] == differences
 
 
-def test_a_difference_of_what_was_measured_is_that_of_its_two_runs() -> None:
-    table = MEASURED["zo-bench/table1"]
-    usual: dict[str, Any] = {"model": "RoBERTa-large", "method": "zo-sgd", "task": "rte"}
-    grid = fill(table, [tuned(0.71, **usual), tuned(0.64, **usual, aligned=False)], REFERENCE)
-    (found,) = [cell for row in grid for cell in row[0] if cell.value is not None and cell.column.minus]
-    assert (found.row.header, found.column.header, len(found.results)) == ("ZO-SGD", "RTE difference", 2)
-    assert found.value == pytest.approx(0.07)
-
-
-def test_zo_bench_s_table_4_has_the_gpus_and_tables_a1_and_a2_their_theory() -> None:
-    gpus = [cell for cell in cells(MEASURED["zo-bench/table4"]) if cell.metric.name == "gpus" and cell.paper]
-    assert {cell.row.header: cell.paper["value"] for cell in gpus if cell.paper} == {
-        "ZO-SGD": "1", "ZO-SGD-Cons": "1", "ZO-SGD-Sign": "1", "ZO-SGD-MMT": "2", "Forward-Grad": "2", "FO-SGD": "2",
-        "ZO-Adam": "2", "FO-Adam": "4",
-    }  # fmt: skip
-    for name, forward in (("zo-bench/tableA1", "2 |x| + max_l |a_l|"), ("zo-bench/tableA2", "|e| + |x| + max_l |a_l|")):
-        sheet = paper_sheet(MEASURED[name], fill(MEASURED[name], [], REFERENCE), None)
-        theory = {row.text: texts[0].text for row, texts in zip(sheet.rows, sheet.groups[0].body, strict=True)}
-        assert theory["Forward Grad"] == forward
-        assert len(theory) == 13
-        assert not any(text == "·" for text in theory.values())
-
-
 def test_the_one_value_that_the_paper_leaves_out_is_marked_as_inferred() -> None:
     assert [(row["paper"], row["artifact"], row["value"]) for row in REFERENCE.rows if row["status"] == "inferred"] == [
         ("zo-bench", "table1", "89.4")
@@ -280,12 +153,6 @@ def test_the_one_value_that_the_paper_leaves_out_is_marked_as_inferred() -> None
     sheet = paper_sheet(table, fill(table, [], REFERENCE), None)
     marked = [entry.text for row in sheet.groups[0].body for entry in row if entry.marks]
     assert (marked, [note.partition(":")[0] for note in sheet.notes]) == (["89.4"], ["Inferred"])
-    numbers = frames.of_cells(table, [(None, fill(table, [], REFERENCE))])
-    marked = numbers[numbers["status"] == "inferred"]
-    assert marked[["row", "column"]].to_numpy().tolist() == [["ZO-SGD", "SST2 aligned"]]
-    lines = latex.macros([(table, [(None, fill(table, [], REFERENCE))])]).splitlines()
-    assert [line.partition("{*}")[0][-4:] for line in lines if "{*}" in line] == ["89.4"]
-    assert any(line.startswith("% *: Inferred") for line in lines)
 
 
 def tuned_smol(**changes: Any) -> Result:
@@ -335,18 +202,3 @@ def test_real_accuracy_shows_zero_shot_a_mean_over_seeds_with_its_range_and_wils
     (row,) = numbers[numbers["metric"] == "accuracy"].itertuples()
     assert all(run.spec.hash in row.spec_hash for run in seeds)
     assert (row.value, row.low, row.high) == (pytest.approx(0.65), 0.61, 0.7)
-
-
-def test_two_models_of_one_name_are_told_apart() -> None:
-    table = load("real_accuracy")
-    assert isinstance(table, Table)
-    runs = [tuned_smol(seed=0), tuned_smol(scheme="lora", weights_hash="c0ffee"), tuned_smol(engine="offload")]
-    remarks = measured_sheet(table, fill(table, runs, REFERENCE), "box").remarks
-    (line,) = [remark for remark in remarks if remark.startswith("Warning")]
-    assert line == (
-        "Warning: SmolLM2-135M is the name of 2 models here, SmolLM2-135M@8a and SmolLM2-135M@c0ff; give each its own "
-        'with name = "...".'
-    )
-    assert [*distinct_names(runs).values()] == ["SmolLM2-135M@8a", "SmolLM2-135M@c0ff", "SmolLM2-135M@8a"]
-    random = tuned_smol(weights="random", weights_hash="")  # of the same configuration
-    assert set(distinct_names([runs[0], random, tuned(0.5)]).values()) == {"SmolLM2-135M", "OPT-1.3B"}

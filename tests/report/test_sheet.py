@@ -1,7 +1,7 @@
 """Notes of a sheet: numbered in reading order, and warnings that differ only in numbers said once."""
 
 from zobench.report.formats import terminal
-from zobench.report.sheet import CellText, ColumnGroup, Sheet, number, ranges
+from zobench.report.sheet import CellText, ColumnGroup, Sheet, number
 
 
 def sheet(*entries: CellText) -> Sheet:
@@ -27,12 +27,6 @@ def test_warnings_that_differ_in_numbers_alone_are_one_note_with_the_range_of_ea
     )  # fmt: skip
     assert [group.header.marks for group in told.groups] == [(1,)]
     assert [column.marks for column in told.groups[0].columns] == [(2,), (3,)]
-
-
-def test_other_words_or_another_count_of_numbers_are_other_warnings() -> None:
-    texts = ["Warning: 1 of 4 steps", "Warning: 3 of 4 steps", "Warning: 1 of 4 rounds", "Warning: # of 4 steps"]
-    assert set(ranges(texts).items()) == {(text, "Warning: 1 to 3 of 4 steps") for text in texts[:2]}
-    assert ranges(["Warning: 2", "Warning: 2.0"]) == dict.fromkeys(["Warning: 2", "Warning: 2.0"], "Warning: 2")
 
 
 def test_a_terminal_has_at_most_four_notes_warnings_before_others_and_no_mark_without_its_note() -> None:

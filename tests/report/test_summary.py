@@ -1,15 +1,11 @@
 """The summary: how much of the papers was measured, the ratios, and the claims, counted by hand for small tables."""
 
-import csv
-import io
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.tables import CLAIMS, MIB, PAPER, TINY, result, table_from
 from zobench.recipes.reference import Reference
-from zobench.report import publish
 from zobench.report.render import grids
 from zobench.report.sheet import Sheet
 from zobench.report.summary import Filled, sheets
@@ -59,34 +55,6 @@ def test_coverage_counts_what_was_measured_of_what_is_reported(table: Table) -> 
     assert claims.source == "measured on box: 2 hold, 0 do not hold, 1 not shown, 0 not measured"
 
 
-def test_claims_are_counted_alike_at_a_glance_and_above_them_also_where_a_machine_measured_nothing_of_a_table(
-    table: Table,
-) -> None:
-    other = replace(table, name="p/t2")
-    both = [*filled(table, RESULTS), *filled(other, [])]
-    glance, *_, claims = sheets(both)
-    assert [line[0] for line in lines(glance).values()][5:] == ["2", "0", "1", "3"]
-    assert claims.source == "measured on box: 2 hold, 0 do not hold, 1 not shown, 3 not measured"
-
-
-def test_values_under_another_condition_are_counted_and_named(table: Table) -> None:
-    bf16 = [result("M1", "offload", "bf16", memory=50 * MIB, device="cpu")]
-    found = filled(table, bf16)
-    assert [line[0] for line in lines(sheets(found)[0]).values()][:3] == ["2", "2", "2"]
-    rows = list(csv.DictReader(io.StringIO(publish.comparison(found))))
-    assert {row["deviations"] for row in rows} == {"Measured with dtype bf16; the paper has fp16."}
-
-
-def test_without_results_there_is_one_coverage_and_every_claim_is_open(table: Table) -> None:
-    glance, coverage, claims = sheets(filled(table, []))
-    assert list(lines(glance).values()) == [["0"], ["0"], ["0"], ["·"], ["·"], ["0"], ["0"], ["0"], ["3"]]
-    assert coverage.source == "nothing measured yet"
-    assert lines(coverage) == {"p/t1": ["6", "0", "·", "·", "·", "·"]}
-    assert {len(row) for row in lines(claims).values()} == {2}
-    told = {sheet.source for sheet in sheets(filled(table, []), 3)}
-    assert told == {"none of the 3 results here is of the papers' tables"}
-
-
 def test_machines_are_never_mixed(table: Table) -> None:
     other = [result("M1", memory=800 * MIB, machine="other")]
     found = sheets(filled(table, [*RESULTS, *other]))
@@ -95,17 +63,3 @@ def test_machines_are_never_mixed(table: Table) -> None:
     assert by_source["measured on box (1x BOX)"]["p/t1"][1] == "5"
     assert by_source["measured on other (1x OTHER)"]["p/t1"][1:4] == ["2", "x2", "x2"]
     assert [column.text for column in found[-1].groups[0].columns][2:] == ["Measured on box", "Measured on other"]
-
-
-def test_the_comparison_has_a_row_for_every_measured_value_in_base_units(table: Table) -> None:
-    rows = list(csv.DictReader(io.StringIO(publish.comparison(filled(table, RESULTS)))))
-    assert [(r["row"], r["column"], r["metric"], r["reported"], r["measured"], r["ratio"]) for r in rows] == [
-        ("M1", "A", "gpu_memory", repr(400.0 * MIB), repr(200.0 * MIB), "0.5"),
-        ("M1", "B", "gpu_memory", repr(100.0 * MIB), repr(50.0 * MIB), "0.5"),
-        ("M1", "A", "throughput", "50.0", "100.0", "2.0"),
-        ("M1", "B", "throughput", "80.5", "50.0", repr(50 / 80.5)),
-        ("M2", "B", "gpu_memory", repr(300.0 * MIB), repr(600.0 * MIB), "2.0"),
-    ]
-    assert {(r["machine"], r["measured_on"], r["reported_in"], r["reported_on"]) for r in rows} == {
-        ("box", "1x BOX", "p t1", "1x G-1")
-    }

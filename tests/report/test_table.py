@@ -43,23 +43,6 @@ Throughput (tokens/s) ↑
     assert "\x1b[" in render(tiny, RESULTS, "terminal", reference=PAPER, color=True)
 
 
-def test_csv_has_one_row_per_value_in_base_units_and_full_precision(tiny: Table) -> None:
-    third = result("M1", seconds=0.3, memory=123_456_789)
-    told = rows(render(tiny, [third, RESULTS[2]], "csv", reference=PAPER))
-    measured = [row for row in told if row["source"] == "measured"]
-    assert [(r["row"], r["metric"], r["unit"], r["value"], r["status"]) for r in measured] == [
-        ("M1", "gpu_memory", "bytes", "123456789.0", "ok"),
-        ("M1", "throughput", "tokens/s", repr(100 / 0.3), "ok"),
-        ("M2", "gpu_memory", "bytes", "", "oom"),
-        ("M2", "throughput", "tokens/s", "", "oom"),
-    ]
-    assert {(r["machine"], r["hardware"]) for r in measured} == {("box", "1x BOX")}
-    paper = [row for row in told if (row["source"], row["reported_in"]) == ("paper", "p t1")]
-    assert len(paper) == len(told) - 4 == len(PAPER.rows)
-    assert paper[0]["value"] == repr(400.0 * MIB)
-    assert {row["hardware"] for row in paper} == {"1x G-1"}
-
-
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_the_same_input_gives_the_same_text_in_any_order(tiny: Table, fmt: str) -> None:
     results = [*RESULTS, result("M1", seed=1, seconds=9.0), result("M1", seed=2), result("M1", machine="other")]
@@ -124,15 +107,6 @@ def test_what_a_machine_cannot_measure_is_not_zero(tiny: Table) -> None:
     assert "n/a means that this machine cannot measure it." in text
 
 
-def test_warnings_shared_weights_and_skipped_updates_are_told(tiny: Table) -> None:
-    odd = dataclasses.replace(
-        result("M1", "offload", "fp16", weights="shared", warnings=("clock went backwards",)), skipped_updates=2
-    )
-    text = render(tiny, [odd], "markdown", reference=PAPER)
-    for said in ("Weights are shared", "2 updates were skipped", "Warning: clock went backwards"):
-        assert said in text
-
-
 def test_each_machine_has_its_own_tables(tiny: Table) -> None:
     results = [result("M1", machine="b", seconds=1.0), result("M1", machine="a", seconds=4.0), result("X", machine="c")]
     text = render(tiny, results, "markdown", reference=PAPER)
@@ -142,12 +116,6 @@ def test_each_machine_has_its_own_tables(tiny: Table) -> None:
     assert "measured on a" not in render(tiny, results, "markdown", machine="b", reference=PAPER)
     with pytest.raises(ValueError, match="no results of machine 'z'; use one of a, b, c"):
         render(tiny, results, "markdown", machine="z", reference=PAPER)
-
-
-def test_nothing_measured_still_shows_the_paper(tiny: Table) -> None:
-    text = render(tiny, [], "terminal", reference=PAPER)
-    assert "Nothing measured yet: no runner does it." in text
-    assert "400" in text
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

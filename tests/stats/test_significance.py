@@ -60,9 +60,7 @@ def drawn(rng: np.random.Generator, of_seeds: float, of_examples: float, alone: 
     return np.asarray(own + shared + rng.normal(0, alone, (5, 300)))
 
 
-@pytest.mark.parametrize(
-    ("of_seeds", "of_examples", "alone"), [(0.02, 0.1, 0.3), (0.0, 0.2, 0.3), (0.05, 0.0, 0.3), (0.0, 0.0, 0.4)]
-)
+@pytest.mark.parametrize(("of_seeds", "of_examples", "alone"), [(0.0, 0.2, 0.3), (0.05, 0.0, 0.3)])
 def test_the_joint_interval_is_as_wide_as_the_mean_varies(of_seeds: float, of_examples: float, alone: float) -> None:
     """The mean's variance is the sum of those of 5 seeds, 300 examples and 1500 answers. A bootstrap of seeds and
     examples counts the last three times (Owen 2007) and gives the examples as few degrees of freedom as the seeds."""

@@ -1,7 +1,5 @@
 """Comparing runs: no verdict without evidence, the same evidence from both sides, and an exit code for regressions."""
 
-import csv
-import io
 import itertools
 import math
 import random
@@ -22,7 +20,7 @@ from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.stats import LEVEL, ranks
 from zobench.store import Store, evidence
-from zobench.store.compare import Verdict, cautions, compare, judge, regressions, remarks, side
+from zobench.store.compare import Verdict, cautions, compare, judge, regressions, side
 
 SPECS = list(itertools.islice(specs(), 6))
 XEON = {"cpu": "Xeon", "cores": 16, "gpus": ["H200"]}
@@ -43,7 +41,7 @@ def cell(spec: RunSpec = SPECS[0], seconds: Sequence[float] = (), **changes: Any
 # ---- statistics
 
 
-@pytest.mark.parametrize(("n", "m"), [(1, 39), (3, 5), (4, 4), (5, 5), (8, 6), (50, 50)])
+@pytest.mark.parametrize(("n", "m"), [(1, 39), (4, 4), (8, 6), (50, 50)])
 def test_the_interval_leaves_out_as_much_as_the_test_rejects(n: int, m: int) -> None:
     from scipy import stats
 
@@ -66,32 +64,11 @@ def test_the_interval_leaves_out_as_much_as_the_test_rejects(n: int, m: int) -> 
     assert p_value(rank - 1) <= LEVEL < p_value(rank)
 
 
-def test_the_exact_and_the_normal_count_agree_where_they_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = ranks.critical(50, 50)
-    ranks.critical.cache_clear()
-    monkeypatch.setattr(ranks, "_EXACT", 0)
-    assert abs(ranks.critical(50, 50) - exact) <= 1
-    ranks.critical.cache_clear()
-
-
-def test_the_least_number_of_step_times_is_the_least() -> None:
-    assert ranks.critical(ranks.LEAST, ranks.LEAST) > 0
-    assert ranks.critical(ranks.LEAST - 1, ranks.LEAST - 1) == 0
-
-
 @given(st.lists(st.floats(0.5, 2), min_size=4, max_size=9), st.lists(st.floats(0.5, 2), min_size=4, max_size=9))
 def test_the_ends_of_the_interval_are_ratios_of_pairs(a: list[float], b: list[float]) -> None:
     every = sorted(y / x for x in a for y in b)
     rank = ranks.critical(len(a), len(b))
     assert ranks.ratio_interval(a, b) == pytest.approx((every[rank - 1], every[-rank]))
-
-
-def test_the_interval_covers_a_known_ratio_about_as_often_as_it_says() -> None:
-    covered = 0
-    for seed in range(400):
-        low, high = ranks.ratio_interval(steps(1, 0.05, 8, 2 * seed), steps(1.1, 0.05, 8, 2 * seed + 1)) or (0, 0)
-        covered += low <= 1.1 <= high
-    assert covered >= 0.93 * 400  # at least 95 %, less two standard deviations of this count
 
 
 # ---- verdicts
@@ -111,14 +88,7 @@ def test_exchanging_the_sides_inverts_ratios_and_verdicts(a: list[float], b: lis
     assert back.verdict is INVERSE.get(there.verdict, there.verdict)
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40))
-def test_identical_samples_are_never_faster_or_slower(a: list[float]) -> None:
-    assert judge(a, a, 0.02).verdict in (Verdict.SAME, Verdict.AMBIGUOUS)
-    assert judge(a, a[::-1], 0.02).verdict in (Verdict.SAME, Verdict.AMBIGUOUS)
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_planted_slowdown_of_a_tenth_is_found_among_twenty_steady_steps(seed: int) -> None:
     judged = judge(steps(1, 0.02, 20, seed), steps(1.1, 0.02, 20, 1000 + seed), 0.02)
     assert judged.verdict is Verdict.SLOWER
@@ -127,10 +97,8 @@ def test_a_planted_slowdown_of_a_tenth_is_found_among_twenty_steady_steps(seed: 
     assert 1 < judged.interval[0] < judged.ratio < judged.interval[1] < 1.2
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=3), st.floats(1e-3, 1e3))
-def test_three_against_three_is_always_ambiguous_and_says_what_is_needed(a: list[float], factor: float) -> None:
-    judged = judge(a, [factor * value for value in a], 0.02)
+def test_three_against_three_is_always_ambiguous_and_says_what_is_needed() -> None:
+    judged = judge([1.0, 1.1, 1.2], [9.0, 9.1, 9.2], 0.02)
     assert (judged.verdict, judged.interval) == (Verdict.AMBIGUOUS, None)
     told = "3 against 3 step times cannot reach 5 %, whatever they are; measure at least 4 on each side (--set steps=4)"
     assert judged.reason == told
@@ -176,29 +144,11 @@ def test_only_the_index_of_the_device_may_differ() -> None:
     assert len(compare([cell(zero)], [cell(one)]).pairs) == 1
     with pytest.raises(ValueError, match=r"^A and B must share a cell, but none of 1 and 1 cells is in both; run the"):
         compare([cell(zero)], [cell(cpu)])
-    with pytest.raises(ValueError, match=r"^A and B must share a cell"):
-        compare([cell(zero)], [cell(one.replace(steps=21))])
     with pytest.raises(
         ValueError,
         match=rf"^B must have one result of each cell, but has two of .*: {MACHINE} on cuda:0; {MACHINE} on ",
     ):
         compare([cell(zero)], [cell(zero), cell(one)])
-
-
-def test_sides_without_a_common_cell_are_told_in_what_they_differ() -> None:
-    spec = SPECS[0]
-    short, narrow = spec.replace(seq_len=64), spec.replace(seq_len=64, dtype="bf16")
-    wide = [spec.replace(seq_len=16 * n) for n in range(8, 13)]
-    for a, b, told in (
-        ([spec], [narrow],
-         f"they differ in dtype ({spec.dtype} in A, bf16 in B), seq_len ({spec.seq_len} in A, 64 in B)"),
-        ([short], wide, "they differ in seq_len (64 in A, 128, 144, 160, ... in B)"),
-        ([short, spec.replace(dtype="bf16")], [narrow, spec],
-         f"the nearest two differ in dtype ({spec.dtype} in A, bf16 in B)"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match="must share a cell") as caught:
-            compare([cell(one) for one in a], [cell(one) for one in b])
-        assert str(caught.value).endswith(f"; run the same matrix on both sides: {told}")
 
 
 def test_other_hardware_is_refused_unless_asked_for_and_other_software_is_not() -> None:
@@ -212,19 +162,8 @@ def test_other_hardware_is_refused_unless_asked_for_and_other_software_is_not() 
         compare([cell(), cell(environment=OTHER)], [cell()], across_machines=True)
     with pytest.raises(ValueError, match=r"^A must have one result of each cell, but has two of "):
         compare([cell(), cell(environment=newer)], [cell()])
-
-
-def test_two_machines_on_both_sides_are_compared_each_with_itself() -> None:
-    both = [cell(), cell(environment=OTHER, seconds=[9.0] * 5)]
-    found = compare(both, both[::-1])
-    assert [pair.judgement.ratio for pair in found.pairs] == [1, 1]
-
-
-def test_results_without_hardware_are_told_apart_by_their_machine() -> None:
-    one, two = (Facts(machine=name) for name in ("one", "two"))
-    assert len(compare([cell(environment=one)], [cell(environment=one)]).pairs) == 1
-    with pytest.raises(ValueError, match=r"same hardware, but got one and two"):
-        compare([cell(environment=one)], [cell(environment=two)])
+    with pytest.raises(ValueError, match=r"same hardware, but got one and two"):  # neither names its hardware
+        compare([cell(environment=Facts(machine="one"))], [cell(environment=Facts(machine="two"))])
 
 
 # ---- regressions
@@ -255,39 +194,28 @@ def test_a_regression_is_shown_slower_or_more_memory_or_an_end_that_is_not_ok() 
     assert regressions(compare(after[-1:], before[-1:]), 0.01) == []
 
 
-@pytest.mark.parametrize("peaks", [(None, 5), (5, None), (0, 5)])
-def test_memory_that_was_not_measured_has_no_ratio(peaks: tuple[int | None, int | None]) -> None:
-    a, b = (cell(memory={"device_peak_bytes": peak}) for peak in peaks)
-    assert compare([a], [b]).pairs[0].memory_ratio is None
+def cell_with(**facts: Any) -> Result:
+    return cell(environment=replace(ENVIRONMENT, **facts))
 
 
-def test_cells_that_ran_while_others_used_the_machine_are_named() -> None:
-    told = f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps"
-    dirty = replace(ENVIRONMENT, source={"commit": "0123456789", "dirty": True})
-    found = compare([cell(), cell(SPECS[1])], [cell(warnings=[told]), cell(SPECS[1], environment=dirty)])
-    assert cautions(found) == [
-        f"1 cell of B ran while others used the machine: {SPECS[0].label}",
-        "1 cell of B ran with uncommitted changes",
-    ]
+BUSY = f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps"
 
 
-def test_other_intervals_of_write_backs_are_told() -> None:
-    """They are no part of the spec: the same cell then draws and moves more or less."""
-    every = [cell(environment=replace(ENVIRONMENT, writeback_plan={"steps": n, "reason": ""})) for n in (16, 16, 64)]
-    assert cautions(compare(every[:1], every[1:2])) == cautions(compare(every[:1], [cell()])) == []
-    (told,) = cautions(compare(every[:1], every[2:]))
-    assert told.startswith(
-        "1 cell wrote pending updates after another number of steps in B than in A, as rates made it: "
-    )
-
-
-def test_another_number_of_threads_is_told() -> None:
-    one, two = (cell(environment=replace(ENVIRONMENT, threads=count)) for count in (1, 2))
-    assert cautions(compare([two], [two])) == cautions(compare([two], [cell()])) == []
-    label = SPECS[0].label
-    assert cautions(compare([two], [one])) == [
-        f"1 cell computed with another number of threads in B than in A: {label}"
-    ]
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        (cell(), cell(warnings=[BUSY]), "1 cell of B ran while others used the machine: "),
+        (cell(), cell_with(source={"commit": "0123456789", "dirty": True}), "1 cell of B ran with uncommitted changes"),
+        (cell_with(writeback_plan={"steps": 16, "reason": ""}), cell_with(writeback_plan={"steps": 64, "reason": ""}),
+         "1 cell wrote pending updates after another number of steps in B than in A, as rates made it: "),
+        (cell_with(threads=2), cell_with(threads=1),
+         "1 cell computed with another number of threads in B than in A: "),
+    ],
+)  # fmt: skip
+def test_what_makes_two_runs_unlike_is_told(a: Result, b: Result, told: str) -> None:
+    assert cautions(compare([a], [a])) == []
+    (caution,) = cautions(compare([a], [b]))
+    assert caution.startswith(told)
 
 
 # ---- sides
@@ -308,42 +236,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("word", "count"),
     [
         ("results", 2),
-        (f"results/{MACHINE}", 1),
         (MACHINE, 1),
-        ("h200-16c-0a1b2c", 1),
         ("ee3ca2f17", 1),
-        ("ee3ca2f0000", 1),
     ],
 )
 def test_a_side_is_a_folder_a_machine_or_a_commit(root: Path, word: str, count: int) -> None:
     results, problems = side(word, root)
     assert (len(results), problems) == (count, [])
-
-
-@pytest.mark.parametrize(
-    ("word", "text"),
-    [
-        ("ee3ca2f",
-         "'ee3ca2f' must name one thing, but got the commit ee3ca2f17f60ae0b2c4b8e4dfce74c7e24d3e945, the com"),
-        ("ee3ca2", "A and B must be results folders, or machines or commits (7 digits or more) in results, but got "),
-        ("epyc-2c-fcab63", f"in results, but got 'epyc-2c-fcab63'; did you mean {MACHINE}?"),
-        ("./nothing", "but got './nothing'; results has no results"),
-        ("empty", "'empty' must hold results, but has none that can be read; see `zobench results empty`"),
-    ],
-)  # fmt: skip
-def test_a_word_that_names_nothing_or_two_things_is_one_line(root: Path, word: str, text: str) -> None:
-    Path("empty").mkdir()
-    with pytest.raises(ValueError, match=r".") as caught:
-        side(word, root)
-    assert text in str(caught.value)
-
-
-def test_a_folder_and_a_machine_of_one_name_are_two_things_unless_they_hold_the_same(root: Path) -> None:
-    Store(Path(MACHINE)).save(cell(SPECS[2]))
-    told = rf"must name one thing, but got the folder {MACHINE}, the machine {MACHINE}; wr"
-    with pytest.raises(ValueError, match=told):
-        side(MACHINE, root)
-    assert [one.spec for one in side(f"./{MACHINE}", root)[0]] == [SPECS[2]]
 
 
 # ---- the command
@@ -365,9 +264,8 @@ def test_the_exit_code_says_whether_there_is_a_regression(tmp_path: Path, zobenc
     assert zobench("compare", b, a, "--fail-on-regression", "5")[0] == 0
 
 
-@pytest.mark.parametrize("width", ["80", "140"])
-def test_the_table_names_every_cell_and_why_one_is_ambiguous(tmp_path, zobench, monkeypatch, width) -> None:
-    monkeypatch.setenv("COLUMNS", width)
+def test_the_table_names_every_cell_and_why_one_is_ambiguous(tmp_path, zobench, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     a, b = stored(tmp_path / "a", 1, 1, count=3), stored(tmp_path / "b", 1, 7, count=3)
     Store(Path(b)).save(cell(SPECS[2]))
     bad = tmp_path / "b" / MACHINE / "bad.json"
@@ -379,7 +277,7 @@ def test_the_table_names_every_cell_and_why_one_is_ambiguous(tmp_path, zobench, 
     assert "AMBIGUOUS 1: 3 against 3 step times cannot reach 5 %" in out
     assert f"Only in B, 1: {SPECS[2].label} ({SPECS[2].hash[:7]})" in out.replace("\n", " ")
     assert err.startswith(f"not read: {bad}: ")
-    assert max(map(len, out.replace(a, "").replace(b, "").splitlines())) <= int(width)
+    assert max(map(len, out.replace(a, "").replace(b, "").splitlines())) <= 80
 
 
 def test_a_name_cannot_command_the_terminal(tmp_path: Path, zobench: Any) -> None:
@@ -390,38 +288,6 @@ def test_a_name_cannot_command_the_terminal(tmp_path: Path, zobench: Any) -> Non
     _, out, err = zobench("compare", str(tmp_path / "a"), str(tmp_path / "b"), "--fail-on-regression", "5%")
     assert "\x1b" not in out + err
     assert (out.count("[red]"), err.count("[red]")) == (1, 3)
-
-
-def test_the_csv_has_every_number_in_full(tmp_path: Path, zobench: Any) -> None:
-    a, b = stored(tmp_path / "a", 1, 1), stored(tmp_path / "b", 1.1, 7)
-    Store(Path(a)).save(cell(SPECS[2]))
-    code, out, err = zobench("compare", a, b, "--format", "csv")
-    rows = list(csv.DictReader(io.StringIO(out)))
-    found = compare(side(a, tmp_path)[0], side(b, tmp_path)[0])
-    assert (code, err) == (0, "")
-    assert [row["verdict"] for row in rows] == ["SLOWER", "SLOWER", "only in A"]
-    for row, pair in zip(rows, found.pairs, strict=False):
-        assert float(row["ratio"]) == pair.judgement.ratio
-        assert (float(row["ratio_low"]), float(row["ratio_high"])) == pair.judgement.interval
-        assert float(row["step_seconds_b"]) == pair.b.step_seconds
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--tolerance", "some"], "`--tolerance` must be a percentage, but got 'some'; write 5%"),
-        (["--tolerance", "0.05"], "`--tolerance` must have its sign below 1, but got '0.05'; write 5% or 0.05%"),
-        (["--fail-on-regression", "-5%"], "`--fail-on-regression` must be 0% to 100%, but got '-5%'; write 5%"),
-        (["--fail-on-regression", "nan"], "`--fail-on-regression` must be 0% to 100%, but got 'nan'; write 5%"),
-        (["--format", "pdf"], "unknown format 'pdf'; use one of terminal, csv"),
-        (["--results", "file"], "`results` must be a folder, but got 'file'; it is a file; name a folder"),
-        ([], "A and B must be results folders, or machines or commits (7 digits or more) in results, but got 'a'; "),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, refused, monkeypatch, arguments, text) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-    assert refused("compare", "a", "b", *arguments).startswith(f"zobench: {text}")
 
 
 # ---- repeats
@@ -460,42 +326,9 @@ def test_a_ratio_of_unequal_threads_has_no_interval() -> None:
 
 def test_a_disturbance_of_any_round_is_told() -> None:
     calm = repeated(SPECS[0], [1.0, 1.1, 1.2])
-    told = [f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps"]
-    (loud,) = folded([*calm.runs[:2], replace(calm.runs[2], warnings=told)])
+    (loud,) = folded([*calm.runs[:2], replace(calm.runs[2], warnings=[BUSY])])
     assert cautions(compare([calm], [calm])) == []
     assert cautions(compare([calm], [loud])) == [f"1 cell of B ran while others used the machine: {SPECS[0].label}"]
-
-
-def test_the_test_that_is_named_is_the_one_that_was_taken() -> None:
-    def named(*counts: int) -> str:
-        cells = zip(SPECS, counts, strict=False)
-        results = [repeated(spec, [1 + 0.1 * n for n in range(count)]) for spec, count in cells]
-        return " ".join(remarks(compare(results, results), []))
-
-    signed, student = "From rounds: the signed-rank test", "From fewer than 6 rounds: Student's t test"
-    assert (signed in named(6), student in named(6)) == (True, False)
-    assert (signed in named(3), student in named(3)) == (False, True)  # of 3 pairs the least p of ranks is 0.25
-    assert (signed in named(6, 3), student in named(6, 3)) == (True, True)
-
-
-def test_threads_of_any_process_are_told_where_no_round_is_shared() -> None:
-    both = [repeated(SPECS[0], [1.0, 1.1, 1.2, 1.3], began=began) for began in (1.0, 900.0)]
-    even, odd = (replace(side, repeats=tuple(run.with_facts(threads=2) for run in side.runs)) for side in both)
-    odd = replace(odd, repeats=(*odd.runs[:3], odd.runs[3].with_facts(threads=1)))
-    assert cautions(compare([even], [even])) == []
-    (caution,) = cautions(compare([even], [odd]))
-    assert caution.startswith("1 cell computed with another number of threads in B than in A")
-
-
-def test_too_few_processes_are_told_what_is_needed() -> None:
-    one, two = repeated(SPECS[0], [1.0]), repeated(SPECS[0], [1.0])
-    assert compare([one], [two]).pairs[0].judgement.values == "steps"
-    few = compare([repeated(SPECS[0], [1, 1.1])], [repeated(SPECS[0], [1, 1.2, 1], began=9.0)])
-    told = "2 against 3 processes cannot reach 5 %, whatever they are; measure at least 4 on each side (--repeats 4)"
-    assert few.pairs[0].judgement.reason == told
-    cut = repeated(SPECS[0], [1.0, 1.0, 2.0]).repeats[2]
-    single = compare([repeated(SPECS[0], [1.0, 1.0, 2.0])], [cut]).pairs[0].judgement
-    assert single.reason == "one round tells nothing of chance; repeat them (--repeats 6)"
 
 
 def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path: Path, zobench: Any) -> None:
@@ -527,11 +360,8 @@ WORK = RunSpec(model="opt-tiny", seq_len=32, method="zo-sgd").resolve("cpu")
     [
         ({}, "step", 1),
         ({"batch_size": 4}, "token", 4),
-        ({"seq_len": 64}, "token", 2),
         ({"batch_size": 2, "seq_len": 16}, "step", 1),
         ({"method": "fzoo", "queries": 7}, "token and forward pass", 4),
-        ({"queries": 3, "seq_len": 64}, "token and forward pass", 6),
-        ({"method": "fo-sgd"}, "step", 1),
         ({"method": "fo-sgd", "batch_size": 2}, "token", 2),
     ],
 )
@@ -548,7 +378,7 @@ def test_where_the_work_of_a_step_differs_the_time_of_its_work_is_judged(changes
     assert (judged.verdict, judged.interval) == (Verdict.SLOWER, (pytest.approx(1.1), pytest.approx(1.1)))
 
 
-def test_steps_of_different_tasks_are_not_judged(tmp_path: Path, zobench: Any) -> None:
+def test_steps_of_different_tasks_are_not_judged(tmp_path: Path) -> None:
     for name, task, batch, factor in (("a", "sst2", 8, 1.0), ("a", "cb", 8, 1.0), ("b", "sst2", 16, 2.0)):
         spec = WORK.replace(task=task, batch_size=batch, weights="pretrained")
         Store(tmp_path / name).save(cell(spec, steps(factor, 0.001, 9, batch)))
@@ -558,7 +388,3 @@ def test_steps_of_different_tasks_are_not_judged(tmp_path: Path, zobench: Any) -
     assert (judged.verdict, judged.ratio) == (Verdict.AMBIGUOUS, None)
     assert judged.reason.startswith("steps of different tasks")
     assert compare([sst2], b, may_differ={"batch_size"}).pairs[0].judgement.unit == "example"
-    Store(tmp_path / "both").save(sst2)
-    Store(tmp_path / "both").save(b[0])
-    _, out, _ = zobench("compare", "batch_size=8", "batch_size=16", "--results", str(tmp_path / "both"))
-    assert "B / A is of the time per example, as the work of a step differs between A and B." in out

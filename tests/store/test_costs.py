@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.stores import run
 from zobench.measure.readers import HostReader, PackageEnergy
-from zobench.measure.samples import Samples
 from zobench.result import Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
@@ -51,18 +50,6 @@ def test_energy_is_of_all_tokens_and_cost_is_of_the_price_of_their_time() -> Non
     assert cost.of(at(0, price_per_hour=3.6)) == pytest.approx(1e6 / 50 * 0.001)  # 50 tokens/s, a thousandth a second
     assert frame([at(0)])["energy_per_token_joules"][0] == pytest.approx(0.1)
     assert energy.of(at(0, warm_up_detected=2)) == pytest.approx(30 / 500)  # the counter ran during those steps as well
-
-
-def test_repeats_have_an_interval_and_ratios_from_their_rounds() -> None:
-    joules = [30.0, 33.0, 31.0, 36.0, 30.0, 34.0]
-    one = folded(at(n, joules=j) for n, j in enumerate(joules))[0]
-    two = folded(at(n, OTHER, joules=2 * j) for n, j in enumerate(joules))[0]
-    energy = METRICS.get("energy_per_token")
-    assert energy.of(one) == pytest.approx(32 / 300)
-    low, high = energy.interval(one) or (0, 0)
-    assert 30 / 300 <= low < 32 / 300 < high < 36 / 300
-    known = evidence.ratio(two, one, energy)
-    assert (known.value, known.interval) == (pytest.approx(2), pytest.approx((2, 2)))
 
 
 def test_the_time_to_an_accuracy_is_that_of_the_steps_before_it_was_first_seen() -> None:
@@ -151,12 +138,3 @@ def test_packages_are_added_up_over_the_end_of_their_counters_and_parts_of_them_
     reader = HostReader(os.getpid(), powercap=str(tmp_path))
     two.write_text("230")
     assert reader.read()["energy_joules"] == pytest.approx(100e-6)
-
-
-def test_counters_that_are_not_there_or_not_readable_are_no_energy(tmp_path: Path) -> None:
-    assert (PackageEnergy(str(tmp_path)).read(), PackageEnergy(str(tmp_path)).notes) == (None, [])
-    package(tmp_path, "intel-rapl:0", 1).unlink()
-    energy = PackageEnergy(str(tmp_path))
-    assert energy.read() is None
-    assert energy.notes == [f"CPU energy: not readable (No such file or directory: {tmp_path}/intel-rapl:0/energy_uj)"]
-    assert Samples(pid=1).energy_between(0.0, 1.0) is None

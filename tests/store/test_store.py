@@ -1,7 +1,6 @@
 """The store: whole files or none, forgiving reads, floats that come back as they went in."""
 
 import errno
-import gc
 import hashlib
 import json
 import math
@@ -11,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import stores
 from zobench.result import Facts, Outcome, Result
 from zobench.result.examples import KEY, packed, unpacked
-from zobench.runspec import FIELDS, RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import Store, StoreError, frame, metrics
 from zobench.store.sendable import sendable
 
@@ -106,6 +105,7 @@ def test_a_model_that_was_renamed_keeps_its_result_and_one_file(tmp_path: Path) 
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_every_finite_float_survives_saving_and_loading(values: list[float]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -116,9 +116,7 @@ def test_every_finite_float_survives_saving_and_loading(values: list[float]) -> 
         assert back == one
 
 
-@pytest.mark.parametrize(
-    "model", ["../../escape", "/etc/passwd", "..", "a/b\\c", "x\0y\nz", "[red]|&_%", "模型", ".hidden", "m" * 5000]
-)
+@pytest.mark.parametrize("model", ["../../escape", "/etc/passwd", "..", "x\0y\nz", "模型", ".hidden", "m" * 5000])
 def test_no_model_name_leaves_the_folder_of_the_machine(tmp_path: Path, model: str) -> None:
     store, one = Store(tmp_path / "results"), result(model)
     path = store.save(one)
@@ -127,22 +125,11 @@ def test_no_model_name_leaves_the_folder_of_the_machine(tmp_path: Path, model: s
     assert store.load() == [one]
 
 
-def test_names_that_look_the_same_when_cleaned_stay_apart(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    assert store.save(result("a/b")) != store.save(result("a:b"))
-    assert len(store.load()) == 2
-
-
-@pytest.mark.parametrize("machine", ["../up", ".", "a/b", "paper", "Paper", "x" * 101])
+@pytest.mark.parametrize("machine", ["../up", ".", "a/b", "Paper", "x" * 101])
 def test_a_machine_name_that_is_no_plain_folder_is_refused(tmp_path: Path, machine: str) -> None:
     with pytest.raises(ValueError, match=r"`machine` must be a short name of letters.*but got .*; for example cpu-2c"):
         Store(tmp_path).save(result(machine=machine))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_result_without_a_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`environment\.machine` must be a short name, but got None"):
-        Store(tmp_path).save(result(environment=Facts()))
 
 
 GOOD = result().to_dict()
@@ -158,52 +145,23 @@ def nested(depth: int) -> list[Any]:
     [
         (json.dumps(GOOD)[:200].encode(),
          "JSON, but this is cut off at line 1, column .*; delete it, and the next sweep"),
-        (json.dumps(GOOD, indent=1)[:300].encode(), "JSON, but this is cut off at line 1?[0-9], column .*; delete it"),
         (b"", "whole JSON, but this is cut off at line 1, column 1; delete it, and the next sweep measures it again"),
         (b'{"some": }', r"JSON, but this is none \(Expecting value\) at line 1, column 10; delete it"),
         (b"\xff\xfe\x00", "decode|Expecting"),
-        (b"[]", "this file is not a zobench result"),
         (b'{"some": "other program"}',
          "`schema_version` must be 1 to 3, but got None; this file is not a zobench result"),
         (json.dumps({**GOOD, "schema_version": 99}).encode(), "must be 1 to 3, but got 99; a newer zobench wrote"),
-        (json.dumps({**GOOD, "spec": "OPT-125M"}).encode(), "this file is not a zobench result"),
         (json.dumps({**GOOD, "spec": {"model": "m", "spede": 1}}).encode(), "unknown key 'spede'"),
         (json.dumps({**GOOD, "outcome": "great"}).encode(), "'great' is not a valid Outcome"),
         (json.dumps({**GOOD, "samples": {"step_seconds": "fast"}}).encode(), "`samples` must hold lists of finite"),
-        (json.dumps({**GOOD, "samples": {"step_seconds": [True]}}).encode(), "`samples` must hold lists of finite"),
-        (json.dumps({**GOOD, "warmup": {"loss": ["1"]}}).encode(), "`warmup` must hold lists of finite numbers"),
-        (json.dumps({**GOOD, "parts": {"compute_seconds": 1}}).encode(), "`parts` must hold lists of finite numbers"),
-        (json.dumps({**GOOD, "timeline": [["upload", "upload", 0, 0.0]]}).encode(), "`timeline` must hold rows of "),
-        (json.dumps({**GOOD, "timeline": ["lanes"]}).encode(), "`timeline` must hold rows of "),
-        (json.dumps({**GOOD, "timeline": [[1, "upload", 0, 0.0, 1.0]]}).encode(), "`timeline` must hold rows of "),
         (json.dumps({**GOOD, "timeline": [["u", "u", 0.5, 0.0, 1.0]]}).encode(), "`timeline` must hold rows of "),
-        (json.dumps({**GOOD, "timeline": [["u", "u", 0, None, 1.0]]}).encode(), "`timeline` must hold rows of "),
         (json.dumps({**GOOD, "timeline": [["u", "u", 0, 2.0, 1.0]]}).encode(), "`timeline` must hold rows of "),
-        (json.dumps({**GOOD, "timeline": [["u", "u", 2**70, 0.0, 1.0]]}).encode(), "`timeline` must hold rows of "),
-        (json.dumps({**GOOD, "timeline": {}}).encode(), "`timeline` must be of type list"),
         (json.dumps({**GOOD, "trace": {"seconds": [0, 1], "rss_bytes": [1]}}).encode(), "`trace` must hold one number"),
-        (json.dumps({**GOOD, "trace": {"rss_bytes": [1]}}).encode(), "`trace` must hold one number for each of its"),
-        (json.dumps({**GOOD, "trace": {"seconds": [None]}}).encode(), "`trace` must hold one number for each of its"),
-        (json.dumps({**GOOD, "trace": {"seconds": ["0"]}}).encode(), "`trace` must hold lists of finite numbers"),
-        (json.dumps({**GOOD, "trace": []}).encode(), "`trace` must be of type dict"),
-        (json.dumps({**GOOD, "evaluation": []}).encode(), "`evaluation` must be of type dict"),
         (json.dumps({**GOOD, "evaluation": {"definition": nested(30)}}).encode(), "nesting 20 levels"),
-        (json.dumps({**GOOD, "warnings": [1]}).encode(), "`warnings` must hold text"),
         (json.dumps({**GOOD, "reason": None}).encode(), "`reason` must be of type str"),
-        (json.dumps({**GOOD, "skipped_updates": True}).encode(), "`skipped_updates` must be of type int"),
-        (json.dumps({**GOOD, "memory": {"device_peak_bytes": 2**63}}).encode(),
-         "`memory` must hold numbers of 64 bits"),
         (json.dumps({**GOOD, "samples": {"loss": [10**400]}}).encode(), "a number must fit 64 bits"),
-        (json.dumps({**GOOD, "environment": {"machine": MACHINE, "calibration": {"copy": 10**30}}}).encode(),
-         "64 bits"),
-        (json.dumps(GOOD).replace('"power": {', '"power": {"watts": 1e999').encode(), "a number must fit 64 bits"),
-        (json.dumps({**GOOD, "power": {"x": nested(300)}}).encode(), "nesting 20 levels"),
         (json.dumps({**GOOD, "reason": "\ud800"}).encode(), "surrogates not allowed"),
-        (json.dumps({**GOOD, "reason": "\ud800"}, ensure_ascii=False).encode("utf-8", "surrogatepass"),
-         "can't decode byte 0xed"),
-        (json.dumps({**GOOD, "reason": "\ud800"}).encode("utf-16"), "can't decode byte 0xff"),
         (b'{"schema_version": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
-        (json.dumps({**GOOD, "samples": None}).encode(), "`samples` must be of type dict"),
         (json.dumps({**GOOD, "memory": {"a": float("nan")}}).encode(), "NaN is not JSON"),
         (json.dumps({**GOOD, "memory": {"a": 1}}).replace('"a": 1', '"a": 1e999').encode(), "numbers of 64 bits"),
         (b"[" * 100_000, "nesting 20 levels"),
@@ -260,19 +218,6 @@ def test_names_inside_a_result_cannot_take_the_place_of_our_columns(tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_loading_leaves_the_collector_as_it_was(tmp_path: Path) -> None:
-    Store(tmp_path).save(result())
-    assert gc.isenabled()
-    Store(tmp_path).load()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        Store(tmp_path).load()
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 def test_a_torn_file_counts_as_not_yet_run(tmp_path: Path) -> None:
     store = Store(tmp_path)
     path = store.save(result())
@@ -323,22 +268,6 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file_whole(tmp_path, monkeyp
     assert store.load() == [result()]
 
 
-def test_a_read_only_disk_is_one_line_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_only(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(Path, "mkdir", read_only)
-    told = r"'Read-only file system' for .*; choose a results folder on a writable disk$"
-    with pytest.raises(StoreError, match=told):
-        Store(tmp_path).save(result())
-
-
-def test_a_file_where_the_folder_should_be_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file")
-    with pytest.raises(StoreError, match=r"; choose another results folder$"):
-        Store(tmp_path / "results").save(result())
-
-
 def without(*path: str) -> dict[str, Any]:
     """``EVALUATION`` without what is at ``path``."""
     found = json.loads(json.dumps(EVALUATION))
@@ -352,18 +281,14 @@ def without(*path: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "evaluation",
     [
-        *(without(key) for key in ("curve", "start", "best", "majority", "definition")),
-        *(without("test", key) for key in ("step", "accuracy", "count")),
+        *(without(key) for key in ("curve", "majority", "definition")),
+        without("test", "count"),
         without("majority", "test"),
         EVALUATION | {"curve": [[0, 0.5]]},
-        EVALUATION | {"curve": [[0.5, 0.5, 0.5]]},
         EVALUATION | {"best": SEEN | {"count": 0}},
         EVALUATION | {"test": SEEN | {"accuracy": 1.5}},
-        EVALUATION | {"test": SEEN | {"accuracy": None}},
         EVALUATION | {"test": SEEN | {"loss": "low"}},
-        EVALUATION | {"test": None},
-        *(EVALUATION | {KEY: one} for one in (None, {}, {"right": "no", "loss": "="}, packed([(True, 0.5)] * 15))),
-        without("test") | {KEY: packed([(True, 0.5)] * 16)},
+        *(EVALUATION | {KEY: one} for one in ({"right": "no", "loss": "="}, packed([(True, 0.5)] * 15))),
     ],
 )
 def test_an_evaluation_that_no_run_made_is_no_result(tmp_path: Path, evaluation: dict[str, Any]) -> None:
@@ -395,86 +320,30 @@ def test_accuracies_are_those_of_the_start_of_the_best_on_dev_and_of_the_test() 
 
 
 def test_only_finished_results_carry_metrics() -> None:
-    assert metrics(result()) == {
-        "step_seconds": 0.5,
-        "throughput": 64 / 0.5,
-        "floor_share": None,
-        "predicted_step_seconds": None,
-        "upload_rate": None,
-        "offload_rate": None,
-        "update_survival": None,
-        "checkpoint_stall_seconds": None,
-        "checkpoint_stall_share": None,
-        "checkpoint_seconds": None,
-        "accuracy": None,
-        "start_accuracy": None,
-        "dev_accuracy": None,
-        "f1": None,
-        "exact_match": None,
-        "perplexity": None,
-        "device_peak_bytes": 1000,
-        "host_rss_peak_bytes": None,
-        "pinned_bytes": 7,
-        "energy_per_token_joules": None,
-    }
+    known = {name: value for name, value in metrics(result()).items() if value is not None}
+    assert known == {"step_seconds": 0.5, "throughput": 64 / 0.5, "device_peak_bytes": 1000, "pinned_bytes": 7}
     for outcome in set(Outcome) - {Outcome.OK}:
         assert metrics(result(outcome=outcome)) == {}
     assert metrics(result(samples={}))["throughput"] is None
     assert metrics(result(samples={"step_seconds": [None]}))["throughput"] is None
 
 
-def test_the_frame_has_one_row_per_result_and_no_numbers_for_failures() -> None:
-    table = frame([result(), result("OPT-1.3B", outcome=Outcome.OOM, reason="device memory")])
-    assert list(table["model"]) == ["OPT-125M", "OPT-1.3B"]
-    assert list(table["outcome"]) == ["ok", "oom"]
-    assert list(table["machine"]) == [MACHINE, MACHINE]
-    assert table["throughput"][0] == 128.0
-    assert table.loc[1, ["throughput", "step_seconds", "device_peak_bytes", "pinned_bytes"]].isna().all()
-    single = frame([result()])
-    assert list(single.columns[: len(FIELDS)]) == list(FIELDS)
-    assert list(frame([]).columns) == [name for name in single.columns if name != "pinned_bytes"]
-    differing = ["model", "spec_hash", "outcome", "reason", "step_seconds", "throughput"]
-    assert [*table.columns[: len(differing)]] == differing  # those in which the runs differ, then the others in order
-    assert [name for name in table.columns if name in FIELDS and name != "model"] == [*FIELDS][1:]
-    assert set(table.columns) == set(single.columns)
-
-
-def test_a_result_prints_as_one_line_with_its_speed() -> None:
-    run_ = result()
-    assert run_.tokens_per_second == metrics(run_)["throughput"] == 128.0
-    assert repr(run_) == f"Result({run_.spec.label}: ok, 128 tokens/s, 0.5 s a step)"
-    assert repr(result(outcome=Outcome.OOM, samples={}, reason="device memory")).endswith(": oom, device memory)")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"samples": {"step_seconds": [0.0] * 6}}, "`samples.step_seconds` must be 1e-09 to 1e+09, but one is not"),
-        ({"samples": {"step_seconds": [5e-324]}}, "`samples.step_seconds` must be 1e-09 to 1e+09, but one is not"),
         ({"warmup": {"step_seconds": [-1.0]}}, "`warmup.step_seconds` must be 1e-09 to 1e+09, but one is not"),
         ({"memory": {"device_peak_bytes": -5}}, "`memory` must hold numbers of 64 bits, 0 or more, or null"),
         ({"timeline": [["a", "b", 0, -1e308, 1e308]]}, "`timeline` must hold rows of [lane, kind, block, start, end]"),
-        ({"power": {"energy_joules": "much"}}, "`power.energy_joules` must be as zobench writes it, but is not"),
         ({"power": {"energy_joules": -1.0}}, "`power.energy_joules` must be as zobench writes it, but is not"),
         *(
             ({"environment": {"machine": MACHINE, name: value}}, f"`environment.{name}` must be as zobench writes it")
             for name, value in [
                 ("price_per_hour", "2.49"),
-                ("price_per_hour", -1),
                 ("target_accuracy", 85),
-                ("own_order", 1),
-                ("description", 5),
-                ("hardware", []),
-                ("notes", "none"),
-                ("threads", True),
                 ("memory_limit_bytes", 2**63),
                 ("warm_up_detected", -3),
-                ("warm_up_detected", "2"),
-                ("planted_slowdown", [0.05]),
-                ("writeback_plan", {"steps": "all", "reason": ""}),
                 ("writeback_plan", {"steps": 0, "reason": ""}),
-                ("writeback_plan", {"steps": 4, "reason": "", "more": 1}),
-                ("writeback_plan", [16]),
             ]
         ),
     ],

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.stores import MACHINE, run, specs
-from zobench.result import Outcome, Result, Round
+from zobench.result import Result, Round
 from zobench.store import Store, query
 from zobench.store.trace import trace
 
@@ -37,6 +35,8 @@ def events(found: dict[str, Any], phase: str) -> list[dict[str, Any]]:
 
 def test_every_row_of_the_timeline_is_a_complete_event_on_its_lane() -> None:
     found = of(ROWS)
+    assert len({event["pid"] for event in found["traceEvents"]}) == 1
+    assert found["displayTimeUnit"] in ("ms", "ns")
     names = {event["tid"]: event["args"]["name"] for event in events(found, "M") if event["name"] == "thread_name"}
     rows = [
         [names[event["tid"]], event["args"]["kind"], event["args"]["block"], event["ts"] / 1e6,
@@ -44,16 +44,6 @@ def test_every_row_of_the_timeline_is_a_complete_event_on_its_lane() -> None:
         for event in events(found, "X")
     ]  # fmt: skip
     assert rows == ROWS
-
-
-def test_the_parts_that_the_format_asks_for_are_there() -> None:
-    found = of(ROWS)
-    assert {event["ph"] for event in found["traceEvents"]} == {"M", "X"}
-    assert len({event["pid"] for event in found["traceEvents"]}) == 1
-    for event in events(found, "X"):
-        assert {"name", "cat", "ts", "dur", "pid", "tid"} <= event.keys()
-        assert event["dur"] >= 0
-    assert found["displayTimeUnit"] in ("ms", "ns")
 
 
 def test_lanes_stand_in_the_order_of_the_papers_figures() -> None:
@@ -71,21 +61,6 @@ def test_the_trace_says_which_run_it_is() -> None:
     assert about["run"] == OFFLOADED.spec.hash
     assert (about["cell"], about["machine"], about["outcome"]) == (OFFLOADED.spec.label, MACHINE, "ok")
     assert about["step_seconds"] == OFFLOADED.samples["step_seconds"][-1]
-    assert about["spec"] == OFFLOADED.spec.to_dict()
-    (process,) = [event for event in events(of(ROWS), "M") if event["name"] == "process_name"]
-    assert process["args"]["name"] == OFFLOADED.spec.label
-
-
-@pytest.mark.parametrize(
-    ("result", "why"),
-    [
-        (RESIDENT, "because a resident model has no lanes; choose a run with engine=offload that ended ok"),
-        (run(OFFLOADED.spec, outcome=Outcome.OOM, timeline=[]), "because it ended oom; choose a run with"),
-    ],
-)
-def test_a_run_without_a_timeline_is_one_line(result: Result, why: str) -> None:
-    with pytest.raises(ValueError, match=rf"^a trace needs the timeline of a step, but '.*' has none, {why}"):
-        trace(result)
 
 
 def test_a_file_and_the_first_digits_of_a_hash_name_a_run(tmp_path: Path, zobench: Any) -> None:
@@ -112,15 +87,12 @@ def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, refused: Any) -> 
     store = Store(tmp_path)
     paths = [store.save(run(spec)) for spec in itertools.islice(specs(), 3)]
     copies = [store.save(run(OFFLOADED.spec)), store.save(run(OFFLOADED.spec).with_facts(machine="other"))]
-    (tmp_path / "bad.json").write_text("[]")
     torn = paths[0]
     torn.write_text("{")
     said = {
         "0000": "'0000' must name a run, but got none: no run in ",
         "12": "RUN must be a result file or 4 to 12 digits of a run's hash, but got '12'; see `zobench results`",
-        "../x": "RUN must be a result file or 4 to 12 digits of a run's hash, but got '../x'; see ",
         OFFLOADED.spec.hash: f"'{OFFLOADED.spec.hash}' must name one run, but got {copies[0]}, {copies[1]}; name the f",
-        str(tmp_path / "bad.json"): f"{tmp_path / 'bad.json'}: this file is not a zobench result",
         torn.stem.rpartition("-")[
             2
         ]: f"'{torn.stem.rpartition('-')[2]}' must name a run, but got none: {torn}: a result must be whole JSON, but",
