@@ -24,14 +24,14 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.reliability.mutate import EVIL, MARK, edited, flipped, json_text, toml_text, value
+from tests.reliability.mutate import EVIL, MARK, edited, flipped, json_text, toml_text
 from tests.support import pages, stores
 from tests.support.rates import CALIBRATION
 from tests.support.submissions import submitted
 from tests.support.tables import CLAIMS, TINY, tuned
 from zobench import recipes
 from zobench.result import Outcome, Result, Round
-from zobench.runspec import FIELDS, RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import Store, frame, text_of
 from zobench.store.compare import compare
 from zobench.store.trace import trace
@@ -211,43 +211,6 @@ def run_specs(folder: Path) -> Feed:
     return in_file(folder / "spec.json", read, trees)
 
 
-def key_values(folder: Path) -> Feed:
-    """``--set``, ``--where``, times, shares and outcomes as they are typed."""
-    from zobench.cli import common
-    from zobench.recipes.matrix import single
-    from zobench.session import inputs
-    from zobench.store import query
-
-    usual = [f"{key}={json.dumps(one).strip(chr(34))}" for key, one in RunSpec(model="opt-tiny").to_dict().items()]
-    usual += ["wire=fp8", "method=lozo", "options.interval=5", "writeback_every=inf", "lr=1e-6", "device_memory=8GB"]
-    texts = [text.encode() for text in usual]
-
-    def typed(random_: random.Random) -> str:
-        kind = random_.randrange(4)
-        if kind == 0:
-            return f"{random_.choice(list(FIELDS))}={random_.choice(EVIL)}"
-        if kind == 1:
-            return f"{random_.choice(list(FIELDS))}={value(random_)}"
-        return flipped(random_, random_.choice(texts)).decode("utf-8", "surrogateescape")
-
-    def feed(random_: random.Random) -> bool:
-        kind, text = random_.randrange(8), typed(random_)
-        if kind == 0:
-            query.conditions([text])
-        elif kind == 1:
-            inputs.parse_seconds("--budget", text)
-        elif kind == 2:
-            inputs.parse_outcomes(text)
-        elif kind == 3:
-            inputs.parse_percent("--tolerance", text)
-        else:
-            changes = common.changed([text])
-            single({"model": "opt-tiny", **changes}, "cpu")
-        return True
-
-    return feed
-
-
 def recipe_files(kind: str, folder: Path) -> Feed:
     """Runners, tables or figures."""
     from zobench.recipes import matrix
@@ -287,7 +250,6 @@ def tasks(folder: Path) -> Feed:
     }
     trees = [
         {"data": {"path": "rows.jsonl", "split": split}, **labels},
-        {"name": "mine", "data": {"train": "rows.csv", "test": "rows.csv"}, **labels},
         {"data": {"path": "rows.jsonl", "split": {"test": 1}}, "prompt": {"template": "{text}"},
          "answer": {"column": "text", "max_new_tokens": 8}},
         {"data": {"path": "rows.txt", "split": split}, "text": {}},
@@ -676,7 +638,7 @@ def archives(folder: Path) -> Feed:
 
 
 TARGETS: dict[str, Callable[[Path], Feed]] = {
-    "result files": result_files, "results shown": results_shown, "specs": run_specs, "KEY=VALUE": key_values,
+    "result files": result_files, "results shown": results_shown, "specs": run_specs, 
     "runners": partial(recipe_files, "runners"), "tables": partial(recipe_files, "tables"),
     "figures": partial(recipe_files, "plots"), "grids": grids, "tasks": tasks, "calibrations": calibrations,
     "programs.json": program_lists, "jobs": job_files, "journals": journals,

@@ -35,21 +35,13 @@ STEPS = 40
 LOW_RANK: dict[str, Any] = {"noise": "counter", "options": {"interval": 7, "rank": 4}}
 WAYS: dict[str, dict[str, Any]] = {
     "resident": {},
-    "disk": {"engine": "offload", "checkpoint": "journal", "checkpoint_every": 7},
     "lazy": {"engine": "offload", "noise": "counter", "writeback_every": 3, "dtype": "bf16"},
     "halves": {"engine": "offload", "tier": "pageable", "checkpoint": "async", "checkpoint_every": 5},
-    "momentum": {"method": "zo-sgd-mmt", "engine": "offload", "checkpoint": "sync", "checkpoint_every": 9},
-    "wire": {"engine": "offload", "wire": "fp16", "queries": 2},
     "low rank": {"method": "lozo-m", **LOW_RANK, "checkpoint": "journal", "checkpoint_every": 10},
-    "packed": {
-        "packed": True, "accumulate": 2, "attention": "fast", "law": "rademacher", "engine": "offload",
-        "noise": "counter", "granularity": "linear",
-    },
     "zo-muon": {"method": "zo-muon", **LOW_RANK, "queries": 3, "lr": 1e-3},
     "eggroll": {"method": "eggroll", "noise": "counter", "options": {"shards": 2}, "queries": 4, "lr": 1e-6},
     "qzo": {"method": "qzo", "engine": "offload", "checkpoint": "journal", "checkpoint_every": 10, "eps": 1e-3},
     "qes": {"method": "qes", "engine": "offload", "noise": "counter", "queries": 3, "eps": 0.3, "lr": 0.02},
-    "sync": {"engine": "offload", "checkpoint": "sync", "checkpoint_every": 3},
     "async": {"engine": "offload", "checkpoint": "async", "checkpoint_every": 3},
     "adam": {"method": "fo-adam", "lr": 1e-4, "checkpoint": "sync", "checkpoint_every": 5},
     "lora": {"scheme": "lora"},

@@ -13,10 +13,10 @@ from tests.support.suites import OfEngine, OfHostTier, OfThreadLanes
 from zobench.data.batch import Batch
 from zobench.engine import Engine, EngineConfig, Entry, Point
 from zobench.engine.interface import Start, TunedEngine
-from zobench.engine.transfers.lanes import Lanes, ThreadLanes
+from zobench.engine.transfers.lanes import ThreadLanes
 from zobench.engine.transfers.schedule import Op
 from zobench.engine.weights.tiers import HostTier, Tier
-from zobench.methods import ZOSGD, Method
+from zobench.methods import ZOSGD
 from zobench.models.weights import Weights
 from zobench.testing import MethodConformance, failures
 from zobench.testing.tier import SIZES
@@ -63,28 +63,6 @@ class SavesEarly(Engine):
         return self.store.weights(unit)
 
 
-@pytest.mark.parametrize(
-    ("faulty", "check"),
-    [
-        (SwapsSigns, "test_losses_at_points_are_those_of_weights_moved_by_hand"),
-        (ForgetsDecay, "test_weight_decay_shrinks_what_it_should_and_spares_biases_and_norms"),
-        (Drifts, "test_a_probe_leaves_the_weights_where_they_were"),
-        (MovesEveryPart, "test_a_part_of_the_points_moves_that_part_alone"),
-        (SavesEarly, "test_updates_are_in_every_weight_that_is_read"),
-    ],
-)
-def test_a_fault_in_an_engine_is_found(faulty: type[Engine], check: str) -> None:
-    class Suite(OfEngine):
-        streams = False
-
-        def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
-            config = EngineConfig(placement="resident", noise="counter")
-            return faulty(model, config, weights=weights, start=start)
-
-    with pytest.raises(AssertionError):
-        getattr(Suite(), check)()
-
-
 class Stale(HostTier):
     """The second block gives what it was filled with, for ever."""
 
@@ -98,21 +76,6 @@ class Torn(HostTier):
 
     def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
         super().offload(block, torch.cat([slot, slot.new_zeros(SIZES[block] - slot.numel())]), first)
-
-
-@pytest.mark.parametrize(
-    ("faulty", "check"),
-    [
-        (Stale, "test_what_was_offloaded_last_is_what_comes_back"),
-        (Torn, "test_an_offloaded_front_leaves_the_rest_of_its_block"),
-    ],
-)
-def test_a_fault_in_a_tier_is_found(faulty: type[HostTier], check: str) -> None:
-    class Suite(OfHostTier):
-        def make(self, blocks: Sequence[Tensor], folder: Path) -> Tier:
-            return self.filled(faulty(SIZES, pinned=False), blocks)
-
-    _assert_finds(Suite, check)
 
 
 class Hasty(ThreadLanes):
@@ -134,21 +97,6 @@ class Silent(ThreadLanes):
                     raise
 
         return super().submit(op, quiet, after)
-
-
-@pytest.mark.parametrize(
-    ("faulty", "check"),
-    [
-        (Hasty, "test_a_computation_waits_for_its_upload_and_an_offload_for_its_computation"),
-        (Silent, "test_an_error_in_a_transfer_is_raised_by_who_waits_and_by_a_drain"),
-    ],
-)
-def test_a_fault_in_lanes_is_found(faulty: type[ThreadLanes], check: str) -> None:
-    class Suite(OfThreadLanes):
-        def make(self) -> Lanes:
-            return faulty()
-
-    _assert_finds(Suite, check)
 
 
 class Forgetful(ZOSGD):
@@ -174,24 +122,52 @@ class Moody(ZOSGD):
         return [int(seed) for seed in torch.randint(10**9, (count,))]
 
 
+def suite(faulty: type) -> type:
+    """The suite of what is faulty, run on it."""
+    if issubclass(faulty, Engine):
+
+        class OfFaultyEngine(OfEngine):
+            streams = False
+
+            def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
+                return faulty(model, EngineConfig(placement="resident", noise="counter"), weights=weights, start=start)
+
+        return OfFaultyEngine
+    if issubclass(faulty, HostTier):
+
+        class OfFaultyTier(OfHostTier):
+            def make(self, blocks: Sequence[Tensor], folder: Path) -> Tier:
+                return self.filled(faulty(SIZES, pinned=False), blocks)
+
+        return OfFaultyTier
+    lanes = issubclass(faulty, ThreadLanes)
+    settings = {} if lanes else {"lr": 1e-3, "eps": 1e-2, "seed": 5}
+    base = OfThreadLanes if lanes else MethodConformance
+    return type("OfFaulty", (base,), {"make" if lanes else "method": lambda self: faulty(**settings)})
+
+
 @pytest.mark.parametrize(
     ("faulty", "check"),
     [
+        (SwapsSigns, "test_losses_at_points_are_those_of_weights_moved_by_hand"),
+        (ForgetsDecay, "test_weight_decay_shrinks_what_it_should_and_spares_biases_and_norms"),
+        (Drifts, "test_a_probe_leaves_the_weights_where_they_were"),
+        (MovesEveryPart, "test_a_part_of_the_points_moves_that_part_alone"),
+        (SavesEarly, "test_updates_are_in_every_weight_that_is_read"),
+        (Stale, "test_what_was_offloaded_last_is_what_comes_back"),
+        (Torn, "test_an_offloaded_front_leaves_the_rest_of_its_block"),
+        (Hasty, "test_a_computation_waits_for_its_upload_and_an_offload_for_its_computation"),
+        (Silent, "test_an_error_in_a_transfer_is_raised_by_who_waits_and_by_a_drain"),
         (Forgetful, "test_a_run_that_goes_on_is_one_without_a_break_bit_for_bit"),
         (Bold, "test_a_step_whose_numbers_are_not_finite_is_skipped_and_counted"),
         (Moody, "test_the_same_seed_takes_the_same_steps"),
     ],
 )
-def test_a_fault_in_a_method_is_found(faulty: type[ZOSGD], check: str) -> None:
-    class Suite(MethodConformance):
-        def method(self) -> Method:
-            return faulty(lr=1e-3, eps=1e-2, seed=5)
-
-    _assert_finds(Suite, check)
+def test_a_planted_fault_is_found(faulty: type, check: str) -> None:
+    with pytest.raises(AssertionError):
+        getattr(suite(faulty)(), check)()
 
 
-def _assert_finds(suite: type, check: str) -> None:
-    """The check that is made for the fault fails, by its own assertion or a refusal that did not come."""
-    found = failures(suite)
-    assert check in found, f"only these fail: {sorted(found)}"
-    assert isinstance(found[check], AssertionError), found[check]
+def test_failures_of_a_suite_are_told_by_name() -> None:
+    found = failures(suite(Silent))
+    assert isinstance(found["test_an_error_in_a_transfer_is_raised_by_who_waits_and_by_a_drain"], AssertionError)
