@@ -75,6 +75,7 @@ def _disturbed(work: Work, disk: Disk) -> dict[str, Any]:
     harm = [] if end.code is not None else ["it had to be ended"]
     harm += ["a traceback"] if "Traceback" in end.said else []
     harm += [f"it ended with {end.code} and said nothing"] if end.code and not said else []
+    harm += [work.lost("disturbed", int(disk.counts[1]))]
     again = work.run("disturbed", Disk())
     harm += [f"it did not go on: {again}"] if again.code != 0 else [work.wrong("disturbed")]
     harm += [f"left behind: {path.name}" for path in work.folder("disturbed").rglob("*.tmp")]

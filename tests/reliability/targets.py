@@ -9,7 +9,6 @@ import copy
 import io
 import itertools
 import json
-import os
 import random
 import shutil
 import struct
@@ -18,7 +17,6 @@ import tomllib
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from rich.console import Console
 from tests.reliability.mutate import EVIL, MARK, edited, flipped, json_text, toml_text
 from tests.support import pages, stores
 from tests.support.rates import CALIBRATION
-from tests.support.submissions import submitted
 from tests.support.tables import CLAIMS, TINY, tuned
 from zobench import recipes
 from zobench.result import Outcome, Result, Round
@@ -127,23 +124,6 @@ def harmless(form: str, text: str) -> None:
     assert f"\n# {MARK}" not in text, "a heading of a result's is on the page"
 
 
-class _Elements(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append(tag)
-
-
-def elements(text: str) -> list[str]:
-    """The elements that a browser would make of a page."""
-    parser = _Elements()
-    parser.feed(text)
-    parser.close()
-    return parser.found
-
-
 def results_shown(folder: Path) -> Feed:
     """Results whose every text is hostile, in tables of all formats and on the page."""
     from tests.support.tables import PAPER
@@ -153,7 +133,7 @@ def results_shown(folder: Path) -> Feed:
     text = (TINY + CLAIMS).replace("M1", "OPT-125M").replace("M2", "OPT-350M").replace("seq_len = 100", "")
     (folder / "tiny.toml").write_text(text)
     table, every = load_table(folder / "tiny.toml"), samples()
-    scripts = elements(pages.page(pages.book((pages.result(),)))).count("script")
+    scripts = pages.page(pages.book((pages.result(),))).count("<script")
 
     def feed(random_: random.Random) -> bool:
         tree = json.loads(text_of(random_.choice(every)))
@@ -179,9 +159,8 @@ def results_shown(folder: Path) -> Feed:
             harmless(form, text)
         if random_.random() < 0.1:  # which takes long
             text = pages.page(pages.book((result,)))
-            found = elements(text)
-            assert MARK not in found, "an element of a result's is on the page"
-            assert found.count("script") == scripts, "a script of a result's is on the page"
+            assert f"<{MARK}" not in text, "an element of a result's is on the page"
+            assert text.count("<script") == scripts, "a script of a result's is on the page"
             assert "\x1b" not in text
         return True
 
@@ -225,50 +204,6 @@ def recipe_files(kind: str, folder: Path) -> Feed:
     return in_file(folder / "mine.toml", read, trees, toml_text)
 
 
-def grids(folder: Path) -> Feed:
-    """Grids of a search."""
-    from zobench.training import grids as module
-
-    trees = [{"lr": [1e-6, 1e-7], "eps": [1e-3], "steps": [10, 20]}, {"options": {"interval": [1, 2]}, "seed": [0]}]
-    return in_file(folder / "grid.toml", module.load, trees, toml_text)
-
-
-def tasks(folder: Path) -> Feed:
-    """Tasks of one's own and their rows."""
-    from zobench.data.tasks import file
-
-    rows = b'{"text": "a stale score", "stars": 1}\n{"text": "a lovely film", "stars": 5}\n{"text": "x", "stars": 1}\n'
-    tables = {
-        "rows.jsonl": rows,
-        "rows.csv": b"text,stars\na stale score,1\na lovely film,5\nx,1\n",
-        "rows.txt": b"a\nb\nc\n",
-    }
-    split = {"seed": 0, "dev": 1, "test": 0.34}
-    labels = {
-        "prompt": {"template": "{text} It was"},
-        "labels": {"column": "stars", "words": {"1": "bad", "5": "great"}},
-    }
-    trees = [
-        {"data": {"path": "rows.jsonl", "split": split}, **labels},
-        {"data": {"path": "rows.jsonl", "split": {"test": 1}}, "prompt": {"template": "{text}"},
-         "answer": {"column": "text", "max_new_tokens": 8}},
-        {"data": {"path": "rows.txt", "split": split}, "text": {}},
-    ]  # fmt: skip
-    texts = [toml_text(tree) for tree in trees]
-
-    def feed(random_: random.Random) -> bool:
-        for name, text in tables.items():
-            (folder / name).write_bytes(text if random_.random() < 0.6 else flipped(random_, text))
-        whole = random_.random() < 0.4
-        told = random_.choice(texts) if whole else drawn(random_, texts, toml_text, trees)
-        (folder / "task.toml").write_bytes(told)
-        file._made.cache_clear()
-        file.load(folder / "task.toml")
-        return True
-
-    return feed
-
-
 # --- files of a machine -----------------------------------------------------------------------------------------------
 
 
@@ -288,42 +223,6 @@ def calibrations(folder: Path) -> Feed:
         return kept is not None
 
     return in_file(folder / cpu_cells.RATES, read, [CALIBRATION])
-
-
-def program_lists(folder: Path) -> Feed:
-    """``programs.json`` of a user's configuration."""
-    from zobench.programs import clones
-
-    os.environ[clones.FOLDER] = str(folder)
-    facts = {"path": "/x", "python": "/bin/python", "commit": "abc", "versions": dict.fromkeys(clones.VERSIONED, "1")}
-    return in_file(folder / "programs.json", lambda _: clones.load(), [{"mezo": facts, "zo2": facts}])
-
-
-def job_files(folder: Path) -> Feed:
-    """Folders of submitted sweeps: what the submitter wrote, what jobs say."""
-    from dataclasses import asdict
-
-    from zobench.execute import jobs
-
-    made = submitted(folder, 2)
-    names = ("sweep.json", "0.json", "jobs.json")
-    said = jobs.JobReport(job="7_0", host="n", began=1.0, machine="m", ended=2.0, outcome="ok")
-    trees = [json.loads((made.folder / "sweep.json").read_text()), asdict(said), ["7", "8"]]
-    texts = [json_text(tree) for tree in trees]
-
-    def feed(random_: random.Random) -> bool:
-        for name, text in zip(names, texts, strict=True):
-            (made.folder / name).write_bytes(text)
-        place = random_.randrange(len(names))
-        one = drawn(random_, texts[place : place + 1], json_text, trees[place : place + 1])
-        (made.folder / names[place]).write_bytes(one)
-        read = jobs.submissions(folder)
-        for submission in read:
-            jobs.states(submission, {})
-            jobs.machines(read, "slurm", submission.place)
-        return bool(read)
-
-    return feed
 
 
 # --- a run's folder ---------------------------------------------------------------------------------------------------
@@ -638,10 +537,9 @@ def archives(folder: Path) -> Feed:
 
 
 TARGETS: dict[str, Callable[[Path], Feed]] = {
-    "result files": result_files, "results shown": results_shown, "specs": run_specs, 
+    "result files": result_files, "results shown": results_shown, "specs": run_specs,
     "runners": partial(recipe_files, "runners"), "tables": partial(recipe_files, "tables"),
-    "figures": partial(recipe_files, "plots"), "grids": grids, "tasks": tasks, "calibrations": calibrations,
-    "programs.json": program_lists, "jobs": job_files, "journals": journals,
+    "figures": partial(recipe_files, "plots"), "calibrations": calibrations, "journals": journals,
     "snapshots": snapshots, "config.json": model_configs, "safetensors": safetensors, "GGUF": gguf_files,
     "archives": archives,
 }  # fmt: skip

@@ -22,6 +22,16 @@ def campaign(log: Path, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+def test_what_a_full_disk_ends_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    lines = campaign(tmp_path / "log", "faults", "--count", "2", "--only", "merge and pack")
+    assert not [line for line in lines if line["harm"]]
+    assert {line["fault"].partition(",")[0] for line in lines} == {
+        "disk full",
+        "lossy mount",
+        "mount that becomes read-only",
+    }
+
+
 @pytest.mark.parametrize(
     ("works", "count"),
     [
@@ -38,23 +48,13 @@ def test_what_is_killed_goes_on_as_if_it_had_not_been(works: tuple[str, ...], co
     assert {line["work"] for line in lines if line["kind"] == "end"} == {*works}
 
 
-def test_what_a_full_disk_ends_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    lines = campaign(tmp_path / "log", "faults", "--count", "2", "--only", "merge and pack")
-    assert not [line for line in lines if line["harm"]]
-    assert {line["fault"].partition(",")[0] for line in lines} == {
-        "disk full",
-        "lossy mount",
-        "mount that becomes read-only",
-    }
-
-
 @pytest.mark.slow
 def test_inputs_of_every_kind_are_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
-    lines = campaign(tmp_path / "log", "fuzz", "--count", "900")
+    lines = campaign(tmp_path / "log", "fuzz", "--count", "650")
     assert {line["target"] for line in lines} == set(TARGETS)
     assert not [line["harm"] for line in lines if line["harm"]]
-    assert sum(line["accepted"] for line in lines) > 75
-    assert sum(line["refused"] for line in lines) > 375
+    assert sum(line["accepted"] for line in lines) > 80
+    assert sum(line["refused"] for line in lines) > 350
 
 
 def test_the_campaign_sees_what_it_looks_for(tmp_path: Path) -> None:
