@@ -1,7 +1,6 @@
 """`zobench calibrate`: a file about this machine's device that plan and predict take, from rates given by hand; and how
 near a CPU's own cells come to what such a file predicts."""
 
-import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from tests.support.published import published
 from zobench.cost import Rates, hardware, local
 from zobench.cost.hardware import measured as measured_file
 from zobench.measure import calibrate as measured
-from zobench.measure.operators import operator_rates
 from zobench.result import Outcome, Result
 
 RATES: dict[str, Any] = {
@@ -70,15 +68,6 @@ def test_rates_of_a_busy_machine_are_refused(rates: dict[str, Any], zobench: Any
     assert "must be idle to be measured, but other processes kept 1.5 cores busy; run it again" in err
     assert not (here / "mine.toml").exists()
     assert "`--out` must end in .toml" in zobench("calibrate", "--out", "mine.json")[2]
-
-
-def test_each_rate_is_measured() -> None:
-    found = operator_rates("cpu", 0.5)
-    assert {"fp32", "fp16", "bf16"} == set(found["operators_per_second"])
-    rates = found["operators_per_second"].values()
-    assert all({"attention", "passes", "losses", "normals", "fused"} == set(one) for one in rates)
-    numbers = [*(rate for one in rates for rate in one.values()), found["kernel_seconds"]]
-    assert all(math.isfinite(number) and number > 0 for number in numbers)
 
 
 def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from transformers import AutoConfig
 
+import zobench as package
 from tests.support.commands import run_in
 from tests.support.rates import RATES, calibrate
-from zobench import cli, cost
+from zobench import cost
 from zobench.execute import plan, process
 from zobench.machine import texts
 from zobench.result import Outcome, Result
@@ -23,34 +23,20 @@ from zobench.session.inputs import parse_seconds
 from zobench.session.monitor import Monitor
 
 GB = 10**9
-OPTIONS = {
-    "calibrate": 3,
-    "sweep": 28, "ablate": 28, "run": 16, "table": 6, "list": 0, "doctor": 3, "reproduce": 11, "report": 3, "status": 1,
-    "cancel": 1, "selftest": 7, "results": 7, "plan": 14, "predict": 12, "compare": 9, "trace": 2, "figure": 4,
-    "program": 0, "finetune": 21, "evaluate": 13, "campaign": 9,
-    "search": 18, "model": 0, "task": 0, "verify": 5, "verdict": 3,
-}  # fmt: skip
-"""Options per command. A new one needs a user, and a change here."""
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("10m", 600), ("2h", 7200), ("2h30m", 9000), ("1h1m1s", 3661), ("1.5h", 5400)],
+    [("90s", 90), ("10m", 600), ("2h30m", 9000), ("1.5h", 5400)],
 )
 def test_a_time_is_read_in_the_units_that_it_names(text: str, seconds: float) -> None:
     assert parse_seconds("--budget", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "h", "30m2h", "2h30", "1.2.3s", "-2h", "5d", "0h0m"])
+@pytest.mark.parametrize("text", ["", "30m2h", "2h30", "-2h", "5d", "0h0m"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="`--budget"):
         parse_seconds("--budget", text)
-
-
-def test_no_command_grows_options_unnoticed() -> None:
-    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
-    options = {name: [p for p in command.params if p.param_type_name == "option"] for name, command in commands.items()}
-    assert {name: len([p for p in found if p.name != "help"]) for name, found in options.items()} == OPTIONS
 
 
 def test_without_arguments_the_help_is_shown(zobench: Any) -> None:
@@ -58,6 +44,7 @@ def test_without_arguments_the_help_is_shown(zobench: Any) -> None:
     assert bare == asked
     assert (bare[0], bare[2]) == (0, "")
     assert "Run a matrix of cells" in bare[1]
+    assert zobench("--version") == (0, package.__version__ + "\n", "")
 
 
 def test_looking_around_imports_nothing_heavy(here: Path, machine: str) -> None:
@@ -110,11 +97,6 @@ def test_the_fields_are_listed_each_with_type_default_words_and_a_line(here, zob
     assert lines[1].split("  ")[0] == "field"
     at = lines.index("dtype             word            fp32        the type of the weights on the")
     assert lines[at + 1].strip() == "device [fp32, fp16, bf16]"
-    assert "writeback_every   integer or inf  1           steps between two write-backs of a" in lines
-    monkeypatch.setenv("COLUMNS", "120")
-    assert any(line.rstrip().endswith("the type of the weights on the device [fp32, fp16, bf16]") for line in
-               zobench("list", "fields")[1].splitlines())  # fmt: skip
-    assert "checkpoint_every" not in zobench("list")[1]
 
 
 def test_run_tells_on_standard_error_and_leaves_standard_output_alone(here, zobench, cells) -> None:
@@ -124,15 +106,6 @@ def test_run_tells_on_standard_error_and_leaves_standard_output_alone(here, zobe
     assert err.splitlines()[2].startswith("ok       opt-tiny resident fp32 b1 s64  128 tokens/s, 0.5 s a step")
     assert Result.from_dict(json.loads((here / "out.json").read_text())).spec == cells[0]
     assert cells[0].seq_len == 64
-
-
-@pytest.mark.parametrize(
-    ("arguments", "seq_len"), [("--model OPT-125M", 2048), ("--model opt-tiny --set seq_len=9", 9)]
-)
-def test_a_seq_len_that_is_usual_or_given_is_not_explained(here, zobench, cells, arguments, seq_len) -> None:
-    code, _, err = zobench("run", *arguments.split(), "--device", "cpu")
-    assert (code, cells[0].seq_len) == (0, seq_len)
-    assert "seq_len:" not in err
 
 
 def test_a_given_device_memory_is_planned_aloud(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
@@ -216,12 +189,6 @@ def test_json_names_no_folder_of_this_machine(here: Path, zobench: Any, cells: l
     assert (code, cells[0].model_path) == (0, str(folder))
     assert json.loads(out)["spec"]["model"] == "mine"
     assert str(here) not in out
-
-
-def test_the_version_is_printed(zobench: Any) -> None:
-    import zobench as package
-
-    assert zobench("--version") == (0, package.__version__ + "\n", "")
 
 
 def test_a_run_that_takes_long_says_how_long_before_it_starts_and_one_that_cannot_fit_does_not_start(

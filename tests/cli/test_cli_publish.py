@@ -1,6 +1,7 @@
 """The commands that publish: reproduce measures and shows one artifact, report writes them all."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,11 @@ def test_the_curves_of_runs_in_folders_are_drawn_where_one_says(here: Path, zobe
 
 
 @pytest.mark.slow
-def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any) -> None:
+def test_report_writes_everything_from_the_store_alone(
+    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = recipes.names
+    monkeypatch.setattr(recipes, "names", lambda kind: [name for name in whole(kind) if name.startswith("zo2/")])
     Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
     (here / "results" / "box" / "broken.json").write_text("{")
     code, out, err = zobench("report", "--out", "all")
@@ -150,16 +155,10 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
     ("arguments", "message"),
     [
         ("reproduce zo2/tabel5", "no such recipe in tables or plots: 'zo2/tabel5'; did you mean zo2/table5"),
-        ("reproduce zo2/figure5 --out file/x", "`--out` must be a folder, but got "),
         ("report --out file", "`--out` must be a folder, but got "),
-        ("report", "Missing option '--out'"),
         ("report --out x --results resluts", "`--results` must be a folder with results, but there is no resluts"),
-        ("table zo2/figure3", "`zobench table` shows tables, but 'zo2/figure3' is a figure; use zobench figure"),
         ("figure zo2/table5", "`zobench figure` draws figures, but 'zo2/table5' is a table; use zobench table"),
-        ("figure zo2/figure3 --out file", "`--out` must be a folder, but got "),
         ("figure zo2/figure3 --forwards", "`--where`, `--forwards` and several names are for folders of runs, but got"),
-        ("figure . --where method=zo", "`method` must be one of zo-sgd, "),
-        ("figure . file", "`FOLDER` must be a folder, but got 'file'; it is a file; name a folder"),
         ("figure .", "a figure of curves must have 1 to 8 fine-tuning runs, but got 0; "),
     ],
 )  # fmt: skip
@@ -176,7 +175,10 @@ def test_a_sweep_whose_cells_have_no_place_in_a_table_says_what_it_needs(here: P
 
 
 def test_a_table_is_a_frame_that_python_csv_and_parquet_get(zobench: Any, tmp_path: Path) -> None:
-    stored = Path(__file__).parents[2] / "results" / "published"
+    (stored := tmp_path / "stored" / "epyc-2c-2ca1ff").mkdir(parents=True)
+    for path in (Path(__file__).parents[2] / "results" / "published" / stored.name).glob("OPT-350M-*"):
+        shutil.copy(path, stored)
+    stored = stored.parent
     frame = artifacts.frame("zo2/table3", Store(stored).load(), "epyc-2c-2ca1ff")
     assert set(frame["source"]) == {"measured", "predicted", "paper"}
     ahead = frame[(frame["source"] == "predicted") & frame["value"].notna()]

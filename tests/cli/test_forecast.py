@@ -12,10 +12,7 @@ import pytest
 
 @pytest.mark.parametrize(
     ("limit", "arguments"),
-    [
-        (10, ["plan", "--model", "OPT-175B", "--gpu", "rtx-4090", "--host", "512GB", "--json", "-"]),
-        (60, ["predict", "main_table", "--gpu", "h200"]),
-    ],
+    [(10, ["plan", "--model", "OPT-175B", "--gpu", "rtx-4090"]), (60, ["predict", "main_table", "--gpu", "h200"])],
 )
 def test_neither_needs_a_gpu_torch_or_nvml_and_both_are_quick(limit: float, arguments: list[str], here: Any) -> None:
     program = f"""
@@ -40,7 +37,6 @@ def test_a_plan_says_how_fast_with_its_range_what_bounds_it_and_the_settings(zob
     assert "bound by: link (upload)" in out
     assert "RTX 4090 (25.2 GB, of which plans use 90%, PCIe 4 x16)" in " ".join(out.split())
     assert "settings: --set engine=offload --set noise=counter" in out
-    assert "wire=fp8" in out
     assert "zobench's own engine has never run on such a GPU" in " ".join(out.split())
 
 
@@ -82,8 +78,7 @@ def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here
     assert ["lacks" in line for line in lines] == [False] * len(fitting) + [True] * (len(told) - len(fitting))
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
-@pytest.mark.parametrize("gpu", ["rtx-4090", "all"])
+@pytest.mark.parametrize(("gpu", "width"), [("rtx-4090", 80), ("all", 60)])
 def test_a_plan_has_no_word_and_no_quantity_cut_at_any_width(width, gpu, zobench, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     _, out, _ = zobench("plan", "--model", "OPT-175B", "--gpu", gpu, "--host", "512GB")
@@ -104,17 +99,11 @@ def test_a_gpu_that_zobench_may_not_run_on_says_so_in_plans_predictions_and_list
     for arguments, told in [
         (("plan", "--model", "OPT-125M", "--gpu", "v100"), {volta}),
         (("plan", "--model", "OPT-125M", "--gpu", "t4"), set()),
-        (("plan", "--model", "OPT-125M"), {volta, rocm}),
         (("predict", "main_table", "--gpu", "mi300x"), {rocm}),
         (("list", "gpus"), {volta, rocm}),
     ]:
         _, out, _ = zobench(*arguments)
         assert {one for one in (volta, rocm) if one in " ".join(out.split())} == told
-    lines = [line.rstrip() for line in zobench("list", "gpus")[1].splitlines()]
-    assert max(map(len, lines)) <= 60
-    assert "…" not in "".join(lines)
-    notes = zobench("plan", "--model", "OPT-125M", "--gpu", "v100")[1].splitlines()[-6:]
-    assert max(map(len, notes)) <= 60
 
 
 def test_a_model_that_does_not_fit_says_what_comes_nearest(zobench: Any) -> None:
@@ -126,11 +115,9 @@ def test_a_model_that_does_not_fit_says_what_comes_nearest(zobench: Any) -> None
     assert "fits: ~" in zobench("plan", "--model", "OPT-66B", "--gpu", "rtx-4090", "--host", "64GB", "--disk", "5GB")[1]
 
 
-@pytest.mark.parametrize("place", ["OPT-13B rtx-4090 64MB", "OPT-175B t4 8GB"])
-def test_what_the_gpu_would_hold_by_blocks_lacks_host_memory_and_not_the_gpus(place: str, zobench: Any) -> None:
+def test_what_the_gpu_would_hold_by_blocks_lacks_host_memory_and_not_the_gpus(zobench: Any) -> None:
     """A whole OPT-13B lacks little of a GPU of 24 GB, but more host memory is what helps."""
-    model, gpu, host = place.split()
-    _, out, _ = zobench("plan", "--model", model, "--gpu", gpu, "--host", host)
+    _, out, _ = zobench("plan", "--model", "OPT-13B", "--gpu", "rtx-4090", "--host", "64MB")
     assert "does not fit (host memory): nearest is" in out
     assert "it needs --host" in out
 
@@ -176,25 +163,17 @@ def test_a_matrix_without_a_table_of_what_is_predicted_lists_its_cells(zobench: 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["plan", "--gpu", "t4"], "`model` must be given, but got no model; see `zobench list models`"),
         (["plan", "--model", "OPT-13B", "--gpu", "rtx-409"], "unknown GPU 'rtx-409'; did you mean rtx-4090"),
-        (["plan", "--model", "OPT-13B", "--gpu", "h100"], "unknown GPU 'h100'; did you mean h100-pcie or h100-sxm or "),
-        (["plan", "--model", "OPT-13B", "--seq-len", "2k"], "`seq_len` must be a whole number, but got '2k'; for exa"),
-        (["plan", "--model", "OPT-13B", "--host", "many"], "`--host` must be a size, but got 'many'"),
-        (["plan", "--model", "OPT-13B", "--disk", "0GB/s"], "`--disk` must be a speed above 0, but got '0GB/s'"),
         (["plan", "--model", "OPT-13B", "--gpu", "t4", "--link", "9x16"],
          "`--link` must be a generation and a number of lanes, but got '9x16'; write 4x16"),
         (["plan", "--model", "OPT-13B", "--anchor", "x"],
          "`--anchor` must be of one GPU, but got --gpu all; name the one that it ran on"),
         (["plan", "--model", "OPT-13B", "--gpu", "t4", "--anchor", "disk.toml"],
          "`--anchor` must be a stored result, but disk.toml is none"),
-        (["predict", "main_table", "--gpu", "all"],
-         "`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them"),
         (["predict", "zo_bench_accuracy", "--gpu", "h200"],
          "zo_bench_accuracy must have a cell without a task and without checkpoints, but has none to predict"),
         (["predict", "disk.toml", "--gpu", "h200"],
          "`--disk` must be given for"),
-        (["predict", "main_table", "--gpu", "h200", "--format", "html"], "unknown format 'html'"),
         (["predict", "zo2/table1", "--gpu", "h200"],
          "no such recipe in runners: 'zo2/table1'; did you mean main_table, which fills it? see"),
     ],

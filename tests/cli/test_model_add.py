@@ -122,9 +122,9 @@ def test_what_does_not_arrive_whole_is_one_line_and_the_same_command_goes_on(sho
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("short", "most"), [("smollm2-135m", 20.0), ("gemma3-270m", 20.0)])
-def test_the_real_ones_read_english_and_their_tokens_spell_it(short: str, most: float) -> None:
-    """And their weights are what the package gguf makes of the file."""
+def test_a_real_one_reads_english_and_its_tokens_spell_it() -> None:
+    """And its weights are what the package gguf makes of the file."""
+    short = "smollm2-135m"
     if not HERE[short].is_file():
         pytest.skip(f"{short} is not on this machine; zobench model add {short}")
     from gguf import GGUFReader
@@ -141,9 +141,7 @@ def test_the_real_ones_read_english_and_their_tokens_spell_it(short: str, most: 
     model, ids = models.build(models.of(spec), "fp32"), torch.tensor([tokens(TEXT).input_ids])
     materialise(model, PretrainedWeights(str(folder), model), "cpu")
     with torch.inference_mode():
-        loss = model.eval()(ids, labels=ids).loss
-    print(f"{short}: perplexity {math.exp(loss):.2f} of {ids.shape[1]} tokens")
-    assert math.exp(loss) < most
+        assert math.exp(model.eval()(ids, labels=ids).loss) < 20
     stored, own = {one.name: one for one in GGUFReader(HERE[short]).tensors}, dict(model.named_parameters())
     for theirs, ours in (("token_embd", "embed_tokens"), ("blk.2.ffn_down", "layers.2.mlp.down_proj")):
         read = stored[f"{theirs}.weight"]

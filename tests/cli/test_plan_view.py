@@ -5,7 +5,6 @@ from typing import Any
 
 from rich.console import Console
 
-from zobench import cost
 from zobench.cli import plan_view
 from zobench.cli.console import outcome_line
 from zobench.cost import Estimate
@@ -13,7 +12,7 @@ from zobench.cost.interval import Consolidation
 from zobench.execute.plan import Step
 from zobench.machine.texts import alike
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec, distinct
+from zobench.runspec import RunSpec
 
 
 def step(action: str, seconds: float, reason: str = "", available: str = "", **changes: Any) -> Step:
@@ -84,24 +83,6 @@ def test_when_pending_updates_are_written_is_told_of_cells_that_run() -> None:
     screen = Console(record=True, width=200)
     plan_view.show_plan(screen, "Title", steps, None)
     assert screen.export_text().splitlines()[-2] == "  bf16: written every 32 steps"
-
-
-def test_of_an_axis_every_value_is_shown_and_a_cell_that_has_only_what_all_have_is_called_this_one() -> None:
-    specs = [RunSpec(model="opt-tiny", seed=seed).resolve("cpu") for seed in (0, 1)]
-    assert list(distinct(specs)[1].values()) == ["seed=0", "seed=1"]
-    switched = [RunSpec(model="opt-tiny", compile=compile).resolve("cpu") for compile in (False, True)]
-    shared, names = distinct(switched)
-    assert list(names.values()) == ["this one", "compile"]
-    assert " ".join(shared) == switched[0].label
-
-
-def test_a_plan_without_rates_says_no_seconds() -> None:
-    spec = RunSpec(model="opt-tiny").resolve("cpu")
-    screen = Console(record=True, width=80)
-    plan_view.show_plan(screen, "T", [Step(spec=spec, action="run", reason="", estimate=cost.unpriced(spec))], None)
-    text = screen.export_text()
-    assert "nan" not in text
-    assert "1 of 1 cells to run: how long is predicted from this machine's rates, which the" in text
 
 
 def test_a_cell_that_is_done_takes_no_time_and_a_column_of_sizes_has_one_unit() -> None:

@@ -24,7 +24,7 @@ from zobench.machine import texts
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.store import Store, StoreError, files
+from zobench.store import Store, files
 
 GB = 10**9
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
@@ -128,27 +128,19 @@ def test_a_budget_leaves_cells_out_and_says_how_long_they_need(here, zobench, ce
     assert [spec.model for spec in cells] == ["opt-tiny", "OPT-1.3B"]
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_results_folder_that_takes_nothing_is_told_at_the_end_with_the_table_and_exit_code_1(
-    here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch, code: int
+    here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, data: bytes) -> None:
-        raise OSError(code, os.strerror(code), str(path))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(files, "replace", refuse)
     text = 'tables = ["zo2/table1"]\n[base]\nmodel = "OPT-125M"\n[axes]\nseed = [0, 3]\nseq_len = [2048]\n'
     ended, out, err = zobench("sweep", write(here, text), "--device", "cpu")
     assert (ended, len(cells)) == (1, 2)
-    assert f"not saved: a result must be writable, but got {os.strerror(code)!r} for results/" in err
+    assert "not saved: a result must be writable, but got 'No space left on device' for results/" in err
     assert "OPT-125M" in out
     assert "4096" in out  # tokens/s of what was measured, though nothing was stored
-
-
-def test_what_could_not_be_read_is_told(here: Path, zobench: Any, cells: list[RunSpec], machine: str) -> None:
-    (here / "results" / machine).mkdir()
-    (here / "results" / machine / "torn.json").write_text('{"schema')
-    _, _, err = zobench("sweep", write(here, MIXED), "--device", "cpu", "--dry-run")
-    assert f"not read: results/{machine}/torn.json: " in err
 
 
 def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but_results(here, zobench, cells) -> None:
@@ -158,11 +150,9 @@ def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but
     assert "OPT-125M" in out
     assert zobench("table", "zo2/table1", "--format", "markdown", "--out", "table.md") == (0, "", "")
     assert (here / "table.md").read_text() == out
-    for ending, begins in (("md", out[:20]), ("tex", "% needs "), ("csv", "table,source,"), ("parquet", "PAR1")):
+    for ending, begins in (("tex", "% needs "), ("csv", "table,source,")):
         assert zobench("table", "zo2/table1", "--out", f"other.{ending}") == (0, "", "")
-        assert (here / f"other.{ending}").read_bytes().startswith(begins.encode())
-    assert zobench("table", "zo2/table1", "--format", "csv", "--out", "rows.tex") == (0, "", "")
-    assert (here / "rows.tex").read_text().startswith("table,source,")
+        assert (here / f"other.{ending}").read_text().startswith(begins)
     assert "unknown format 'json'; use one of " in zobench("table", "zo2/table1", "--out", "t.json")[2]
 
 
@@ -188,21 +178,11 @@ def test_repeats_are_in_rounds_so_that_ratios_have_an_interval_and_too_few_are_w
     assert all(set(engines[n : n + 2]) == {"resident", "offload"} for n in range(0, 12, 2))
     assert "each cell runs 6 times, in rounds of all cells; times are of one" in err
     assert "(x1.0000, 1.0000 to 1.0000)" in out
-    told = " ".join(out.split())
-    assert "(x, a to b): from 6 rounds in which both ran, with the 95 % interval of the ratio." in told
-    assert "in each of 6 processes, whose median is shown" in told
-    assert zobench("table", "zo2/table1")[1].count("(x1.0000, 1.0000 to 1.0000)") == out.count("1.0000 to")
+    assert "(x, a to b): from 6 rounds in which both ran" in " ".join(out.split())
     assert len(list((here / "results" / machine).glob("*-r5.json"))) == 2
-    cells.clear()
-    assert zobench("sweep", "mine.toml", "--device", "cpu")[0] == 0
-    assert cells == []
     assert "warning" not in err
-    words = ("sweep", write(here, axes), "--device", "cpu", "--results")  # no table: in rounds all the same
-    _, _, err = zobench(*words, "rounds", "--repeats", "3")
-    assert all(len({spec.engine for spec in cells[n : n + 2]}) == 2 for n in range(0, 6, 2))
-    few = "3 against 3 processes cannot reach 5 %, whatever they are; at least --repeats 4, or 6, which need no guess"
-    assert f"elsewhere {few}" in err
     cells.clear()
+    words = ("sweep", write(here, axes), "--device", "cpu", "--results")  # no table
     _, _, err = zobench(*words, "elsewhere", "--repeats", "2", "--cell-by-cell")
     assert "warning: 2 against 2 processes cannot reach 5 %" in err
     assert [spec.engine for spec in cells] in (["resident"] * 2 + ["offload"] * 2, ["offload"] * 2 + ["resident"] * 2)
@@ -214,21 +194,6 @@ def test_a_sweep_gives_a_device_memory_to_the_cells_that_have_something_to_plan(
     _, _, err = zobench("sweep", write(here, text), "--device", "cpu", "--device-memory", "600MB")
     assert [(spec.device_memory, spec.granularity) for spec in cells] == [(600_000_000, "block")]
     assert "device_memory=600MB holds for 1 of 1 cells\n" in err
-    cells.clear()
-    _, _, err = zobench("sweep", "smoke", "--device", "cpu", "--set", "device_memory=600MB")
-    for spec in cells:
-        assert spec.device_memory == (600_000_000 if spec.engine == "offload" and spec.noise == "counter" else 0)
-    told = f"device_memory=600MB holds for 5 of {len(cells)} cells; the others are resident or have torch noise, which "
-    assert err.count(told) == 1
-
-
-def test_a_device_memory_that_no_cell_can_use_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
-    code, _, err = zobench("sweep", "qwen3", "--device", "cpu", "--device-memory", "3GB")
-    assert (code, cells) == (2, [])
-    assert err == (
-        "zobench: `device_memory` needs a cell with engine=offload and noise=counter, but qwen3.toml has none; "
-        "leave it out, or add --set engine=offload --set noise=counter\n"
-    )
 
 
 def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
@@ -236,25 +201,6 @@ def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: An
         code, _, err = zobench("sweep", write(here, TWO), "--device", "cpu")
     assert (code, cells) == (1, [])
     assert "results must have one writer, but another sweep uses it; wait, or name another --results" in err
-
-
-def test_a_results_folder_that_cannot_be_written_is_told_before_the_first_cell_and_the_sweep_goes_on(
-    here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Store) -> None:
-        raise StoreError(errno.EROFS, "results must be writable, but got 'Read-only file system'; choose another")
-
-    monkeypatch.setattr(Store, "lock", refuse)
-    _, _, err = zobench("sweep", write(here, TWO), "--device", "cpu")
-    assert len(cells) == 2
-    assert "warning: nothing will be kept: results must be writable, but got 'Read-only file system'" in err
-
-
-@linux
-def test_a_results_folder_that_nobody_can_make_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
-    code, _, err = zobench("sweep", write(here, TWO), "--device", "cpu", "--results", "/proc/x")
-    assert (code, cells) == (2, [])
-    assert re.fullmatch(r"zobench: `results` must be a folder that you may write to, but got '/proc/x'.*\n", err)
 
 
 @pytest.mark.slow
@@ -332,7 +278,7 @@ def test_a_kind_of_warning_is_shown_once_in_all_rounds_of_a_sweep() -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("width", [60, 200])
 def test_the_bar_of_a_sweep_is_one_line_with_its_count_and_the_time_left(width: int) -> None:
     spec = RunSpec(
         model="opt-tiny", engine="offload", noise="counter", granularity="tile", writeback_every=2, resident_blocks=1
@@ -397,10 +343,6 @@ def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
     ("arguments", "text"),
     [
         (["--budget", "5m"], "`turns` runs the cells of a round at the same time, but got a budget; leave it out"),
-        (["--cell-by-cell"],
-         "`turns` runs the cells of a round at the same time, but got interleave=False (--cell-by-cell); leave"),
-        (["--set", "checkpoint=sync", "--set", "checkpoint_every=1"],
-         "`turns` needs cells that do nothing between two"),
         (["--executor", "local"], "`--repeats` needs --executor here, whose rounds are of one machine, and so do "),
     ],
 )  # fmt: skip

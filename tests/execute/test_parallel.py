@@ -52,6 +52,17 @@ def started() -> Callable[[], list[int]]:
     return lambda: [pid for pid in children(os.getpid()) if pid not in before]
 
 
+@pytest.fixture
+def begin_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has every process that is started begin with the given lines."""
+
+    def write(program: str) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        (tmp_path / "sitecustomize.py").write_text(f"import os, sys\n{program}")
+
+    return write
+
+
 def cell(parallel: str, gpus: int, **changes: Any) -> RunSpec:
     return RunSpec(**{**FIELDS, "parallel": parallel, "gpus": gpus, **changes}).resolve("cpu")
 
@@ -136,9 +147,14 @@ def test_ranks_listen_on_loopback_alone_and_a_killed_one_ends_all(started: Calla
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_silent_is_waited_for_no_longer_than_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_is_silent_is_waited_for_no_longer_than_the_timeout(monkeypatch, begin_with) -> None:
     """In a group of the mesh, where the other one waits for it."""
-    monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "12")
+    monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "10")
+    begin_with(
+        "if 'zobench.execute.child' in sys.orig_argv:\n"
+        "    from zobench.parallel import launch\n"
+        "    launch.SHUTDOWN_SECONDS = 1\n"
+    )
     running = Running(cell("pertp", 2, **LONG))
     ranks = running.ranks()
     os.kill(ranks[1], signal.SIGSTOP)
@@ -179,12 +195,10 @@ def test_a_kill_of_the_launcher_or_an_interrupt_ends_all_ranks(started: Callable
 
 
 @pytest.mark.slow
-def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(monkeypatch, tmp_path) -> None:
+def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(monkeypatch, begin_with) -> None:
     """Rank 0 waits in a transfer for a block that rank 1 has no memory to fill."""
     monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "600")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\n"
+    begin_with(
         "if os.environ.get('RANK') == '1' and 'zobench.execute.rank' in sys.orig_argv:\n"
         "    from zobench.parallel import hosts\n"
         "    def fill(self, block, write):\n"
@@ -194,15 +208,6 @@ def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(monke
     result = Running(cell("pertp", 2)).ended(120)
     assert (result.outcome, result.reason) == (Outcome.OOM, "rank 1: host memory ran out: pinning failed")
     assert "fill" in result.traceback
-
-
-@pytest.mark.slow
-def test_an_error_of_all_ranks_is_told_once() -> None:
-    result = run_in_process(cell("ddp", 2, weights="pretrained", weights_path="/nowhere"))
-    assert result.outcome is Outcome.FAILED
-    assert "/nowhere" in result.reason
-    assert not result.reason.startswith("rank")
-    assert "Traceback" in result.traceback
 
 
 def free_port() -> int:
@@ -234,21 +239,14 @@ def test_two_nodes_meet_at_the_given_address_and_give_one_result_of_the_global_b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("killed", "reasons"),
-    [
-        (0, ("the cell's process was ended by SIGKILL", "the first machine of the run is gone")),
-        (1, ("rank 1 is gone without a word", "the cell's process was ended by SIGKILL")),
-    ],
-)
-def test_a_node_that_is_gone_ends_the_others(killed, reasons, started, monkeypatch) -> None:
+def test_a_node_that_is_gone_ends_the_others(started: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{free_port()}")
     spec = cell("ddp", 2, nodes=2, **LONG)
     both = [Running(spec), Running(spec)]
     ranks, everything = both[0].ranks(), started()
-    os.kill(parent(ranks[killed]), signal.SIGKILL)
+    os.kill(parent(ranks[0]), signal.SIGKILL)
     told = {one.ended().reason for one in both}
-    assert told == set(reasons)
+    assert told == {"the cell's process was ended by SIGKILL", "the first machine of the run is gone"}
     assert all(gone(pid) for pid in everything)
 
 
@@ -286,6 +284,7 @@ def test_the_users_own_torchrun_starts_ranks_again_and_only_rank_0_prints(tmp_pa
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return probe(self, *rest)\n"
         "ParallelEngine.probe, tell = failing, rank._send\n"
+        "rank.timeout, rank.GRACE = lambda: 10, 1\n"  # rank 1 of the first start gives up soon
         "def late(place, number, result):\n"  # what rank 1 said in the first start would be read before
         "    time.sleep(3 if os.environ['RANK'] + os.environ['TORCHELASTIC_RESTART_COUNT'] == '11' else 0)\n"
         "    tell(place, number, result)\n"
@@ -319,27 +318,16 @@ PAIRS = ("--set=gpus=4", "--set=nodes=2", "--set=parallel=2d", "--set=batch_size
          "got gpus=3; use parallel=ddp, or gpus=4"),
         (("run", *PAIRS), "`nodes=2` needs --rendezvous HOST:PORT on each of them, but got none; name an address of "
          "the first machine and a free port there"),
-        (("run", *PAIRS, "--rendezvous=here"), "`--rendezvous` must be HOST:PORT, but got 'here'; for example "
-         "10.0.0.1:29500"),
-        (("run", "--rendezvous=127.0.0.1:29500"), "`--rendezvous` needs nodes > 1, but got nodes=1; leave it out, or "
-         "add --set nodes=2"),
         (("sweep", "smoke", "--rendezvous=x:1", "--executor=slurm"), "`--rendezvous` needs --executor here, but got "
          "--executor slurm; leave it out: jobs on several nodes find a place of their own"),
         (("sweep", "smoke", "--rendezvous=x:0"), "`--rendezvous` must be HOST:PORT, but got 'x:0'; for example "
          "10.0.0.1:29500"),
     ],
 )  # fmt: skip
-def test_what_cannot_start_is_told_before_it_does(words, said, zobench, monkeypatch) -> None:
-    before = _meeting()
+def test_what_cannot_start_is_told_before_it_does(words, said, zobench) -> None:
     model = ("--model=opt-tiny", "--engine=offload") if words[0] == "run" else ()
     code, _, err = zobench(*words, *model, "--device=cpu")
     assert (code, err) == (2, f"zobench: {said}\n")
-    assert _meeting() == before
-
-
-def _meeting() -> dict[str, str]:
-    """What the environment says of where ranks meet; a command sets other variables of its own."""
-    return {name: value for name, value in os.environ.items() if name.startswith(("ZOBENCH_", "MASTER_"))}
 
 
 def test_the_rendezvous_option_says_where_the_ranks_meet(monkeypatch, zobench) -> None:
@@ -370,9 +358,7 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("told", "code", "oom", "outcome", "reason"),
     [
-        ({}, -9, False, Outcome.FAILED, "rank 1 was ended by SIGKILL"),
         ({}, -9, True, Outcome.OOM, "rank 1: host memory ran out: the system killed rank 1"),
-        ({}, 1, False, Outcome.FAILED, "rank 1 ended with exit code 1"),
         ({1: "what it said itself"}, 1, False, Outcome.FAILED, "rank 1: what it said itself"),
         ({0: "another rank of the run is gone"}, -9, False, Outcome.FAILED, "rank 1 was ended by SIGKILL"),
     ],

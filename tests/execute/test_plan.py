@@ -8,11 +8,9 @@ import pytest
 import rich.console
 
 from tests.support.rates import RATES
-from zobench import cost
 from zobench.cli import plan_view
 from zobench.cost import footprint
 from zobench.execute import plan, sweep
-from zobench.machine import texts
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
@@ -39,16 +37,9 @@ def made(folder: Path, *cells: RunSpec, room: plan.Limits = ROOM, retry: frozens
     return plan.make(cells, Store(folder), MACHINE, RATES, room, retry)
 
 
-def test_a_new_cell_that_fits_runs(tmp_path: Path) -> None:
-    (step,) = made(tmp_path, cell())
-    assert (step.action, step.reason, step.earlier) == ("run", "", None)
-    assert step.estimate == cost.estimate(cell(), RATES)
-
-
-@pytest.mark.parametrize("retry", [frozenset[str](), RETRY, frozenset({"oom", "timeout", "failed", "skipped"})])
-def test_an_ok_cell_is_always_kept(tmp_path: Path, retry: frozenset[str]) -> None:
+def test_an_ok_cell_is_always_kept(tmp_path: Path) -> None:
     stored(tmp_path, cell(), Outcome.OK)
-    (step,) = made(tmp_path, cell(), retry=retry)
+    (step,) = made(tmp_path, cell(), retry=frozenset({"oom", "timeout", "failed", "skipped"}))
     assert (step.action, step.reason) == ("keep", "done")
     assert step.earlier.spec == cell()
 
@@ -66,7 +57,7 @@ def test_what_was_measured_stays_where_the_cell_can_no_longer_run(tmp_path, monk
     assert kept.outcome is Outcome.OK
 
 
-@pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.TIMEOUT, Outcome.FAILED, Outcome.CONTAMINATED])
+@pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.FAILED])
 def test_any_other_outcome_is_kept_until_retry_names_it(tmp_path: Path, outcome: Outcome) -> None:
     stored(tmp_path, cell(), outcome, "it was so")
     (step,) = made(tmp_path, cell(), retry=frozenset())
@@ -88,21 +79,6 @@ def test_another_machines_or_another_specs_result_is_not_kept(tmp_path: Path) ->
     stored(tmp_path, cell(seed=1), Outcome.OK)
     assert made(tmp_path, cell())[0].action == "run"
     assert plan.make([cell(seed=1)], Store(tmp_path), "other-1c-000000", RATES, ROOM, RETRY)[0].action == "run"
-
-
-def test_a_cell_that_its_model_cannot_do_is_skipped_with_the_reason_and_the_others_run(tmp_path: Path) -> None:
-    steps = made(tmp_path, cell("qwen3-tiny", seq_len=65), cell())
-    assert [step.action for step in steps] == ["skip", "run"]
-    assert steps[0].reason.startswith("`seq_len <= 64` must hold for qwen3-tiny, but got seq_len=65; ")
-    assert steps[0].estimate is None
-
-
-def test_a_device_memory_that_nothing_fits_is_skipped_with_what_it_needs(tmp_path: Path) -> None:
-    limited = cell("OPT-125M", engine="offload", noise="counter", device_memory=10**8)
-    steps = made(tmp_path, limited, limited.replace(device_memory=10**9))
-    assert [step.action for step in steps] == ["skip", "run"]
-    assert steps[0].reason.startswith("`device_memory >= ")
-    assert "must hold for OPT-125M in 2 slots of tiles, but got device_memory=100MB; " in steps[0].reason
 
 
 def test_what_does_not_fit_says_what_it_needs_and_what_there_is(tmp_path: Path) -> None:
@@ -190,25 +166,3 @@ def test_gpus_and_a_meeting_place_are_what_this_process_sees(tmp_path: Path, mon
     assert (found.device_bytes, found.devices, found.meets) == (7, 3, True)
     monkeypatch.delenv("ZOBENCH_RENDEZVOUS")
     assert not plan.limits("cuda:1", tmp_path).meets
-
-
-def test_limits_are_what_this_machine_has_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: {tmp_path: 7}[folder])
-    monkeypatch.setattr(plan, "available_host_bytes", lambda: 5)
-    monkeypatch.delenv("ZOBENCH_RENDEZVOUS", raising=False)
-    assert plan.limits("cpu", tmp_path) == plan.Limits(
-        device_bytes=None, host_bytes=5, disk_bytes=7
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(0, "0 MB"), (282_624, "283 kB"), (31 * 10**6, "31 MB"), (5_300_000_000, "5.3 GB"), (350 * GB, "350 GB")],
-)
-def test_bytes_are_told_in_units_of_powers_of_ten(nbytes: int, text: str) -> None:
-    assert texts.gigabytes(nbytes) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.21, "0.21 s"), (40, "40 s"), (192, "3.2 min"), (18400, "5.1 h")])
-def test_durations_are_told_in_the_nearest_unit(seconds: float, text: str) -> None:
-    assert texts.duration(seconds) == text

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.rates import RATES
 from zobench import cost
-from zobench.cost.interval import Consolidation
 from zobench.execute import sweep as module
 from zobench.execute.plan import Step
 from zobench.execute.sweep import Summary, SweepHooks, sweep
@@ -54,16 +53,13 @@ class Runner:
         self.ran: list[int] = []
         self.timeouts: list[float | None] = []
         self.enough: list[float | None] = []
-        self.written: list[Consolidation | None] = []
 
     def __call__(
-        self, spec: RunSpec, *, timeout: float | None, disk_dir: Path | None, while_waiting: Any, enough: float | None,
-        written: Consolidation | None, journal: Path,
-    ) -> Result:  # fmt: skip
+        self, spec: RunSpec, *, timeout: float | None, while_waiting: Any, enough: float | None, **_: Any
+    ) -> Result:
         self.ran.append(spec.seed)
         self.timeouts.append(timeout)
         self.enough.append(enough)
-        self.written.append(written)
         while_waiting()
         return self.behaviours.get(spec.seed, result)(spec)
 
@@ -107,7 +103,7 @@ def test_every_cell_is_stored_as_soon_as_it_is_done(run: Any, results: Store) ->
     assert (summary.unsaved, summary.interrupted) == ([], False)
 
 
-@pytest.mark.parametrize("outcome", [o for o in Outcome if o is not Outcome.OK])
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.SKIPPED])
 def test_a_bad_cell_is_stored_with_its_reason_and_the_rest_goes_on(run: Any, results: Store, outcome: Outcome) -> None:
     summary, runner = run([step(0), step(1)], Runner(cell0=lambda spec: result(spec, outcome, "a reason")))
     assert outcomes(summary) == [outcome, "ok"]
@@ -116,34 +112,18 @@ def test_a_bad_cell_is_stored_with_its_reason_and_the_rest_goes_on(run: Any, res
     assert (found.outcome, found.reason) == (outcome, "a reason")
 
 
-def test_the_machines_rates_travel_with_every_result_of_a_cell_that_ran(run: Any, results: Store) -> None:
+def test_kept_and_skipped_cells_do_not_run_and_the_others_keep_the_machines_rates(run: Any, results: Store) -> None:
     kept = result(cell(0))
     steps = [step(0, "keep", "done", earlier=kept), step(1, "skip", "needs 9 GB of disk space"), step(2)]
-    summary, _ = run(steps, calibration={"copy_bytes_per_second": 1.0})
+    summary, runner = run(steps, calibration={"copy_bytes_per_second": 1.0})
+    assert (runner.ran, outcomes(summary)) == ([2], ["ok", "skipped", "ok"])
+    assert summary.results[0] is kept
+    assert results.find(cell(0), MACHINE) is None
+    assert results.find(cell(1), MACHINE).reason == "needs 9 GB of disk space"
     told = [one.environment.calibration for one in summary.results]
     assert told == [None, None, {"copy_bytes_per_second": 1.0}]
     found = results.find(cell(2), MACHINE)
     assert found.environment == Facts(machine=MACHINE, calibration={"copy_bytes_per_second": 1.0})
-
-
-def test_a_cell_is_told_when_to_write_its_pending_updates(run: Any) -> None:
-    planned, found = step(0), Consolidation(32, "why")
-    assert planned.estimate is not None
-    told = dataclasses.replace(planned, estimate=dataclasses.replace(planned.estimate, consolidation=found))
-    _, runner = run([told, step(1)])
-    assert runner.written == [found, None]
-
-
-def test_kept_and_skipped_cells_do_not_run(run: Any, results: Store) -> None:
-    kept = result(cell(0))
-    steps = [step(0, "keep", "done", earlier=kept), step(1, "skip", "needs 9 GB of disk space"), step(2)]
-    summary, runner = run(steps)
-    assert runner.ran == [2]
-    assert summary.results[0] is kept
-    assert outcomes(summary) == ["ok", "skipped", "ok"]
-    assert results.find(cell(0), MACHINE) is None
-    skipped = results.find(cell(1), MACHINE)
-    assert skipped.reason == "needs 9 GB of disk space"
 
 
 def test_a_cell_over_the_budget_is_skipped_with_its_estimate_and_a_shorter_one_still_runs(run: Any) -> None:
@@ -247,29 +227,20 @@ def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, ho
     assert len(results.load()) == len(summary.results) == (1 if hook == "begin" else 2)
 
 
-@pytest.mark.parametrize(
-    ("code", "remedy"),
-    [
-        (errno.ENOSPC, "free some space there"),
-        (errno.EROFS, "choose a results folder on a writable disk"),
-        (errno.EACCES, "choose a results folder that you may write to"),
-    ],
-)
-def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(run, results, monkeypatch, code, remedy) -> None:
+def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(run, results, monkeypatch) -> None:
     whole = files.replace
 
     def refuse(path: Path, data: bytes) -> None:
         if b'"seed": 1,' in data:
-            raise OSError(code, os.strerror(code), str(path))
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
         whole(path, data)
 
     monkeypatch.setattr(files, "replace", refuse)
     summary, runner = run([step(n) for n in range(3)])
     assert runner.ran == [0, 1, 2]
     assert outcomes(summary) == ["ok"] * 3
-    assert summary.unsaved == [
-        f"a result must be writable, but got {os.strerror(code)!r} for {results.path(cell(1), MACHINE)}; {remedy}"
-    ]
+    told = f"a result must be writable, but got 'Read-only file system' for {results.path(cell(1), MACHINE)}; "
+    assert summary.unsaved == [f"{told}choose a results folder on a writable disk"]
     assert sorted(one.spec.seed for one in results.load()) == [0, 2]
 
 
@@ -291,35 +262,6 @@ def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_
     assert warnings[1] == [f"not saved yet, tried again at the end: {reason}"]
     assert (warnings[2], summary.unsaved) == ([], [])
     assert sorted((run.spec.seed, list(run.warnings)) for run in results.load()) == [(0, []), (1, []), (2, [])]
-
-
-def test_progress_is_told_of_every_cell_in_order(run: Any) -> None:
-    told: list[str] = []
-    progress = SweepHooks(
-        begin=lambda at: told.append(f"begin {at.spec.seed}"),
-        tick=lambda: told.append("tick"),
-        end=lambda at, got: told.append(f"end {at.spec.seed} {got.outcome}"),
-    )
-    run([step(0), step(1, "skip", "no room")], progress=progress)
-    assert told == ["begin 0", "tick", "end 0 ok", "begin 1", "end 1 skipped"]
-
-
-def test_a_second_sweep_plans_nothing_but_what_is_left(run: Any, results: Store) -> None:
-    from zobench.execute import plan
-
-    room = plan.Limits(device_bytes=None, host_bytes=10**12, disk_bytes=10**12)
-    cells = [cell(n) for n in range(4)]
-
-    def planned() -> list[Step]:
-        return plan.make(cells, results, MACHINE, RATES, room, frozenset({"failed"}))
-
-    fail: Behaviour = lambda spec: result(spec, Outcome.FAILED, "a bug")  # noqa: E731
-    run(planned(), Runner(cell1=fail, cell3=interrupt))
-    before = {path: path.stat().st_mtime_ns for path in results.root.rglob("*.json")}
-    _, runner = run(planned())
-    assert runner.ran == [1, 3]
-    after = {path: path.stat().st_mtime_ns for path in before}
-    assert sum(after[path] != before[path] for path in before) == 1
 
 
 def test_a_done_cell_corrects_the_estimates_of_those_that_wait(run: Any, results: Store) -> None:

@@ -1,5 +1,6 @@
 """Calibration and doctor: sane rates in little time, and a reason for each one that is missing."""
 
+import math
 import time
 
 import pytest
@@ -21,6 +22,10 @@ def test_rates_of_the_cpu(tmp_path):
     assert list(rates["noise_elements_per_second"]) == ["torch", "counter", "fused"]
     assert all(rate > 1e6 for rate in rates["noise_elements_per_second"].values())
     assert rates["disk_both_bytes_per_second"] > 0
+    assert list(rates["operators_per_second"]) == ["fp32", "fp16", "bf16"]
+    for found in rates["operators_per_second"].values():
+        assert set(found) == {"attention", "passes", "losses", "normals", "fused"}
+        assert all(0 < rate < math.inf for rate in found.values())
     assert rates["between_ranks_bytes_per_second"] > 1e6
     assert rates["link_up_bytes_per_second"] is None
     assert "link: none, because the device is the CPU" in rates["notes"]

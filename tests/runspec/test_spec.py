@@ -89,6 +89,7 @@ specs = (
     ("changes", "text"),
     [
         ({"steps": 10**400}, "`steps <= 2147483647` must hold, but got steps=1000"),
+        ({"queries": 10**9}, "`queries <= 10000` must hold, but got queries=1000000000; the papers use queries=1"),
         ({"seed": 2**31}, "`seed <= 2147483647` must hold, but got seed=2147483648; seeds are 0, 1, 2, ..."),
         ({"dtype": "fp12"}, "`dtype` must be one of fp32, fp16, bf16, but got 'fp12'; did you mean fp32 or fp16?"),
         ({"engine": "zo2"}, "`engine` must be one of resident, offload, but got 'zo2'; use one of resident, offload"),
