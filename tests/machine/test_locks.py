@@ -98,14 +98,3 @@ def test_a_folder_is_locked_through_its_handle_also_under_a_new_name(tmp_path: P
         kill()
         assert lock(handle, wait=False)
         os.close(handle)
-
-
-def test_a_file_that_can_only_be_read_is_locked_through_its_handle(tmp_path: Path) -> None:
-    path = tmp_path / "lease"
-    path.touch(0o444)
-    first, second = (os.open(path, os.O_RDONLY) for _ in range(2))
-    assert lock(first, wait=False)
-    assert not lock(second, wait=False)
-    os.close(first)
-    assert lock(second, wait=False)
-    os.close(second)

@@ -88,7 +88,6 @@ def test_gpu_details(fake_nvml, monkeypatch):
 @pytest.mark.parametrize(
     ("cpu", "short"),
     [
-        ("AMD EPYC 7763 64-Core Processor", "epyc-7763"),
         ("Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz", "xeon-e5-2690-v4"),
         ("", "cpu"),
     ],

@@ -66,16 +66,6 @@ def test_counts_by_hand(device, mode):
     assert dict(ledger.peak.parts) == {"aten.add": MIB, "aten.cat": 2 * MIB - 20}
 
 
-def test_the_same_address_again_is_another_storage(device, mode):
-    with Ledger(device) as ledger:
-        for count in range(1, 50):
-            a = mib(device, count % 3 + 1)
-            assert ledger.live == a.numel()
-            del a
-            assert ledger.live == 0
-    assert ledger.peak.nbytes == 3 * MIB
-
-
 def test_storages_that_grow(device, mode):
     with Ledger(device) as ledger:
         out = torch.empty(0, dtype=torch.uint8, device=device)
@@ -92,15 +82,6 @@ def test_a_storage_that_dies_inside_a_composite_operator_is_in_the_peak(device, 
         loss = functional.cross_entropy(logits, labels)
         assert ledger.live == loss.nbytes
     assert ledger.peak.parts["aten._log_softmax"] == MIB
-
-
-def test_a_parameter_holds_its_storage(device):
-    with Ledger(device) as ledger:
-        module = torch.nn.Module()
-        module.register_parameter("weight", torch.nn.Parameter(mib(device), requires_grad=False))
-        assert ledger.live == MIB
-        del module
-        assert ledger.live == 0
 
 
 def test_an_error_leaves_the_ledger_right(device):
@@ -142,16 +123,6 @@ def test_hold_counts_what_no_operator_made_and_names_it():
         assert ledger.live == 0
 
 
-def test_labels():
-    with Ledger("meta") as ledger:
-        with ledger.label("outer"), ledger.label("inner"):
-            a = mib("meta")
-        b = mib("meta")
-    assert dict(ledger.peak.parts) == {"inner": MIB, "aten.empty": MIB}
-    assert str(ledger.peak).splitlines()[0].split() == ["2.10", "MB", "total"]
-    assert a.numel() == b.numel()
-
-
 def heads(count, tokens, dtype):
     return torch.empty(1, tokens, count, 64, dtype=dtype, device="meta").transpose(1, 2)
 
@@ -160,7 +131,6 @@ def heads(count, tokens, dtype):
     ("dtype", "key_heads", "masked", "nbytes"),
     [
         (torch.float16, 8, False, 2 * 8 * 512 * 64 + 4 * 8 * 512),  # flash: the output and the log-sum-exp
-        (torch.float16, 2, False, 2 * 8 * 512 * 64 + 4 * 8 * 512),
         (torch.float16, 8, True, 2 * 8 * 512 * 64 + 2 * 512 * 512),  # memory-efficient: the output; the mask as a bias
         (torch.float32, 8, False, 4 * 8 * 512 * 64),
     ],
@@ -217,7 +187,7 @@ def allocator_peak(run):
     return max(itertools.accumulate(event.nbytes() for event in events))
 
 
-@pytest.mark.parametrize("name", ["opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny"])
+@pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
 def test_the_ledger_equals_the_allocator(name):
     run = forward(on_cpu(name, "fp32"), torch.arange(128).view(2, 64))
     run()  # what is made once is made
@@ -226,11 +196,8 @@ def test_the_ledger_equals_the_allocator(name):
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [
-        ("opt-tiny", "fp32"), ("opt-tiny", "bf16"), ("opt350-tiny", "fp32"), ("opt350-tiny", "bf16"),
-        ("qwen3-tiny", "bf16"), ("llama-tiny", "bf16"),  # in fp32, grouped heads are plain products on CUDA
-    ],
-)  # fmt: skip
+    [("opt-tiny", "fp32"), ("opt350-tiny", "bf16"), ("qwen3-tiny", "bf16")],  # in fp32 grouped heads are plain products
+)
 def test_meta_equals_cpu(name, dtype):
     ids = torch.arange(128).view(2, 64)
     cpu = trace_peak(forward(on_cpu(name, dtype), ids), "cpu")
@@ -251,8 +218,7 @@ def traced(spec, folder, monkeypatch):
     for module in (assemble, build, weight_store):
         monkeypatch.setattr(module, "allocate", lambda *args: ledger.hold(allocate(*args), "slots and resident parts"))
     model = models.build(spec.model, spec.dtype)
-    tier = "disk" if spec.engine == "offload" else "pageable"
-    config = EngineConfig(placement=spec.engine, tier=tier, disk_dir=folder)
+    config = EngineConfig(placement=spec.engine, tier="disk", disk_dir=folder)
     with ledger, Engine(model, config, weights=RandomWeights(model, 0)) as engine:
         ZOSGD(lr=1e-7).step(engine, next(stream(spec, model.config.vocab_size, None)))
     monkeypatch.undo()
@@ -260,9 +226,8 @@ def traced(spec, folder, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["resident", "offload"])
-def test_the_ledger_predicts_what_the_process_takes(engine, monkeypatch, tmp_path):
-    spec = RunSpec(model="OPT-125M", seq_len=512, steps=1, warmup=0, engine=engine, device="cpu")
+def test_the_ledger_predicts_what_the_process_takes(monkeypatch, tmp_path):
+    spec = RunSpec(model="OPT-125M", seq_len=512, steps=1, warmup=0, engine="offload", device="cpu")
     folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else tmp_path  # memory of nobody's process, and no waiting
     peak = traced(spec, folder, monkeypatch)
     # What is in the process and in no tensor: the C library's heap, which keeps freed tensors below its threshold (20

@@ -1,37 +1,11 @@
 """Transfers alone: what is timed between the ranks' meetings, and that the weights stay as they were."""
 
-import itertools
-
 import pytest
 import torch
 
 from zobench import ZOSGD, Batch, Engine, EngineConfig, models
 from zobench.measure import links
 from zobench.models import weights
-
-
-class Recorded:
-    depth = 2
-
-    def __init__(self, events):
-        self.events = events
-
-    def alone(self, kind, blocks):
-        self.events.append((kind, list(blocks)))
-
-
-def test_all_uploads_are_timed_as_one_and_offloads_follow_untimed_uploads(monkeypatch):
-    events = []
-    clock = itertools.count()
-    monkeypatch.setattr(links.time, "perf_counter", lambda: events.append("clock") or float(next(clock)))
-    found = links.alone(Recorded(events), 3, lambda: events.append("meet"), repeats=1)
-    assert events == [
-        ("upload", [0, 1, 2]),
-        *("meet", "clock", ("upload", [0, 1, 2]), "meet", "clock"),
-        *(("upload", [0, 1]), "meet", "clock", ("offload", [0, 1]), "meet", "clock"),
-        *(("upload", [2]), "meet", "clock", ("offload", [2]), "meet", "clock"),
-    ]
-    assert found == {"upload_seconds": [1.0], "offload_seconds": [2.0]}
 
 
 @pytest.mark.parametrize("reusable_memory", [True, False])

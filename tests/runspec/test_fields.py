@@ -11,7 +11,6 @@ import pytest
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, check_value, option_defaults, parse_value
-from zobench.runspec import fields as fields_module
 from zobench.runspec.registry import Registry
 from zobench.store import frame
 from zobench.store.query import conditions, select
@@ -85,13 +84,7 @@ def test_an_option_is_told_and_hashed_only_where_it_is_not_default() -> None:
          "unknown option 'betta' of method=zo-sgd, scheme=full, program=mezo; did you mean beta?"),
         ("plain", {"beta": 1},
          "unknown option 'beta' of method=zo-sgd, scheme=full, program=plain; leave options.beta out"),
-        ("zobench", {"beta": 1},
-         "unknown option 'beta' of method=zo-sgd, scheme=full, program=zobench; leave options.beta out"),
         ("mezo", {"rank": 1.5}, "`options.rank` must be of type int, but got 1.5; for example options.rank=8"),
-        ("mezo", {"rank": True}, "`options.rank` must be of type int, but got True; for example options.rank=8"),
-        ("mezo", {"beta": "x"}, "`options.beta` must be of type float, but got 'x'; for example options.beta=0.5"),
-        ("mezo", {"exact": 1}, "`options.exact` must be of type bool, but got 1; for example options.exact=false"),
-        ("mezo", {"beta": [1]}, "`options.beta` must be text, a number, true or false, but got [1]; write option"),
         ("mezo", {"beta": float("nan")}, "`options.beta` must be finite, but got nan; write options.beta=0.5"),
         ("mezo", 3, "`options` must be a table, but got 3; write options.NAME=VALUE"),
     ],
@@ -104,17 +97,12 @@ def test_an_option_that_nothing_declares_or_of_another_type_is_refused(program: 
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("true", True), ("3", 3), ("1e-3", 1e-3), (" fast ", "fast"), ("null", "null"), ("[1]", "[1]"), ("007", "007")],
+    [("true", True), ("3", 3), ("1e-3", 1e-3), (" fast ", "fast"), ("007", "007")],
 )
 def test_the_text_of_an_option_is_read_as_json_has_it(text: str, value: Any) -> None:
     read = parse_value("options.x", text)
     assert (read, type(read)) == (value, type(value))
     assert check_value("options.x", read) == value
-
-
-def test_a_field_that_is_no_table_has_no_parts() -> None:
-    with pytest.raises(ValueError, match=r"^unknown key 'steps\.x'; did you mean steps"):
-        fields_module.field_of(DECLARED, "steps.x")
 
 
 @pytest.mark.usefixtures("tools")

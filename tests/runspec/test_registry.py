@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zobench.runspec import registry
-from zobench.runspec.registry import Registry, resolve
+from zobench.runspec.registry import Registry
 
 OWN = """
 from dataclasses import dataclass
@@ -89,10 +89,6 @@ def test_a_name_that_two_packages_give_is_refused(things: Registry[registry.Name
     with pytest.raises(ValueError, match="one package must give the thing 'first', but zobench and guest do"):
         things.get("first")
     assert things.names() == ("first", "second")
-
-
-def test_a_dotted_name_leads_to_what_it_names() -> None:
-    assert resolve("pathlib:Path.home") == Path.home
 
 
 def test_an_origin_tells_the_package_its_version_and_any_edit_without_an_import(things, tmp_path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zobench.cost import budget
 from zobench.result import Facts, Outcome, Result
-from zobench.runspec import DECLARED, FIELDS, METHODS, RunSpec, labels, parse_value, suggestion
+from zobench.runspec import DECLARED, FIELDS, METHODS, RunSpec, labels, parse_value
 from zobench.runspec.numeric import NumberField
 from zobench.runspec.order import Order
 
@@ -90,36 +90,11 @@ specs = (
     [
         ({"steps": 10**400}, "`steps <= 2147483647` must hold, but got steps=1000"),
         ({"queries": 10**9}, "`queries <= 10000` must hold, but got queries=1000000000; the papers use queries=1"),
-        ({"seed": 2**31}, "`seed <= 2147483647` must hold, but got seed=2147483648; seeds are 0, 1, 2, ..."),
         ({"dtype": "fp12"}, "`dtype` must be one of fp32, fp16, bf16, but got 'fp12'; did you mean fp32 or fp16?"),
-        ({"engine": "zo2"}, "`engine` must be one of resident, offload, but got 'zo2'; use one of resident, offload"),
-        ({"tier": "dsk"},
-         "`tier` must be one of auto, device, pinned, pageable, disk, checkpoint, but got 'dsk'; did you mean disk?"),
-        ({"eps": 0}, "`eps > 0` must hold, but got eps=0.0; MeZO uses eps=1e-3"),
         ({"eps": float("nan")}, "`eps` must be finite, but got nan; MeZO uses eps=1e-3"),
-        ({"eps": 10**400}, "`eps` must be finite, but got inf; MeZO uses eps=1e-3"),
-        ({"lr": float("inf")}, "`lr` must be finite, but got inf; MeZO uses lr="),
         ({"model": ""}, "`model` must be a name, but got ''; see `zobench list models`"),
         ({"device": "tpu"}, "`device` must be auto, cpu, cuda or cuda:N, but got 'tpu'; use device=auto"),
         ({"steps": "5"}, "`steps` must be of type int, but got '5'; for example steps=5"),
-        ({"steps": True}, "`steps` must be of type int, but got True; for example steps=5"),
-        ({"parts": 1}, "`parts` must be of type bool, but got 1; for example parts=False"),
-        ({"tie_embeddings": "yes"}, "`tie_embeddings` must be of type bool or none, but got 'yes'"),
-        ({"model": 5}, "`model` must be of type str, but got 5; for example model='OPT-125M'"),
-        ({"weights_path": "x"}, "`weights_path` needs weights=pretrained, but got weights=random; add --set weights="),
-        ({"weights": "shared"}, "`weights=shared` needs engine=offload, but got engine=resident; a resident model has"),
-        ({"noise": "philox"}, "`noise` must be one of torch, counter, stored, but got 'philox'; use one of torch,"),
-        ({"device_memory": 2**63}, "`device_memory <= 9223372036854775807` must hold, but got device_memory=9223372"),
-        ({"writeback_every": "no"}, "`writeback_every` must be a whole number or inf, but got 'no'; the papers use wr"),
-        ({"writeback_every": 1.5}, "`writeback_every` must be of type int or str, but got 1.5; for example writeback"),
-        ({"compile": 1}, "`compile` must be of type bool, but got 1; for example compile=False"),
-        ({"method": "zo-sgd-sgn"}, "`method` must be one of zo-sgd, zo-sgd-sign, "),
-        ({"scheme": "lara"}, "`scheme` must be one of full, lora, prefix, prompt, but got 'lara'; did you mean lora?"),
-        ({"task": "sst3"},
-         "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, multirc, copa, winogrande, squad, drop, "
-         "record, but "),
-        ({"definition": "shipped"}, "`definition` must be one of as-written, as-shipped, but got 'shipped'; did you "),
-        ({"lr_schedule": "step"}, "`lr_schedule` must be one of constant, linear, cosine, but got 'step'; "),
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_run_is_named_with_its_constraint_and_a_remedy(changes: dict[str, Any], text: str) -> None:
@@ -162,37 +137,18 @@ CHECKPOINT: dict[str, Any] = {"engine": "offload", "noise": "counter", "tier": "
         ({"wire": "fp8"},
          "`wire=fp8` needs engine=offload, but got engine=resident; a resident model's weights do not travel; "
          "use engine=offload"),
-        ({"engine": "offload", "wire": "bf16", "dtype": "fp16"},
-         "`wire=bf16` needs dtype=fp32, but got dtype=fp16; a wire format must be narrower than dtype; use wire=fp8"),
-        ({"autocast": "fp16", "dtype": "fp16"},
-         "`autocast=fp16` needs dtype=fp32, but got dtype=fp16; 16-bit weights already compute in 16 bits; "
-         "use dtype=fp32"),
-        (CHECKPOINT | {"engine": "resident"},
-         "`tier=checkpoint` needs engine=offload, but got engine=resident; a resident model reads its checkpoint "
-         "once; use tier=auto"),
         (CHECKPOINT,
          "`tier=checkpoint` needs weights=pretrained, but got weights=random; only they have a checkpoint; "
          "use weights=pretrained"),
         (CHECKPOINT | {"weights": "pretrained", "writeback_every": 4},
          "`tier=checkpoint` needs writeback_every=inf, but got writeback_every=4; a checkpoint is only read; "
          "use writeback_every=inf"),
-        (CHECKPOINT | {"weights": "pretrained", "wire": "fp8"},
-         "`tier=checkpoint` needs wire=none, but got wire=fp8; the files' own format travels; use wire=none"),
-        ({"resident_blocks": 2},
-         "`resident_blocks=2` needs engine=offload, but got engine=resident; a resident model keeps every block; "
-         "use engine=offload"),
-        ({"device_memory": 8 * 10**9},
-         "`device_memory=8GB` needs engine=offload, but got engine=resident; a resident model takes what it takes; "
-         "use engine=offload"),
         ({"device_memory": 2**30, "engine": "offload"},
          "`device_memory=1GiB` needs noise=counter, but got noise=torch; its planner may need parts of a block; "
          "use noise=counter"),
         ({"noise": "counter", "granularity": "tile", "compile": True},
          "`compile=true` needs granularity=block, but got granularity=tile; what is compiled is a block's forward; "
          "use compile=false"),
-        ({"survival": True},
-         "`survival=true` needs noise=counter, but got noise=torch; only its z can be made again for a sample; "
-         "use noise=counter"),
         (OFFLOAD | {"fused_update": False, "writeback_every": 4},
          "`fused_update=false` needs writeback_every=1, but got writeback_every=4; without the fused update every "
          "update is written back at once; use writeback_every=1"),
@@ -209,13 +165,10 @@ def test_options_that_do_not_go_together_are_named_with_a_remedy(changes: dict[s
     [
         {"noise": "counter", "granularity": "tile", "writeback_every": "inf", "queries": 4},
         {"engine": "offload", "wire": "fp16", "autocast": "fp16", "resident_blocks": 2},
-        {"engine": "offload", "wire": "fp8", "dtype": "bf16"},
         CHECKPOINT | {"weights": "pretrained"},
-        OFFLOAD | {"device_memory": 2**40},
         OFFLOAD | {"method": "zo-adam", "scheme": "lora", "task": "copa"},
         {"engine": "offload", "method": "forward-grad", "queries": 4},
         {"method": "hybrid", "zo_layers": 4, "checkpointing": True, "autocast": "bf16"},
-        {"method": "zo-sgd-sparse", "sparsity": 0.3, "definition": "as-shipped"},
         {"task": "sst2", "aligned": False, "shots": 16, "eval_every": 10, "truncate": True},
     ],
 )
@@ -229,11 +182,6 @@ def test_an_unknown_key_names_the_nearest_and_a_missing_model_is_said() -> None:
         RunSpec.from_dict({"model": "OPT-125M", "batchsize": 1})
     with pytest.raises(ValueError, match=r"^`model` must be given, but got no model; see `zobench list models`$"):
         RunSpec.from_dict({"steps": 1})
-
-
-def test_a_suggestion_lists_everything_where_nothing_is_near() -> None:
-    assert suggestion("opt-1.3b", ["OPT-1.3B", "x"]).startswith("did you mean OPT-1.3B")
-    assert suggestion("zzz", ["red", "blue"]) == "use one of red, blue"
 
 
 PERTP = RunSpec(model="OPT-125M", engine="offload", parallel="pertp", gpus=2, batch_size=4)
@@ -310,21 +258,14 @@ def test_resolving_twice_changes_nothing_more(spec: RunSpec, device: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"tier": "disk"},
-        {"slots": 7},
-        {"overlap": False},
-        {"fused_update": False},
-        {"parts": True},
-    ],
+    "changes", [{"tier": "disk"}, {"slots": 7}, {"overlap": False}, {"fused_update": False}, {"parts": True}]
 )
 def test_what_has_no_effect_on_a_resident_run_makes_no_other_cell(changes: dict[str, Any]) -> None:
     plain = RunSpec(model="OPT-125M").resolve("cpu")
     assert RunSpec(model="OPT-125M", **changes).resolve("cpu") == plain
 
 
-@pytest.mark.parametrize("change", [{"granularity": "tile"}, {"slots": 5}, {"resident_blocks": 1}])
+@pytest.mark.parametrize("change", [{"granularity": "tile"}, {"slots": 5}])
 def test_what_the_planner_chooses_cannot_be_given_too(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"`device_memory=1GB` needs .*; the planner chooses (it|them); leave .* out"):
         RunSpec(model="OPT-125M", **OFFLOAD, device_memory=10**9, **change)
@@ -347,12 +288,6 @@ def test_tf32_needs_a_cuda_device() -> None:
     told = r"^`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16"
     with pytest.raises(ValueError, match=told):
         spec.resolve("cpu")
-
-
-def test_auto_becomes_the_devices_own_tier() -> None:
-    spec = RunSpec(model="OPT-125M", engine="offload")
-    assert spec.resolve("cpu").tier == "disk"
-    assert spec.resolve("cuda:0").tier == "pinned"
 
 
 @pytest.mark.parametrize(("tier", "text"), [("device", "needs engine=resident"), ("pinned", "needs a CUDA device")])
@@ -381,15 +316,12 @@ def test_text_is_read_as_the_fields_type(key: str, text: str, value: Any) -> Non
     ("key", "text", "message"),
     [
         ("steps", "1e3", "`steps` must be a whole number, but got '1e3'; for example steps=5"),
-        ("steps", "", "`steps` must be a whole number, but got ''; for example steps=5"),
         ("lr", "fast", "`lr` must be a number, but got 'fast'; for example lr=1e-07"),
         ("parts", "2", "`parts` must be true or false, but got '2'; write parts=true or parts=false"),
         ("writeback_every", "x",
          "`writeback_every` must be a whole number or inf, but got 'x'; for example writeback_every=1"),
         ("device_memory", "8XB",
          "`device_memory` must be a size, but got '8XB'; write device_memory=8GB, 512MB or 4GiB"),
-        ("device_memory", "", "`device_memory` must be a size, but got ''; write device_memory=8GB, 512MB or 4GiB"),
-        ("step", "2", "unknown key 'step'; did you mean steps or eps?"),
     ],
 )  # fmt: skip
 def test_text_that_cannot_be_read_is_an_error_with_an_example(key: str, text: str, message: str) -> None:
@@ -406,18 +338,12 @@ def test_the_text_of_every_value_reads_back_as_that_value(spec: RunSpec) -> None
             assert parse_value(key, str(value)) == value
 
 
-def test_a_label_names_the_switches_that_are_off() -> None:
-    spec = RunSpec(model="OPT-125M", engine="offload", overlap=False, batch_size=2).resolve("cpu")
-    assert spec.label == "OPT-125M offload/disk fp32 b2 s2048 no_overlap"
-    assert RunSpec(model="OPT-125M").resolve("cpu").label == "OPT-125M resident fp32 b1 s2048"
-
-
 def test_a_label_names_what_is_not_the_papers() -> None:
     spec = RunSpec(model="OPT-125M", **OFFLOAD, writeback_every="inf", wire="fp8", queries=4, compile=True)
     told = "queries=4 counter writeback_every=inf wire=fp8"
     assert spec.resolve("cpu").label == f"OPT-125M offload/disk fp32 b1 s2048 {told} compile"
-    limited = RunSpec(model="OPT-125M", **OFFLOAD, device_memory=512 * 10**6).resolve("cpu")
-    assert limited.label == "OPT-125M offload/disk fp32 b1 s2048 counter device_memory=512MB"
+    limited = RunSpec(model="OPT-125M", **OFFLOAD, device_memory=512 * 10**6, overlap=False).resolve("cpu")
+    assert limited.label == "OPT-125M offload/disk fp32 b1 s2048 counter device_memory=512MB no_overlap"
 
 
 def test_a_label_names_method_scheme_and_task_by_their_own_words() -> None:
@@ -427,8 +353,6 @@ def test_a_label_names_method_scheme_and_task_by_their_own_words() -> None:
     )  # fmt: skip
     told = "zo-sgd-sparse as-shipped sparsity=0.5 lr_schedule=cosine lora sst2 no_aligned shots=16"
     assert spec.resolve("cpu").label == f"OPT-125M resident fp32 b1 s2048 {told}"  # when it is evaluated says nothing
-    adam = RunSpec(model="OPT-125M", method="fo-adam", foreach=False, checkpointing=True)
-    assert adam.resolve("cpu").label == "OPT-125M resident fp32 b1 s2048 fo-adam checkpointing no_foreach"
 
 
 def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:
@@ -446,25 +370,6 @@ def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:
         result.spec, result.outcome, result.memory, result.timeline
     )  # fmt: skip
     assert back.to_dict() == result.to_dict()
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"outcome": None}, "`outcome` must be present, but is missing; this file is not a zobench result"),
-        ({"spec": None}, "`spec` must be present, but is missing; this file is not a zobench result"),
-    ],
-)
-def test_what_is_no_result_of_this_version_is_refused(changes: dict[str, Any], text: str) -> None:
-    whole = Result(spec=RunSpec(model="OPT-125M"), outcome=Outcome.OK).to_dict() | changes
-    with pytest.raises(ValueError, match=r".") as caught:
-        Result.from_dict({key: value for key, value in whole.items() if value is not None})
-    assert str(caught.value) == text
-
-
-def test_what_papers_call_a_method_leads_to_its_name() -> None:
-    with pytest.raises(ValueError, match=r"but got 'MeZO'; MeZO is zo-sgd here$"):
-        RunSpec(model="opt-tiny", method="MeZO")
 
 
 @pytest.mark.parametrize("changes", [{"parallel": "pertp", "exact": True}, {"parallel": "pertp"}, {"parallel": "ddp"}])

@@ -15,11 +15,9 @@ from zobench.engine.weights.tiers import HostTier
 from zobench.kernels import cpu
 from zobench.result import Facts, Outcome, Result
 from zobench.selftest import bits, engines, run, speed
-from zobench.selftest.verdict import Check, CheckSettings, Finding, SelftestVerdict, Status
+from zobench.selftest.verdict import CheckSettings, Finding, SelftestVerdict, Status
 from zobench.session import matrices
 from zobench.session.machine import LocalMachine
-from zobench.session.selftest_first import selftest_first
-from zobench.store import Store
 
 HERE = CheckSettings(device="cpu", seconds=0.0)
 FACTS = Facts(
@@ -45,11 +43,8 @@ def test_the_kernels_have_the_references_bits(monkeypatch):
 @pytest.mark.parametrize(
     ("function", "written", "dtype", "named"),
     [
-        ("normals", 2, torch.float32, "noise"),
         ("advance", 0, torch.float32, "updated weights"),
         ("advance", 4, torch.bfloat16, "W + eps z"),
-        ("advance", 5, torch.float16, "W - eps z"),
-        ("flip", 1, torch.float16, "flip"),
     ],
 )
 def test_one_wrong_bit_of_one_number_is_found(function, written, dtype, named, monkeypatch):
@@ -124,12 +119,6 @@ def test_what_two_devices_may_differ_by_is_what_the_rounding_of_a_loss_allows():
 LINK = {"link_up_bytes_per_second": 24e9, "link_down_bytes_per_second": 22e9}
 
 
-def test_the_link_is_judged_by_what_it_was_calibrated_at():
-    found = speed.link({"transfer": 1.0}, 0.9, LINK)
-    assert (found.status, found.told) == (Status.OK, "transfers alone reach 90% of the link (24 GB/s up, 22 down)")
-    assert speed.link({"transfer": 2.0}, 0.9, LINK).status is Status.FAILED
-
-
 def test_overlap_is_what_the_shorter_hides_under_the_longer():
     hidden = speed.overlap({"transfer": 1.0, "compute": 3.0, "whole": 3.2})
     assert (hidden.status, hidden.numbers["hidden"]) == (Status.OK, pytest.approx(0.8))
@@ -140,10 +129,8 @@ def test_overlap_is_what_the_shorter_hides_under_the_longer():
 
 @pytest.mark.parametrize(
     ("step", "peak", "told"),
-    [(0.9, 95, ""), (3.1, 95, ": the step is more than 3 times off"), (0.3, 95, ": the step is more than 3 times off"),
-     (1.0, 126, ": the peak is above 1.25 times"),
-     (9.0, 126, ": the step is more than 3 times off and the peak is above 1.25 times")],
-)  # fmt: skip
+    [(0.9, 95, ""), (0.3, 95, ": the step is more than 3 times off"), (1.0, 126, ": the peak is above 1.25 times")],
+)
 def test_a_cell_is_judged_by_its_prediction(step, peak, told):
     spec = RunSpec(model="OPT-125M", dtype="fp16", engine="offload", steps=1).resolve("cuda:0")
     result = Result(
@@ -179,31 +166,15 @@ def test_the_cell_is_the_largest_offloaded_one_of_the_main_table_that_fits(monke
     smaller = speed.cell(gpu, rates, 20.0)
     assert cost.estimate(smaller, rates).seconds <= 20 < cost.estimate(chosen, rates).seconds
     assert speed.cell(gpu, rates, 1.0) is None
-    told = CheckSettings(device="cuda:0", seconds=300.0, changes={"model": "OPT-350M"})
-    assert speed.cell(told, rates, 300.0).model == "OPT-350M"
 
 
 # --- processes, page, command -------------------------------------------------------------------------------------
-
-
-def fails(settings):
-    raise RuntimeError("the device is gone\nwith a trace")
-
-
-def test_a_check_that_raises_is_failed_with_the_errors_line_and_its_other_findings_are_not_here():
-    found = run.performed(Check("speed", ["main table", "link"], 0.1, f"{__name__}:fails"), HERE)
-    assert found == [
-        Finding("main table", Status.FAILED, "RuntimeError: the device is gone"),
-        Finding("link", Status.ABSENT, "main table failed"),
-    ]
 
 
 @pytest.mark.parametrize(
     ("script", "told"),
     [
         ("echo 'CUDA error' >&2; kill -ABRT $$", "ended by SIGABRT: CUDA error"),
-        ("kill -35 $$", "ended by signal 35"),
-        ("exit 3", "ended with exit code 3"),
         ("sleep 60", "took longer than 0 s"),
     ],
 )
@@ -262,10 +233,6 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
         (["--only", "kernel"],
          "`--only` must be one of kernels, offload, devices, races, memory, speed, but got 'kernel'; did you mean "
          "kernels?"),
-        (["--minutes", "0"], "`--minutes > 0` must hold, but got 0; leave it out for 10"),
-        (["--device", "xpu"],
-         "`device` must be auto, cpu, cuda or cuda:N, but got 'xpu': torch cannot register host memory with an XPU, "
-         "from which blocks would be streamed; use device=cpu"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(arguments, told, refused):
@@ -306,22 +273,3 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
     said = zobench(*words)[2]
     assert happened[-2:] == [("cpu", 90.0), "cells"]
     assert f"not read: {kept} (JSONDecodeError); the selftest runs again" in said
-    file.write_text('selftest = "soon"\n[base]\nmodel = "opt-tiny"\n')
-    code, _, err = zobench(*words)
-    told = "zobench: `mine.toml: selftest` must be a time, but got 'soon'; write 90s, 10m or 2h30m\n"
-    assert (code, err.splitlines(True)[-1]) == (2, told)
-
-
-def test_a_device_that_passed_speaks_for_itself_alone(monkeypatch, tmp_path):
-    tested = []
-
-    def selftest(device, *_, **__):
-        tested.append(device)
-        findings = [Finding("kernel bits", Status.OK, "what was found")]
-        return SelftestVerdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
-
-    monkeypatch.setattr(run, "selftest", selftest)
-    session = LocalMachine(Store(tmp_path), "cpu")
-    for session.device in ("cuda:0", "cuda:1", "cuda:0"):
-        selftest_first(session, 1.0)
-    assert tested == ["cuda:0", "cuda:1"]

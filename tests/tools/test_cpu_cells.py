@@ -7,7 +7,6 @@ import pytest
 from tests.support.rates import CALIBRATION, RATES
 from tools import cpu_cells
 from zobench.cost import local
-from zobench.execute.rates import better
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
@@ -68,12 +67,3 @@ def test_the_table_is_made_again_from_what_the_folder_has(tmp_path: Path, capsys
     expected = cpu_cells.table(cpu_cells.rows(store.load(), RATES))
     told = "other processes kept 0.2 cores busy while the rates were measured\n"
     assert capsys.readouterr().out == expected + told
-
-
-def test_the_faster_of_two_measurements_counts_operator_by_operator() -> None:
-    one = {kind: dict.fromkeys(rates, 5.0) for kind, rates in CALIBRATION["operators_per_second"].items()}
-    two = {kind: {**rates, "attention": 9.0} for kind, rates in one.items()}
-    two["bf16"] = dict.fromkeys(two["bf16"], 1.0)
-    best = better(CALIBRATION | {"operators_per_second": one}, CALIBRATION | {"operators_per_second": two})
-    assert best["operators_per_second"]["fp32"] == {**one["fp32"], "attention": 9.0}
-    assert best["operators_per_second"]["bf16"] == one["bf16"]

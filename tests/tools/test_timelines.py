@@ -52,11 +52,3 @@ def test_the_papers_scheme_copies_a_half_while_the_other_is_computed() -> None:
         assert copied[block][-1][0] >= computed[layers - 1][0][1]
         assert copied[block][-1][1] <= computed[block][1][0]
     assert all(saved[block][-1][0] >= copied[block][-1][1] for block in set(saved) & set(range(layers)))
-
-
-def test_a_synchronous_checkpoint_holds_the_run_for_as_long_as_its_bytes_take() -> None:
-    found = events("sync")
-    saved = [(start, end) for _, kind, _, start, end in found if kind == "save"]
-    last = max(end for _, end in saved)
-    assert last <= min(start for _, kind, _, start, _ in found if kind == "compute")
-    assert sum(end - start for start, end in saved) == pytest.approx(last)

