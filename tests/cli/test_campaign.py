@@ -70,14 +70,6 @@ def test_parts_beyond_what_it_is_for_wait_until_they_are_asked_for(mine, zobench
     assert "all parts are done" in zobench("campaign", "c", "--more")[1]
 
 
-def test_a_budget_stops_before_a_part_that_would_not_fit(mine, machine, zobench, cells) -> None:
-    (mine / "campaigns" / "c.toml").write_text(TEXT.replace("repeats = 2", "repeats = 9"))
-    code, _, err = zobench("campaign", "c", "--budget", "80s")  # nine processes of some six seconds, then eighteen
-    assert (code, len(cells)) == (0, 9)
-    assert "stops before second, which needs " in err
-    assert "left: second; to go on: zobench campaign c" in err
-
-
 def test_an_interrupted_round_is_run_anew(mine, machine, zobench, cells, monkeypatch) -> None:
     whole = process.run_in_process
 
@@ -157,39 +149,3 @@ def test_the_parts_for_a_gpu_that_is_not_here_are_predicted(mine: Path, zobench:
     assert code == 0
     assert "predicted for H100" in out
     assert "none is meant to take longer than 9m" in out
-
-
-def test_a_plan_measures_no_rates_and_says_that_the_first_run_does(mine, machine, zobench, cells, monkeypatch) -> None:
-    (mine / "results" / ".calibration" / f"{machine}-cpu.json").unlink()
-    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(mine / "cache"))
-
-    def measure(*_: object) -> str:
-        raise AssertionError("this machine was measured")
-
-    monkeypatch.setattr("zobench.execute.rates.ask", measure)
-    code, out, _ = zobench("campaign", "c", "--plan", "--part", "first")
-    assert (code, cells) == (0, [])
-    assert "1 of 1 parts are left; how long is predicted from this machine's rates, which the first run measures" in out
-    assert "nan" not in out
-
-
-def test_torchrun_and_folders_with_spaces(mine, machine, zobench, cells, monkeypatch) -> None:
-    (mine / "results").rename(mine / "my results")
-    code, _, err = zobench("campaign", "c", "--results", "my results")
-    assert code == 0
-    assert f"to send it: zobench results 'my results' --pack {machine}-c.tar.gz" in err
-    assert "zobench report --results 'my results' --out report" in err
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    code, _, err = zobench("campaign", "c", "--results", "my results")
-    assert (code, len(cells)) == (2, 13)
-    assert "a sweep starts the ranks of its cells, but torchrun has started it; leave torchrun out" in err
-
-
-def test_a_part_whose_cells_cannot_take_turns_is_refused_before_anything_runs(mine, zobench, cells) -> None:
-    (mine / "campaigns" / "c.toml").write_text(TEXT + 'turns = true\nbase = { engine = "offload", parts = true }\n')
-    code, _, err = zobench("campaign", "c")
-    assert (code, cells) == (2, [])
-    told = "zobench: part second: `turns` needs cells that do nothing between two steps, but opt-tiny offload"
-    assert err.splitlines()[-1].startswith(told)

@@ -17,7 +17,7 @@ from zobench import cost
 from zobench.execute import plan, process
 from zobench.machine import texts
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, RunSpec
+from zobench.runspec import RunSpec
 from zobench.session import single
 from zobench.session.inputs import parse_seconds
 from zobench.session.monitor import Monitor
@@ -85,18 +85,6 @@ def test_lists_name_models_matrices_and_tables_even_beside_a_broken_file(here: P
     assert code == 0
     for text in ("OPT-175B", "174.6 G", "main_table", "zo2/table1", "my own", "cannot be read"):
         assert text in out
-
-
-def test_the_fields_are_listed_each_with_type_default_words_and_a_line(here, zobench, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = zobench("list", "fields")
-    lines = [line.rstrip() for line in out.splitlines()]
-    assert code == 0
-    assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines[2:] if line and line[0] != " "] == list(FIELDS)
-    assert lines[1].split("  ")[0] == "field"
-    at = lines.index("dtype             word            fp32        the type of the weights on the")
-    assert lines[at + 1].strip() == "device [fp32, fp16, bf16]"
 
 
 def test_run_tells_on_standard_error_and_leaves_standard_output_alone(here, zobench, cells) -> None:
@@ -191,16 +179,12 @@ def test_json_names_no_folder_of_this_machine(here: Path, zobench: Any, cells: l
     assert str(here) not in out
 
 
-def test_a_run_that_takes_long_says_how_long_before_it_starts_and_one_that_cannot_fit_does_not_start(
+def test_a_run_that_takes_long_says_how_long_before_it_starts(
     zobench: Any, here: Path, machine: str, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache" / "results"))
     calibrate(here / "cache", machine)
     long = ("run", "--device", "cpu", "--model", "OPT-125M", "--set")
-    code, _, err = zobench(*long, "batch_size=100000")
-    assert code == 1
-    assert "skipped  OPT-125M resident fp32 b100000 s2048  needs 8809 GB of host memory, 22.9 GB are free" in err
-    assert not cells
     _, _, err = zobench(*long, "batch_size=64")
     guess = cost.estimate(cells[0], RATES)
     each = texts.duration(guess.step_seconds)

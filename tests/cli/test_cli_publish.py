@@ -100,15 +100,6 @@ def test_reproduce_runs_only_what_is_shown_and_can_be_planned(tiny: Path, zobenc
     assert "the matrix ./tiny.toml must make a run that is shown, but makes none here; name another runner" in err
 
 
-@pytest.mark.slow
-def test_reproduce_of_a_figure_writes_its_files_and_says_where(tiny: Path, zobench: Any) -> None:
-    code, out, err = zobench("reproduce", "step", "--device", "cpu", "--out", "drawn")
-    assert code == 0, err
-    assert out.split() == [f"drawn/figures/step.{form}" for form in ("csv", "png", "svg", "pdf")]
-    assert (tiny / "drawn/figures/step.png").stat().st_size > 1000
-    assert "upload,0," in (tiny / "drawn/figures/step.csv").read_text()
-
-
 def test_a_figure_is_drawn_from_what_is_stored_and_measures_nothing(tiny: Path, zobench: Any) -> None:
     (tiny / "plots/bars.toml").write_text(TINY_TABLE.replace("title", 'kind = "bars"\ntitle', 1))
     Store(tiny / "results").save(result("opt-tiny", seq_len=16, machine="box", warnings=("others were busy: 1.5",)))

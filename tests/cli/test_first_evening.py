@@ -17,7 +17,7 @@ from zobench import cli
 from zobench.cli import console
 from zobench.execute import process, rates
 from zobench.measure import doctor
-from zobench.runspec import RunSpec, registries
+from zobench.runspec import RunSpec
 from zobench.store import Store
 
 TWO = '[base]\nmodel = "opt-tiny"\nseq_len = 32\n[axes]\nseed = [0, 3]\n'
@@ -209,20 +209,3 @@ def test_the_doctor_knows_every_package_of_every_extra() -> None:
     }  # fmt: skip
     known = {(name, remedy) for name, (_, remedy) in doctor.OPTIONAL.items()}
     assert known == {(name, extra) for name, extra in wanted if name not in own}
-
-
-def test_at_60_columns_a_list_has_every_name_whole(here, zobench, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    _, out, _ = zobench("list", "models")
-    assert "…" not in out
-    assert {line.split()[0] for line in out.splitlines() if line.strip()} >= set(registries.MODELS.names())
-
-
-def test_runs_are_listed_in_order_and_what_alone_differs_is_told(here, zobench) -> None:
-    store = Store(here / "results")
-    for tokens in (512, 64, 128):
-        for steps in (9, 2):
-            store.save(result("OPT-125M", machine="box", seq_len=tokens, steps=steps))
-    rows = zobench("results")[1].splitlines()[2:8]
-    assert [row.split()[0] for row in rows] == ["64", "64", "128", "128", "512", "512"]
-    assert [row.split()[-1] for row in rows] == ["steps=2", "steps=9"] * 3

@@ -1,14 +1,13 @@
 """The last lines of a sweep: the comparison that its reader came for, and the next command."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.session.gains import gains
-from zobench.session.matrices import closing, sweep_command
+from zobench.session.matrices import closing
 
 
 def measured(seconds: float, peak: int | None, steps: int = 8, **changes: Any) -> Result:
@@ -62,9 +61,3 @@ def test_it_is_said_where_all_of_it_is_and_how_to_go_on() -> None:
     ]  # fmt: skip
     assert closing([waits], 3, "results", again)[1].startswith("3 cells wait for more time; ")
     assert closing([unfit], 0, "results", again) == [told]
-
-
-def test_the_command_that_goes_on_has_the_options_of_this_one() -> None:
-    assert sweep_command("main_table", None, "auto", Path("results"), None) == "zobench sweep main_table"
-    told = "zobench sweep m.toml --set 'model=a b' --set steps=3 --device cpu --disk-dir disk --results /mine"
-    assert sweep_command("m.toml", ["model=a b", "steps=3"], "cpu", Path("/mine"), Path("disk")) == told

@@ -1,6 +1,5 @@
 """A short plan: a line for what runs, what is kept, what the budget and the machine leave out."""
 
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -8,9 +7,7 @@ from rich.console import Console
 from zobench.cli import plan_view
 from zobench.cli.console import outcome_line
 from zobench.cost import Estimate
-from zobench.cost.interval import Consolidation
 from zobench.execute.plan import Step
-from zobench.machine.texts import alike
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -69,29 +66,3 @@ def test_a_stored_reason_gives_the_terminal_no_orders() -> None:
     spec = RunSpec(model="OPT-125M").resolve("cpu")
     line = outcome_line(Result(spec=spec, outcome=Outcome.FAILED, reason="\x1b[2J"))
     assert line.plain.isprintable()
-
-
-def test_when_pending_updates_are_written_is_told_of_cells_that_run() -> None:
-    found = Consolidation(32, "written every 32 steps")
-    steps = [step("run", 20), *(step(action, 30, action, dtype="bf16") for action in ("run", "keep"))]
-    steps = [
-        replace(one, estimate=replace(one.estimate, consolidation=found)) if one.estimate and k else one
-        for k, one in enumerate(steps)
-    ]
-    assert shown(steps, None)[-1] == "  bf16: written every 32 steps"
-    assert sum("every 32" in line for line in shown(steps, None)) == 1
-    screen = Console(record=True, width=200)
-    plan_view.show_plan(screen, "Title", steps, None)
-    assert screen.export_text().splitlines()[-2] == "  bf16: written every 32 steps"
-
-
-def test_a_cell_that_is_done_takes_no_time_and_a_column_of_sizes_has_one_unit() -> None:
-    steps = [step("keep", 5, "done"), step("run", 20, seed=1)]
-    screen = Console(record=True, width=200)
-    plan_view.show_plan(screen, "Title", steps, None)
-    done, run = screen.export_text().splitlines()[2:4]
-    assert (" s " in done, " 20 s " in run) == (False, True)
-    assert alike([31_000_000, 0, 5_250_000_000]) == ["0.03 GB", "", "5.25 GB"]
-    assert alike([31_000_000, 2_000_000]) == ["31 MB", "2 MB"]
-    assert alike([5_250_000_000, 350_000_000_000]) == ["5.2 GB", "350 GB"]
-    assert alike([0, 0]) == ["", ""]

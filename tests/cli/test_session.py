@@ -1,6 +1,5 @@
 """A sweep, its plan, a campaign, a protocol and a comparison from Python alone, with stand-ins for the cells."""
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -114,18 +113,3 @@ def test_a_campaign_goes_on_where_its_budget_ended(recipes: Path, machine: str, 
     (recipes / "campaigns" / "mine.toml").write_text(HEAD.replace('"cpu"', '"cuda"') + PART.format("first"))
     with pytest.raises(ValueError, match="the campaign mine is of cuda, but the session's device is cpu; "):
         session.campaign("mine")
-
-
-@pytest.mark.slow
-def test_a_comparison_of_two_stores_says_what_cannot_be_read(recipes, cells, caplog) -> None:
-    for folder in ("a", "b"):
-        zobench.sweep("mine", device="cpu", results=folder)
-    comparison = zobench.compare(Path("a"), Path("b"))
-    assert [str(pair.judgement.verdict) for pair in comparison.pairs] == ["SAME", "AMBIGUOUS", "SAME"]
-    assert (comparison.only_a, comparison.only_b) == ([], [])
-    with pytest.raises(ValueError, match="`tolerance` must be a share from 0 to 1, but got 2; "):
-        zobench.compare("a", "b", tolerance=2)
-    next(Path("a").rglob("*opt*.json")).write_text("{")
-    with caplog.at_level(logging.WARNING, "zobench"):
-        assert len(zobench.compare("a", "b").pairs) == 2
-    assert "not read: " in caplog.text

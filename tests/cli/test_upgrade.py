@@ -9,7 +9,6 @@ import json
 import shutil
 import statistics
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,27 +74,6 @@ def test_they_are_merged_in_todays_format_once(zobench: Command, here: Path) -> 
     assert Store(Path("all")).load() == Store(OLD).load()
     _, again, _ = zobench("results", str(OLD), "--merge-into", "all")
     assert again == f"all: 0 added, {len(FILES)} there already, 0 chosen between\n"
-
-
-def rerun(old: Path, into: Path, seconds: float) -> None:
-    """The runs of ``old`` as this version would store them on that machine, with steps of ``seconds`` and a bit."""
-    for result in Store(old).load():
-        software = {**(result.environment.software or {}), "zobench": package.__version__}
-        count = len(result.samples["step_seconds"])
-        samples = {**result.samples, "step_seconds": [seconds + step / 1000 for step in range(count)]}
-        Store(into).save(replace(result, samples=samples).with_facts(machine="epyc-2c-0a2000", software=software))
-
-
-def test_they_are_compared_with_runs_of_this_version_on_the_same_hardware(zobench: Command, here: Path) -> None:
-    shutil.copytree(OLD / "epyc-2c-fcab62", here / "old" / "epyc-2c-fcab62")
-    rerun(here / "old", here / "new", seconds=1.0)
-    code, out, err = zobench("compare", "old", "new", "--format", "csv")
-    assert code == 0, err
-    header, *rows = [line.split(",") for line in out.splitlines()]
-    told = [dict(zip(header, row, strict=False)) for row in rows]
-    judged = {(one["cell"].split()[0], one["verdict"]) for one in told}
-    assert len(told) == 4
-    assert judged == {("OPT-125M", "FASTER"), ("opt-tiny", "AMBIGUOUS")}  # of three steps nothing is judged
 
 
 KILLED = Path(__file__).parent / "run_of_0_1_0"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.rates import RATES
 from zobench.execute import campaign
-from zobench.execute.plan import Limits, Plan, decide
+from zobench.execute.plan import Limits
 from zobench.recipes.campaign import Part, PartOn
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.runspec import RunSpec
@@ -57,18 +57,6 @@ def test_a_cell_that_ran_once_and_did_not_fit_later_is_not_left_out() -> None:
     later = run(CELLS[0], 1, outcome=Outcome.SKIPPED)
     assert campaign.fitting(CELLS, [run(CELLS[0]), later]) == list(CELLS)
     assert campaign.fitting(CELLS, [later]) == list(CELLS[1:])
-
-
-def test_a_round_that_is_not_whole_is_planned_anew_and_a_whole_one_is_kept() -> None:
-    def planned(runs: Sequence[Result]) -> list[str]:
-        known = {one.spec.hash: one for one in runs}
-        steps = [decide(spec, known.get(spec.hash), [], RATES, ROOM, ()) for spec in CELLS]
-        return [step.action for step in campaign.whole_round(Plan(steps=steps, rates={}), ()).steps]
-
-    assert planned([run(spec) for spec in CELLS]) == ["keep"] * 3
-    assert planned([run(spec) for spec in CELLS[:2]]) == ["run"] * 3
-    assert planned([run(CELLS[0], outcome=Outcome.OOM), run(CELLS[1])]) == ["keep", "run", "run"]
-    assert planned([run(CELLS[0], outcome=Outcome.OOM), run(CELLS[1]), run(CELLS[2])]) == ["keep"] * 3
 
 
 def test_the_outlook_prices_all_rounds_and_those_that_are_left_and_leaves_out_what_does_not_fit() -> None:

@@ -90,14 +90,6 @@ def test_every_round_holds_every_cell_in_an_order_that_the_stored_seed_makes(tmp
     assert len({run.round.began for run in runs if run.round}) == 4
 
 
-def test_cell_by_cell_each_has_its_repeats_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(tmp_path, monkeypatch, steady)
-    machine.go(rounds.Repeats(count=3, interleaved=False))
-    assert machine.ran == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    first, second, _ = machine.store.load()
-    assert pairs(first, second) == []  # they ran after each other: nothing to pair
-
-
 def test_a_sweep_that_was_stopped_goes_on_and_pairs_only_what_ran_in_one_round(tmp_path, monkeypatch) -> None:
     def stopped(spec: RunSpec, turn: int) -> Result:
         if turn == 4:
@@ -243,33 +235,3 @@ def test_a_process_that_had_fewer_threads_than_its_partner_is_in_no_pair() -> No
     assert (known.pairs, known.value, known.interval) == (5, 2.0, (2.0, 2.0))
     ranks = rounds_of(cell(1).replace(gpus=2, parallel="pertp"), [2.0] * 7, [1] * 7)  # each has its share of the cores
     assert len(pairs(ranks, whole)) == 7
-
-
-def test_a_cell_tells_what_disturbed_any_of_its_runs_and_its_file_what_disturbed_its_own() -> None:
-    told = [[], ["other processes kept 1.0 cores busy"], [], ["other processes kept 1.0 cores busy", "lost"]]
-    runs = [rounds_of(cell(), [1.0], [2], warnings=text) for text in told]
-    runs = [
-        dataclasses.replace(run, round=Round(number=number, began=1.0, place=0, cells=1, seed=0))
-        for number, run in enumerate(runs)
-    ]
-    (one,) = folded(runs)
-    assert one.warnings == ["other processes kept 1.0 cores busy", "lost"]
-    assert one.disturbances == one.warnings[:1]
-    assert one.to_dict() == runs[0].to_dict()
-    assert folded([one]) == [one]
-
-
-def test_of_two_runs_of_a_round_the_one_of_the_round_that_was_run_anew_is_merged(tmp_path: Path) -> None:
-    stopped, anew = (
-        [dataclasses.replace(timed(cell(seed), 1.0), round=Round(number=0, began=began, place=0, cells=3, seed=0))
-         for seed in seeds]
-        for began, seeds in ((5.0, SEEDS[:1]), (9.0, SEEDS))
-    )  # fmt: skip
-    for name, runs in (("a", stopped), ("b", anew)):
-        for run in runs:
-            Store(tmp_path / name).save(run)
-    for order in ("ab", "ba"):
-        for name in order:
-            merge([tmp_path / name], tmp_path / order)
-        one, *others = Store(tmp_path / order).load()
-        assert [len(pairs(one, other)) for other in others] == [1, 1]

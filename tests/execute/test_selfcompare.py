@@ -70,22 +70,6 @@ def test_every_round_has_the_three_in_an_order_of_its_own() -> None:
     assert len({one.index(0.1) for one in rounds}) == 3
 
 
-def test_a_budget_ends_it_between_two_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    inner = machine(4, offset=0.001, drift=0)
-
-    def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
-        now[0] += 3
-        return inner(spec, shares, order)
-
-    told: list[int] = []
-    found = self_test(SPEC, run, seed=4, budget=100, say=lambda number, one: told.append(number))
-    assert told == list(range(1, len(found.comparisons) + 1))
-    assert 1 < len(found.comparisons) < 6
-    assert now[0] <= 100
-
-
 def test_a_run_that_fails_ends_it() -> None:
     def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
         return [Result(spec=spec, outcome=Outcome.CONTAMINATED, reason="the machine swapped") for _ in shares]

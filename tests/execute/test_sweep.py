@@ -82,10 +82,6 @@ def run(monkeypatch: pytest.MonkeyPatch, results: Store) -> Callable[..., tuple[
     return run
 
 
-def interrupt(spec: RunSpec) -> Result:
-    raise KeyboardInterrupt
-
-
 def outcomes(summary: Summary) -> list[str]:
     return [str(one.outcome) for one in summary.results]
 
@@ -208,14 +204,6 @@ def test_what_was_found_out_before_is_not_replaced_by_skipped(run: Any, results:
     assert results.find(cell(0), MACHINE) == earlier
 
 
-def test_an_interrupt_ends_the_sweep_with_what_is_done(run: Any, results: Store) -> None:
-    summary, runner = run([step(n) for n in range(4)], Runner(cell2=interrupt))
-    assert summary.interrupted
-    assert outcomes(summary) == ["ok", "ok"]
-    assert runner.ran == [0, 1, 2]
-    assert sorted(one.spec.seed for one in results.load()) == [0, 1]
-
-
 @pytest.mark.parametrize("hook", ["begin", "end"])
 def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, hook: str) -> None:
     def stop(at: Step, *_: Any) -> None:
@@ -225,23 +213,6 @@ def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, ho
     summary, _ = run([step(n) for n in range(3)], progress=SweepHooks(**{hook: stop}))
     assert summary.interrupted
     assert len(results.load()) == len(summary.results) == (1 if hook == "begin" else 2)
-
-
-def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(run, results, monkeypatch) -> None:
-    whole = files.replace
-
-    def refuse(path: Path, data: bytes) -> None:
-        if b'"seed": 1,' in data:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        whole(path, data)
-
-    monkeypatch.setattr(files, "replace", refuse)
-    summary, runner = run([step(n) for n in range(3)])
-    assert runner.ran == [0, 1, 2]
-    assert outcomes(summary) == ["ok"] * 3
-    told = f"a result must be writable, but got 'Read-only file system' for {results.path(cell(1), MACHINE)}; "
-    assert summary.unsaved == [f"{told}choose a results folder on a writable disk"]
-    assert sorted(one.spec.seed for one in results.load()) == [0, 2]
 
 
 def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_is_room(
@@ -265,30 +236,16 @@ def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_
 
 
 def test_a_done_cell_corrects_the_estimates_of_those_that_wait(run: Any, results: Store) -> None:
-    """The plan says 10 s for each; the first is measured ten times slower, so the second no longer fits the budget."""
+    """The first is measured a hundred times slower than planned, so the second no longer fits the budget."""
     from tests.support.rates import CALIBRATION
     from zobench.execute.plan import Plan
 
-    small, large = (cell(seq_len=length) for length in (32, 64))
-    guess = {spec: cost.estimate(spec, RATES) for spec in (small, large)}
+    first, second = (dataclasses.replace(step(seed), estimate=cost.estimate(cell(seed), RATES)) for seed in (0, 1))
+    slow: Behaviour = lambda spec: dataclasses.replace(  # noqa: E731
+        result(spec), samples={"step_seconds": [100 * first.estimate.step_seconds]}
+    )
     plan = Plan(steps=[], rates=CALIBRATION)
-    waiting = dataclasses.replace(step(), spec=large, estimate=guess[large])
-    done = dataclasses.replace(result(small), samples={"step_seconds": [10 * guess[small].step_seconds]})
-    after = plan.learned(waiting, [done]).estimate
-    assert after.step_seconds == pytest.approx(10 * guess[large].step_seconds)
-    assert after.source == "calibration, corrected by 1 earlier run"
-    assert plan.learned(waiting, []) == waiting
-    kept = dataclasses.replace(waiting, action="keep")
-    assert plan.learned(kept, [done]) is kept
-
-    seen: list[int] = []
-
-    def learned(one: Step, before: Any) -> Step:
-        seen.append(len(before))
-        assert one.estimate is not None
-        slow = dataclasses.replace(one.estimate, seconds=1e9, least_seconds=1e9) if before else one.estimate
-        return dataclasses.replace(one, estimate=slow)
-
-    summary, runner = run([step(0), step(1)], budget=60, learned=learned)
-    assert (runner.ran, [one.outcome for one in summary.results]) == ([0], [Outcome.OK, Outcome.SKIPPED])
-    assert seen[:2] == [0, 1]
+    budget = 10 * second.estimate.seconds
+    summary, runner = run([first, second], Runner(cell0=slow), budget=budget, learned=plan.learned)
+    assert (runner.ran, outcomes(summary)) == ([0], ["ok", "skipped"])
+    assert "calibration, corrected by 1 earlier run" in summary.results[1].reason

@@ -185,10 +185,7 @@ def _words(pid: str) -> bytes:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"engine": "offload", "parts": True}, "its transfers are measured alone after its steps"),
         ({"gpus": 2, "parallel": "ddp", "batch_size": 2}, "it has several ranks"),
-        ({"task": "sst2"}, "it is fine-tuned on a task"),
-        ({"program": "mezo"}, "another program takes its steps"),
         ({"checkpoint": "sync", "checkpoint_every": 2}, "its checkpoints are written between two steps"),
     ],
 )

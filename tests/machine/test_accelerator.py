@@ -47,14 +47,6 @@ def test_another_accelerator_is_refused_with_the_reason(monkeypatch):
         choose_device("xpu:0")
 
 
-@pytest.mark.parametrize(
-    ("cuda", "hip", "told"), [("13.0", None, "13.0"), (None, "7.1", "ROCm 7.1"), (None, None, None)]
-)
-def test_the_platform_is_the_one_that_torch_was_built_for(cuda, hip, told, monkeypatch):
-    monkeypatch.setattr(torch, "version", SimpleNamespace(cuda=cuda, hip=hip))
-    assert accelerator.platform() == told
-
-
 def test_tf32_is_as_it_was_afterwards_also_after_an_error():
     switches = torch.backends.cuda.matmul
     before = switches.allow_tf32

@@ -3,8 +3,6 @@
 import math
 import time
 
-import torch
-
 from zobench.machine.directio import DirectFile
 from zobench.measure import calibrate, doctor
 
@@ -28,26 +26,6 @@ def test_rates_of_the_cpu(tmp_path):
     assert rates["between_ranks_bytes_per_second"] > 1e6
     assert rates["link_up_bytes_per_second"] is None
     assert "link: none, because the device is the CPU" in rates["notes"]
-
-
-def test_tf32_is_a_rate_of_cuda_alone_and_its_switch_is_left_as_it_was(monkeypatch):
-    monkeypatch.setattr(calibrate, "link_rates", lambda *_: {})
-    monkeypatch.setattr(calibrate, "operator_rates", lambda *_: {})
-    monkeypatch.setattr(calibrate, "disk_rates", lambda *_: {})
-    monkeypatch.setattr(calibrate, "between_rate", lambda *_: None)
-    for name in ("copy_rate", "noise_rates"):
-        monkeypatch.setattr(calibrate, name, lambda *_: 1.0)
-    during = {}
-
-    def rate(device, kind, budget):
-        during[len(during)] = kind, torch.backends.cuda.matmul.allow_tf32
-        return 1.0
-
-    monkeypatch.setattr(calibrate, "_matmul_rate", rate)
-    before = torch.backends.cuda.matmul.allow_tf32
-    assert list(calibrate.calibrate("cuda:0")["matmul_flops_per_second"]) == ["fp32", "fp16", "bf16", "tf32"]
-    assert [during[k] for k in (0, 3)] == [(torch.float32, False), (torch.float32, True)]
-    assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
 def test_no_space_is_a_reason(tmp_path):

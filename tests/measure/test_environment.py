@@ -85,17 +85,6 @@ def test_gpu_details(fake_nvml, monkeypatch):
     assert broken.notes == ["NVML PCIe width: not available (not supported)"]
 
 
-@pytest.mark.parametrize(
-    ("cpu", "short"),
-    [
-        ("Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz", "xeon-e5-2690-v4"),
-        ("", "cpu"),
-    ],
-)
-def test_short_names_of_cpus(cpu, short):
-    assert environment.short_name({"cpu": cpu, "cores": 2, "memory_gib": 24, "gpus": []}) == short
-
-
 @pytest.mark.parametrize(("shown", "nominal"), [(23.5, 24), (251.6, 256), (503.2, 512), (7.6, 8), (15.5, 16), (1.9, 2)])
 def test_memory_is_rounded_to_what_was_bought(shown, nominal):
     assert environment.nominal_gib(int(shown * 2**30)) == nominal

@@ -51,20 +51,6 @@ def test_two_ranks_have_each_others_half_and_listen_on_loopback_alone() -> None:
     assert set().union(*listened) <= {"0100007F"}
 
 
-def test_the_fastest_of_all_repeats_counts_and_the_first_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([3.0, 2.0, 5.0, 4.0, 6.0, 7.0])
-    now = [0.0]
-    runs: list[int] = []
-
-    def action() -> None:
-        runs.append(1)
-        now[0] += next(seconds) if len(runs) > 1 else 1.0
-
-    monkeypatch.setattr(links, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert links._best_seconds(action) == 2.0
-    assert len(runs) == 1 + links.REPEATS
-
-
 def test_without_peers_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     monkeypatch.setattr(accelerator, "count", lambda: 1)

@@ -265,12 +265,6 @@ def test_every_accuracy_of_zo_bench_has_the_prompt_that_its_model_needs() -> Non
         form_of(TASKS.get(cell.task), aligned=cell.aligned, masked=models.get(cell.model).masked)
 
 
-def test_a_budget_can_hold_for_one_kind_of_device_only(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text('[axes]\nmodel = ["opt-tiny"]\n[on.cpu]\nbudget = "9m"\n')
-    assert (matrix.load(path, "cpu").budget, matrix.load(path, "cuda:0").budget) == ("9m", None)
-
-
 def test_the_fastest_16_bit_type_is_whatever_the_machine_says(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[axes]\nmodel = ["opt-tiny"]\ndtype = ["fp32", "fastest 16-bit"]\n')

@@ -177,16 +177,6 @@ def test_a_neighbour_that_ran_out_of_memory_leaves_an_edge(tmp_path: Path) -> No
     assert (state.waiting, state.best.lr, [one.lr for one in state.beyond]) == ((), 3e-3, [beyond.lr])
 
 
-def test_a_neighbour_that_the_budget_does_not_buy_leaves_an_edge(tmp_path: Path) -> None:
-    text = PROTOCOL.replace('queries = 4\nlr = ["x1", "x3"]', "queries = [8, 16]")
-    text = text.replace("forwards = 140", "forwards = 60")
-    protocol_runs = load(tmp_path, text)
-    state = protocol_runs.search(
-        "Four queries", {run.spec.hash: run for run in tuned(protocol_runs, lambda spec: 1 / spec.queries)}
-    )
-    assert (state.best.queries, [spec.queries for spec in state.beyond]) == (16, [32])  # 64 forwards a step
-
-
 def test_two_axes_go_on_where_a_first_neighbour_wins_and_end_where_the_method_would_be_another(tmp_path: Path) -> None:
     sparse = 'method = "sparse-mezo"\nnoise = "counter"\nlr = [1e-2, 3e-2]\nsparsity = [0.5, 0.75]'
     text = PROTOCOL.replace('method = "fo-sgd"\nlr = ["x10", "x100"]', sparse)
@@ -201,15 +191,6 @@ def test_two_axes_go_on_where_a_first_neighbour_wins_and_end_where_the_method_wo
     added, is_edge = tried(lambda spec: abs(spec.lr - 9e-2) + abs(spec.sparsity - 0.75))
     assert (added[:2], len(added), is_edge) == ([(9e-2, 0.75), (3e-2, 0.875)], 5, False)
     assert (1e-2, 0.0) not in tried(lambda spec: spec.sparsity + spec.lr)[0]  # without a mask it is ZO-SGD
-
-
-def test_methods_go_on_in_rounds_of_seeds(tmp_path: Path) -> None:
-    found = load(tmp_path)
-    known = {one.spec.hash: one for one in tuned(found, lambda spec: spec.lr)}
-    methods = [(spec.seed, spec.method, spec.queries) for spec in found.finals(known)]
-    assert methods == [(i, *one) for i in (0, 1, 2) for one in (("zo-sgd", 1), ("zo-sgd", 4), ("fo-sgd", 1))]
-    assert set(found.foreseen(known)) == {*found.cells, *found.added(known), *found.finals(known)}
-    assert len(found.foreseen({})) == len(found.cells) + 9  # first points stand for the best
 
 
 def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> None:

@@ -138,32 +138,3 @@ def test_dir_shows_what_is_public_and_all_of_it_is_there() -> None:
     assert typed == HOMES  # what type checkers see is what there is
     with pytest.raises(AttributeError, match="module 'zobench' has no attribute 'Engines'"):
         zobench.Engines  # noqa: B018
-
-
-def used(block: str) -> set[str]:
-    """The names that a block of Python takes from ``zobench`` itself, and the objects that it takes from its rooms."""
-    found = set()
-    for node in ast.walk(ast.parse(block)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "zobench":
-            found.add(node.attr)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "zobench":
-            modules = f"{node.module}."
-            found |= {
-                alias.name for alias in node.names
-                if node.module == "zobench" or not _is_module(modules + alias.name)
-            }  # fmt: skip
-    return found
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def test_readme_uses_only_what_the_package_exports() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert blocks
-    assert {name for block in blocks for name in used(block)} - set(dir(zobench)) == set()

@@ -10,7 +10,7 @@ import pytest
 
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
-from zobench.runspec import DECLARED, RunSpec, check_value, option_defaults, parse_value
+from zobench.runspec import DECLARED, RunSpec, option_defaults
 from zobench.runspec.registry import Registry
 from zobench.store import frame
 from zobench.store.query import conditions, select
@@ -93,16 +93,6 @@ def test_an_option_that_nothing_declares_or_of_another_type_is_refused(program: 
     with pytest.raises(ValueError, match=r".") as caught:
         RunSpec(model="OPT-125M", program=program, options=options)
     assert str(caught.value).startswith(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("true", True), ("3", 3), ("1e-3", 1e-3), (" fast ", "fast"), ("007", "007")],
-)
-def test_the_text_of_an_option_is_read_as_json_has_it(text: str, value: Any) -> None:
-    read = parse_value("options.x", text)
-    assert (read, type(read)) == (value, type(value))
-    assert check_value("options.x", read) == value
 
 
 @pytest.mark.usefixtures("tools")

@@ -393,15 +393,6 @@ def test_the_usual_value_of_an_axis_is_told_beside_the_others() -> None:
     assert {"counter", "seed=1"} <= set(labels(crossed)[3].split())
 
 
-def test_what_differs_together_with_something_else_is_told_as_ever() -> None:
-    pair = [cell(), cell(engine="offload", noise="counter")]
-    assert labels(pair) == [one.label for one in pair]
-    switched = [cell(engine="offload"), cell(engine="offload", overlap=False)]
-    assert labels(switched) == [one.label for one in switched]  # no_overlap says enough
-    assert labels([cell()]) == [cell().label]
-    assert labels([]) == []
-
-
 def test_what_a_label_never_says_is_told_where_it_alone_tells_two_apart() -> None:
     assert [label.split()[-1] for label in labels([cell(steps=2), cell(steps=9)])] == ["steps=2", "steps=9"]
     assert cell(steps=9).label == cell().label

@@ -150,24 +150,6 @@ def test_a_cell_is_judged_by_its_prediction(step, peak, told):
     assert found.told.endswith(f"{peak} MB of device memory, predicted 100{told}")
 
 
-def test_the_cell_is_the_largest_offloaded_one_of_the_main_table_that_fits(monkeypatch):
-    rates = cost.Rates(
-        flops=dict.fromkeys(("fp32", "fp16", "bf16"), 1e14), noise=dict.fromkeys(("torch", "counter", "fused"), 1e11),
-        bytes_up=dict.fromkeys(("pinned", "pageable", "disk"), 2e10),
-        bytes_down=dict.fromkeys(("pinned", "pageable", "disk"), 2e10), disk_both=2e10,
-        operators={kind: {"attention": 1e14, "passes": 1e12, "losses": 1e12, "normals": 1e11, "fused": 1e11}
-                   for kind in ("fp32", "fp16", "bf16")},
-    )  # fmt: skip
-    room = speed.plan.Limits(device_bytes=8 * 10**10, host_bytes=40 * 10**9, disk_bytes=10**12)
-    monkeypatch.setattr(speed.plan, "limits", lambda device, folder: room)
-    gpu = CheckSettings(device="cuda:0", seconds=300.0)
-    chosen = speed.cell(gpu, rates, 300.0)
-    assert (chosen.model, chosen.dtype, chosen.noise, chosen.parts) == ("OPT-13B", "fp16", "counter", True)
-    smaller = speed.cell(gpu, rates, 20.0)
-    assert cost.estimate(smaller, rates).seconds <= 20 < cost.estimate(chosen, rates).seconds
-    assert speed.cell(gpu, rates, 1.0) is None
-
-
 # --- processes, page, command -------------------------------------------------------------------------------------
 
 
@@ -225,18 +207,6 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
     assert os.uname().nodename not in file.read_text() or len(os.uname().nodename) < 3
     monkeypatch.setattr(run, "isolated", lambda check, place: [Finding(check.name, Status.FAILED, "wrong")])
     assert zobench(*arguments[:-1])[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--only", "kernel"],
-         "`--only` must be one of kernels, offload, devices, races, memory, speed, but got 'kernel'; did you mean "
-         "kernels?"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_line(arguments, told, refused):
-    assert refused("selftest", *arguments) == f"zobench: {told}"
 
 
 # --- a sweep that begins with it --------------------------------------------------------------------------------------

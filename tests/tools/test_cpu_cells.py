@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rates import CALIBRATION, RATES
+from tests.support.rates import RATES
 from tools import cpu_cells
 from zobench.cost import local
 from zobench.result import Facts, Outcome, Result
@@ -54,16 +54,3 @@ def test_cells_are_measured_in_rounds_and_a_second_start_goes_on(tmp_path: Path)
     assert "learned: n 12, median 29.2 %, p90 33.3 %; 10 % and 25 %: not met" in text
     assert "memory: n 12, median 50.0 %" in text
     assert text.count("opt-tiny") == text.count("opt-mini") == 6
-
-
-def test_the_table_is_made_again_from_what_the_folder_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store(tmp_path)
-    for spec in cpu_cells.cells(["opt-tiny"], 32, 2):
-        store.save(slow(spec))
-    cpu_cells.keep(tmp_path, {**CALIBRATION, "other_cpu_cores": 0.25, "copy_bytes_per_second": 1e9})
-    cpu_cells.keep(tmp_path, {**CALIBRATION, "other_cpu_cores": 0.0})
-    assert cpu_cells.kept(tmp_path) == {**CALIBRATION, "other_cpu_cores": 0.25}  # the faster of both
-    cpu_cells.main([str(tmp_path), "--models", "opt-tiny", "--rounds", "1", "--seq-len", "32", "--steps", "2"])
-    expected = cpu_cells.table(cpu_cells.rows(store.load(), RATES))
-    told = "other processes kept 0.2 cores busy while the rates were measured\n"
-    assert capsys.readouterr().out == expected + told

@@ -40,12 +40,6 @@ def data_dir(tmp_path: Path) -> Path:
     return folder.parent
 
 
-def test_sentences_carry_both_continuations_and_their_label(data_dir):
-    found = tiny.sentences(data_dir)
-    assert [(item.prompt, item.answer) for item in found] == [(text.strip(), label) for text, label in SENTENCES]
-    assert {item.candidates for item in found} == {(" It was bad", " It was good")}
-
-
 def test_the_tokenizer_is_opts_in_small(tokenizer):
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<s>", "<pad>", "</s>", "<unk>"]
     assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2, 2)
