@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.bounded import bounded
 from zobench.execute.slurm import Request
-from zobench.machine import waiting
 from zobench.machine.texts import csv_of
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
@@ -43,17 +42,6 @@ def test_the_cells_of_a_matrix_are_counted_before_one_is_made(tmp_path, text, co
     (path := tmp_path / "mine.toml").write_text(text)
     with pytest.raises(ValueError, match=f"^mine.toml: a matrix must have at most 5,000 cells, but this has {count} "):
         matrix.load(path, "cpu")
-
-
-def test_a_plan_that_takes_long_is_told_meanwhile(tmp_path, zobench, monkeypatch) -> None:
-    """5,000 cells took 25 s on a busy machine, without a word."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(waiting, "REPORT_EVERY", 1e-3)
-    Path("mine.toml").write_text(f"{MODEL}[axes]\nseed = {list(range(50))}\n")
-    code, _, err = zobench("sweep", "mine.toml", "--dry-run", "--device", "cpu", "--results", "r")
-    assert code == 0
-    assert "making the cells of mine.toml for 0 s\n" in err
-    assert "planning 50 cells for 0 s\n" in err
 
 
 def test_a_search_is_counted_before_a_run_of_it_is_made() -> None:

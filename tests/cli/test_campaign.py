@@ -103,15 +103,6 @@ def test_a_busy_machine_is_refused_in_one_line_unless_it_is_allowed(mine, zobenc
     assert len(cells) == 13
 
 
-def test_what_does_not_fit_this_machine_is_said_and_is_not_waited_for(mine, zobench, cells, monkeypatch) -> None:
-    text = MATRIX.replace("[0, 1]", "[0]").replace("seed = 5", 'model = "OPT-30B"\nseq_len = 8')
-    (mine / "runners" / "mine.toml").write_text(text)
-    code, out, err = zobench("campaign", "c", "--part", "first")
-    assert (code, len(cells)) == (0, 3)
-    assert "not here: 1 cell, the first needs " in out
-    assert "1 cell was skipped, as it did not fit when it was planned; --plan looks again" in err
-
-
 def test_a_part_without_its_weights_is_named_with_its_remedy_and_the_others_run(
     mine: Path, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ from zobench import cli
 heavy = {"torch", "transformers", "accelerate", "trl", "pandas", "numpy", "matplotlib"}
 for arguments in ([], ["--help"], ["list"], ["list", "models"], ["sweep", "main_table", "--dry-run", "--device", "cpu"],
                   ["table", "zo2/table1"], ["run", "--model", "typo", "--device", "cpu"],
+                  ["finetune", "--model", "OPT-1.3", "--task", "sst2"], ["sweep", "smoke", "--set", "method=zo-sdg"],
                   ["campaign"], ["campaign", "small-cpu", "--plan"],
                   ["results"], ["results", ".", "--where", "seed=1"], ["compare", ".", "."], ["trace", "0000"]):
     try:

@@ -1,25 +1,20 @@
 """``zobench sweep``: plans, budgets, tables, results that cannot be written, and sweeps that survive being killed."""
 
 import errno
-import io
 import json
 import os
-import re
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from tests.support.commands import TWO, run_in, start, write
+from tests.support.commands import TWO, start, write
 from tests.support.processes import children, command_of, poll
-from tests.support.rates import CALIBRATION, RATES, calibrate
-from zobench import cost, recipes
-from zobench.cli import console
+from tests.support.rates import CALIBRATION, calibrate
+from zobench import recipes
 from zobench.execute import plan
-from zobench.machine import texts
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
@@ -44,17 +39,12 @@ def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(here, zobench, ce
     assert f"not enough here: {told}" in " ".join(out.split())
 
 
-def test_the_ablation_is_of_one_model_where_that_is_named_and_takes_the_options_of_a_sweep(
-    here: Path, zobench: Any, cells: list[RunSpec]
-) -> None:
+def test_the_ablation_is_of_one_model_where_that_is_named_and_takes_the_options_of_a_sweep(here, zobench) -> None:
     words = ("ablate", "--model", "opt-tiny", "--set", "seq_len=32", "--repeats", "2", "--interleave", "--dry-run")
-    code, out, err = zobench(*words, "--device", "cpu")
-    assert (code, cells) == (0, [])
+    code, out, _ = zobench(*words, "--device", "cpu")
+    assert code == 0
     assert "all cells: opt-tiny fp32" in out
     assert "5 of 5 cells to run" in out
-    code, _, err = zobench("ablate", "--model", "OPT-12", "--dry-run", "--device", "cpu")
-    assert code
-    assert "unknown model 'OPT-12'; did you mean" in err
 
 
 MIXED = """
@@ -171,30 +161,6 @@ def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: An
     assert "results must have one writer, but another sweep uses it; wait, or name another --results" in err
 
 
-@pytest.mark.slow
-@linux
-def test_after_kill_9_the_same_command_goes_on_and_nothing_keeps_running(tmp_path: Path, machine: str) -> None:
-    calibrate(tmp_path, machine)
-    write(tmp_path, TWO)
-    sweep = start(tmp_path)
-    try:
-        (first,) = poll(lambda: list((tmp_path / "results" / machine).glob("*.json")))
-        child = poll(lambda: [pid for pid in children(sweep.pid) if "zobench.execute.child" in command_of(pid)])[0]
-    finally:
-        sweep.kill()
-        sweep.communicate()
-    poll(lambda: "zobench.execute.child" not in command_of(child))
-    whole, changed = first.read_bytes(), first.stat().st_mtime_ns
-    assert json.loads(whole)["outcome"] in ("ok", "contaminated")
-    assert list((tmp_path / "results" / machine).iterdir()) == [first]
-
-    again = run_in(tmp_path, "sweep", "mine.toml", "--device", "cpu", "--retry", "none")
-    assert again.returncode == 0, again.stderr
-    assert (first.read_bytes(), first.stat().st_mtime_ns) == (whole, changed)
-    files = list((tmp_path / "results" / machine).iterdir())
-    assert sorted(json.loads(path.read_text())["spec"]["seed"] for path in files) == [0, 1]
-
-
 @linux
 def test_ctrl_c_stops_with_a_summary_and_leaves_no_process(tmp_path: Path, machine: str) -> None:
     calibrate(tmp_path, machine)
@@ -209,63 +175,6 @@ def test_ctrl_c_stops_with_a_summary_and_leaves_no_process(tmp_path: Path, machi
     assert err.splitlines()[-2:] == ["cells: 1 ok", "stopped; the same command goes on from here"]
     assert "Traceback" not in err
     assert poll(lambda: not command_of(child))
-
-
-def test_without_a_terminal_a_cell_that_takes_long_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-    spec = RunSpec(model="opt-tiny").resolve("cpu")
-    step = plan.Step(spec=spec, action="run", reason="", estimate=cost.estimate(spec, RATES))
-    for terminal, lines in ((False, [60, 120, 240, 480, 960, 1560]), (True, [])):
-        written = io.StringIO()
-        screen = Console(file=written, force_terminal=terminal, width=200, highlight=False)
-        bar = console.SweepProgress(screen, [step])
-        bar.begin(step)
-        start = clock[0]
-        for _ in range(1700):
-            clock[0] += 1.0
-            bar.tick()
-        of = texts.duration(step.estimate.seconds) if step.estimate else ""
-        told = [f"running  {spec.label}  {texts.duration(at)} of about {of} (predicted)" for at in lines]
-        assert written.getvalue().splitlines() == told
-        assert clock[0] == start + 1700
-
-
-def test_a_kind_of_warning_is_shown_once_in_all_rounds_of_a_sweep() -> None:
-    steps = [plan.Step(spec=RunSpec(model="opt-tiny").resolve("cpu"), action="run", reason="", estimate=None)]
-    written, shown = io.StringIO(), set[str]()
-    for busy in (0.4, 1.6):
-        with console.SweepProgress(Console(file=written, width=200), steps, shown=shown) as bar:
-            told = [f"bf16 updates are lost: lr * g = {busy}e-9", f"other processes kept {busy} cores busy meanwhile"]
-            told += ["fp8 updates are lost: lr * g = 1e-9"]
-            bar.end(steps[0], Result(spec=steps[0].spec, outcome=Outcome.OK, warnings=told))
-    assert [line for line in written.getvalue().splitlines() if line.startswith("warning: ")] == [
-        "warning: bf16 updates are lost: lr * g = 0.4e-9",
-        "warning: other processes kept 0.4 cores busy meanwhile",
-        "warning: fp8 updates are lost: lr * g = 1e-9",
-    ]
-
-
-@pytest.mark.parametrize("width", [60, 200])
-def test_the_bar_of_a_sweep_is_one_line_with_its_count_and_the_time_left(width: int) -> None:
-    spec = RunSpec(
-        model="opt-tiny", engine="offload", noise="counter", granularity="tile", writeback_every=2, resident_blocks=1
-    ).resolve("cpu")
-    steps = [plan.Step(spec=spec, action="run", reason="", estimate=cost.estimate(spec, RATES))] * 22
-    written = io.StringIO()
-    screen = console.Screen(
-        file=written, force_terminal=True, force_interactive=True, width=width, color_system=None, _environ={}
-    )
-    with console.SweepProgress(screen, steps) as bar:
-        bar.begin(steps[0])
-        bar.tick()
-        frames = re.split(r"\x1b\[[\d;?]*[a-zA-Z]|[\r\n]", written.getvalue())
-    lines = [line for line in frames if "left" in line or "opt-tiny" in line]
-    assert lines
-    assert len(lines[-1]) <= width
-    room = " " * console.bar_width(screen)  # of the bar, which is empty and has no colours here
-    assert re.fullmatch(rf"opt-tiny offload.* {room}  0/22 about [\d.]+ \S+ left *", lines[-1])
-    assert ("…" in lines[-1]) == (width < 200)
 
 
 def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(

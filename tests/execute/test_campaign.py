@@ -74,7 +74,6 @@ def test_the_outlook_prices_all_rounds_and_those_that_are_left_and_leaves_out_wh
 @pytest.mark.parametrize(
     ("cores", "told"),
     [
-        ([0.0], ""),
         ([None], ""),
         ([1.5, 0.1], ""),
         ([1.5, 1.5, 0.9], "other processes keep 0.9 cores busy"),

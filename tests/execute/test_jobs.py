@@ -1,9 +1,7 @@
 """Submitted sweeps: their records, how a cell stands, what is asked of Slurm, and options that do not go together."""
 
-import json
 import shutil
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 
 from tests.support.rates import CALIBRATION
 from tests.support.submissions import cell, submitted
-from zobench.execute import jobs, rates, slurm
+from zobench.execute import jobs, slurm
 from zobench.execute.jobs import JobReport, QueueEntry
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
@@ -104,9 +102,7 @@ CUDA: dict[str, Any] = {"device": "cuda", "parallel": "ddp", "batch_size": 8}
     [
         (None, cell(), {"exclusive": True}),
         ("gpu:1", cell(device="cuda:0"), {"gres": "gpu:1"}),
-        ("gpu:a100:2", cell(device="cuda:0"), {"gres": "gpu:a100:2"}),
         (None, cell(device="cuda:0"), {"gres": "gpu:1"}),
-        ("gpu:1", cell(gpus=4, **CUDA), {"gres": "gpu:4"}),
         ("gpu:a100", cell(gpus=8, nodes=2, **CUDA), {"gres": "gpu:a100:4", "nodes": 2}),
         ("disk:1,gpu:a100:1", cell(gpus=2, **CUDA), {"gres": "disk:1,gpu:a100:2"}),
         (None, cell(gpus=2, nodes=2, parallel="ddp", batch_size=2), {"exclusive": True, "nodes": 2}),
@@ -126,12 +122,8 @@ def test_a_cell_ends_before_its_job_does() -> None:
     """90 s before the job's: submitit asks for a warning 30 s before, and Slurm may send it 60 s early."""
     assert slurm.Request(time=3600).cell_seconds == 3420
     assert slurm.Request(time=300).cell_seconds == 120
-    with pytest.raises(ValueError) as error:  # noqa: PT011
+    with pytest.raises(ValueError, match=r"^`--time >= 5m` must hold, .* but got 299s; give it more"):
         slurm.Request(time=299)
-    assert str(error.value) == (
-        "`--time >= 5m` must hold, because 3m of it are kept for planning and storing, but got 299s; "
-        "give it more, and a cell less with --timeout"
-    )
 
 
 @pytest.mark.parametrize(
@@ -168,29 +160,6 @@ def test_mistakes_are_one_line(line, code, told, tmp_path, monkeypatch, zobench)
     monkeypatch.setenv("PATH", str(tmp_path))
     ended, _, err = zobench(*line.split())
     assert (ended, err.splitlines()[-1]) == (code, f"zobench: {told}")
-
-
-def test_jobs_that_start_together_measure_their_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, first = [], threading.Event()
-
-    def ask(program: str, *arguments: str) -> str:
-        asked.append(arguments)
-        first.wait(0.3)
-        return json.dumps(CALIBRATION)
-
-    monkeypatch.setattr(rates, "ask", ask)
-    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    found: list[object] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(rates.calibration(tmp_path, MACHINE, "cpu", None)))
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [CALIBRATION] * 3
-    assert len(asked) == 1
 
 
 def test_a_job_that_is_no_array_goes_by_its_own_number(tmp_path: Path) -> None:

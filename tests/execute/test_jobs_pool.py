@@ -74,12 +74,7 @@ def test_a_cell_that_waits_for_its_gpu_is_queued(tmp_path: Path) -> None:
         assert (seen[0].state, seen[0].reason) == ("running", "")
 
 
-def test_leases_are_the_machines_and_not_those_of_a_session(tmp_path: Path) -> None:
-    """TMPDIR can differ between two shells; and another user must be able to lock a file that this one made."""
-    program = "import os; os.umask(0o077); from zobench.execute import pool; print(pool.LEASES)"
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.stdout == "/tmp/zobench-gpus\n"
+def test_a_lease_can_be_locked_by_another_user() -> None:
     before = os.umask(0o077)
     try:
         with pool.leased(GPUS, 1):

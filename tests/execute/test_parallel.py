@@ -20,7 +20,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from tests.support.processes import children, gone
 from tests.support.rank_results import one
 from zobench.execute import rank
-from zobench.execute.process import check_start, run_in_process
+from zobench.execute.process import run_in_process
 from zobench.machine.network import endpoint_of
 from zobench.parallel.launch import Lost, Meeting
 from zobench.programs import cell as measure
@@ -353,12 +353,3 @@ def test_how_a_rank_ended_is_told_unless_it_did_so_itself(told, code, oom, outco
         rank._send(PrefixStore("attempt 0", meeting.store), number, one(number, outcome=Outcome.FAILED, reason=text))
     result = rank._after(cell("ddp", 2), Lost(rank=1, code=code), meeting, oom)
     assert (result.outcome, result.reason) == (outcome, reason)
-
-
-def test_a_start_that_contradicts_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"`nodes=2` must be ZOBENCH_NODE_COUNT, but that is 3; make them equal"):
-        endpoint_of(cell("2d", 4, nodes=2), {"ZOBENCH_NODE_COUNT": "3", "ZOBENCH_RENDEZVOUS": "10.0.0.1:1"})
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"`--timeout` needs zobench to start the ranks, but torchrun has; leave one"):
-        check_start(cell("ddp", 2), 60.0)

@@ -200,10 +200,6 @@ def test_files_of_repeats_are_read_back_merged_and_checked(tmp_path: Path, monke
         path.write_text(json.dumps({**body, "round": wrong}))
         assert machine.store.read(path) is None
         assert "`round` must hold began, cells, number, place, seed" in machine.store.problems[-1]
-    path.write_text(json.dumps({**body, "round": {**body["round"], "number": 3}}))
-    assert machine.store.read(path) is None
-    path.write_text(json.dumps({**body, "repeats": [body]}))
-    assert machine.store.read(path) == Result.from_dict(body)
 
 
 def test_folding_keeps_machines_apart_and_takes_folded_results() -> None:

@@ -138,17 +138,3 @@ def test_the_command_tells_and_keeps_every_comparison(tmp_path, zobench, monkeyp
     assert code == 1
     assert out.splitlines()[-1].startswith("this machine is too unsteady, or busy, for a difference of 10 %; ")
     assert len(list((tmp_path / ".selftest").glob("compare-*.json"))) == 2  # what was measured before is kept
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["a"], "`compare` needs A and B, but got one of them at most; name both, or add --self-test"),
-        (["--self-test", "--format", "csv"],
-         "`--tolerance`, `--fail-on-regression`, `--across-machines` and `--format` are not for --self-test; leave"),
-        (["--self-test", "model=opt-tiny,seq_len=32,gpus=2,parallel=pertp,device=cpu"],
-         "`--self-test` needs a cell of zobench's own"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_line(refused: Any, arguments: list[str], text: str) -> None:
-    assert refused("compare", *arguments).startswith(f"zobench: {text}")

@@ -54,7 +54,7 @@ os.write(file, f"{name} is done\\n".encode())
 
 def played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str, steps: Sequence[int] = (),
-    timeout: float | None = None, power: dict[str, Any] | None = None,
+    timeout: float | None = None,
 ) -> tuple[list[str], list[Result]]:  # fmt: skip
     """The lines of processes of these names, each with so many steps (5), in the order in which they were written; and
     their results."""
@@ -76,7 +76,7 @@ def played(
                     time.sleep(0.01)
             finally:
                 process.kill()
-        return Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine=MACHINE), power=power or {})
+        return Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine=MACHINE))
 
     monkeypatch.setattr(together, "run_in_process", run)
     results = run_together([SPEC] * len(names), order=random.Random(0), timeout=timeout)
@@ -121,15 +121,6 @@ def test_what_a_process_has_started_is_none_of_its_neighbours() -> None:
     assert strangers is not None
     assert every is not None
     assert (every - strangers) * (time.monotonic() - begin) > 0.9
-
-
-def test_the_others_of_a_cell_in_turns_are_those_of_the_whole_game(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Neighbours, "cores", lambda self: 1.5 if self._children else 9.0)
-    monkeypatch.setattr(together.threads, "chosen", lambda: None)
-    _, results = played(tmp_path, monkeypatch, "a", "b", power={"own_cpu_cores": 0.5, "other_cpu_cores": 0.9})
-    for one in results:
-        assert one.power["other_cpu_cores"] == 1.5
-        assert one.warnings == ["other processes kept 1.5 cores busy meanwhile; expect slower steps"]
 
 
 def test_whoever_gives_turns_may_be_gone() -> None:

@@ -55,12 +55,6 @@ def test_none_where_there_is_nothing_to_choose(tmp_path, device, node, nodes):
     assert numa.cpus_near(device, tree(tmp_path, node, nodes)) is None
 
 
-def test_none_without_sys_and_where_torch_does_not_tell_the_bus(tmp_path, monkeypatch):
-    assert numa.cpus_near("cuda:0", str(tmp_path)) is None
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace())
-    assert numa.cpus_near("cuda:0", tree(tmp_path)) is None
-
-
 def test_the_threads_that_fill_the_tier_stay_near_and_the_caller_does_not_move(monkeypatch):
     monkeypatch.undo()
     before = os.sched_getaffinity(0)

@@ -159,12 +159,6 @@ def test_gpu_through_the_real_process(tmp_path, monkeypatch):
     assert sampler.samples.notes == []
 
 
-def test_overhead_is_far_below_one_percent_of_a_core():
-    with Sampler() as sampler:
-        time.sleep(1)
-    assert sampler.samples.overhead < 0.01
-
-
 def test_ends_when_its_parent_is_killed():
     code = (
         "import time; from zobench.measure.sampler import Sampler; s = Sampler(); s.start();"

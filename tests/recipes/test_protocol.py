@@ -240,20 +240,6 @@ def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, told: str, tmp_
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"queries": 2},
-         "`queries` must be as the protocol states it for Four queries, but is changed; leave it out, or "),
-        ({"seed": 5},
-         "`seed` must be left to a protocol, but is given; tuning_seeds and seeds in [protocol] decides it"),
-    ],
-)  # fmt: skip
-def test_what_the_methods_state_cannot_be_changed(changes: Any, told: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"mine.toml: {told}")):
-        load(tmp_path, **changes)
-
-
 def test_the_shipped_protocol_compares_18_methods_with_five_seeds() -> None:
     found = contest(Path("runners/methods_2026.toml"))
     assert len(found.tuning) == 18

@@ -61,17 +61,6 @@ def _texts(tokenizer, recipe):
     return examples, texts
 
 
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_a_share_of_the_sentences_goes_on_with_its_label(tokenizer, share):
-    examples, told = _texts(tokenizer, tiny.Recipe(share=share, blind=0.0))
-    plain = {item.prompt for item in examples}
-    labelled = {item.prompt + (" It was bad", " It was good")[item.answer] for item in examples}
-    assert set(told) <= plain | labelled
-    assert sum(text in labelled for text in told) / len(examples) == pytest.approx(share, abs=0.06)
-    if share == 1.0:
-        assert told == sorted(item.prompt + item.candidates[item.answer] for item in examples)
-
-
 def test_the_tasks_own_words_say_nothing_of_the_label(tokenizer):
     examples, told = _texts(tokenizer, tiny.Recipe(share=1.0, blind=0.5))
     label = {item.prompt: item.answer for item in examples}
@@ -150,12 +139,3 @@ def test_the_folder_is_a_hugging_face_checkpoint(data_dir, tmp_path, capsys):
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
     for (name, value), (_, again) in zip(model.named_parameters(), expected.named_parameters(), strict=True):
         assert torch.equal(value, again), name
-
-
-def test_an_absent_folder_and_a_full_one_are_told_in_a_line(data_dir, tmp_path):
-    with pytest.raises(SystemExit, match=r"^zobench: `--data-dir` must be a folder, but got .*nowhere; .*$"):
-        tiny.main(["--data-dir", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")])
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    with pytest.raises(SystemExit, match=r"^zobench: `--out` must be a new or empty folder, but got .*full; name ano"):
-        tiny.main(["--data-dir", str(data_dir), "--out", str(tmp_path / "full")])
