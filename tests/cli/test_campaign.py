@@ -121,20 +121,6 @@ def test_a_part_without_its_weights_is_named_with_its_remedy_and_the_others_run(
     assert (code, err.splitlines()[-1]) == (2, f"zobench: part gemma: {obstacle}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["c", "--part", "frist"], "`part` must be one of the campaign's, but got 'frist'; did you mean first?"),
-        (["c", "--gpu", "h100-sxm"], "`--gpu` is for campaigns of a GPU, but c is of a CPU; leave it out"),
-        (["one-gpu"], "the campaign one-gpu needs a CUDA device, but none is visible; add --gpu h100-sxm to see what"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_one_line(mine: Path, zobench: Command, arguments: list[str], told: str) -> None:
-    code, out, err = zobench("campaign", *arguments)
-    assert (code, out) == (2, "")
-    assert told in err.splitlines()[-1]
-
-
 def test_the_parts_for_a_gpu_that_is_not_here_are_predicted(mine: Path, zobench: Command) -> None:
     code, out, _ = zobench("campaign", "one-gpu", "--gpu", "h100-sxm")
     assert code == 0

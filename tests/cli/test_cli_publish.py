@@ -158,13 +158,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(here: Path, refused: Any, argumen
     assert message in refused(*arguments.split())
 
 
-def test_a_sweep_whose_cells_have_no_place_in_a_table_says_what_it_needs(here: Path, zobench: Any) -> None:
-    Store(here / "results").save(result("OPT-125M", seq_len=64, machine="box"))
-    code, _, err = zobench("table", "zo2/table1")
-    assert code == 0
-    assert "none of these 1 results belongs in zo2/table1: it needs seq_len=2048" in err
-
-
 def test_a_table_is_a_frame_that_python_csv_and_parquet_get(zobench: Any, tmp_path: Path) -> None:
     (stored := tmp_path / "stored" / "epyc-2c-2ca1ff").mkdir(parents=True)
     for path in (Path(__file__).parents[2] / "results" / "published" / stored.name).glob("OPT-350M-*"):

@@ -119,8 +119,9 @@ def test_a_shell_completes_commands_and_names(here, zobench, monkeypatch, words,
 
 @pytest.mark.parametrize(
     ("arguments", "width"),
-    [("table zo2/table1", 200), *((words, 60) for words in ("list", "results", "table zo2/table5", "list gpus",
-                                                            "compare results results", "sweep --help"))],
+    [("table zo2/table1", 200), ("plan --model OPT-175B --gpu all --host 512GB", 60),
+     *((words, 60) for words in ("list", "results", "table zo2/table5", "list gpus", "compare results results",
+                                 "sweep --help"))],
 )  # fmt: skip
 def test_no_line_is_wider_than_the_terminal(here, zobench, monkeypatch, arguments, width) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

@@ -7,7 +7,6 @@ from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.session.gains import gains
-from zobench.session.matrices import closing
 
 
 def measured(seconds: float, peak: int | None, steps: int = 8, **changes: Any) -> Result:
@@ -49,15 +48,3 @@ def test_of_repeats_the_rounds_are_asked_and_not_the_steps_of_one_process() -> N
     early = rounds([1.0, 2.0, 8.0, 9.0, 10.0, 11.0])  # its last rounds had no partner
     (line,) = gains([early, rounds([0.5, 1.0, 4.0], noise="counter")])
     assert "counter has 2.00x (95 % 2.00 to 2.00) the tokens/s" in line
-
-
-def test_it_is_said_where_all_of_it_is_and_how_to_go_on() -> None:
-    waits = Result(spec=measured(1, 1).spec, outcome=Outcome.SKIPPED, reason="needs 5 min of the budget, 2 s are left")
-    unfit = Result(spec=measured(1, 1).spec, outcome=Outcome.SKIPPED, reason="needs 5 GB of host memory, 2 GB are free")
-    told = "all tables, figures and claims beside the papers': zobench report"
-    again = "zobench sweep main_table"
-    assert closing([waits, unfit], 1, "mine", again) == [
-        f"{told} --results mine", f"1 cell waits for more time; to go on: {again}"
-    ]  # fmt: skip
-    assert closing([waits], 3, "results", again)[1].startswith("3 cells wait for more time; ")
-    assert closing([unfit], 0, "results", again) == [told]

@@ -1,7 +1,7 @@
 """A sweep, its plan, a campaign, a protocol and a comparison from Python alone, with stand-ins for the cells."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,13 @@ API: Any = zobench
 
 
 class Listener(Monitor):
-    """Keeps the lines and the plans that it is told."""
+    """Keeps the lines that it is told."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
-        self.plans: list[tuple[str, int]] = []
 
     def say(self, text: str, style: str = "dim") -> None:
         self.lines.append((style, text))
-
-    def show_plan(self, title: str, steps: Sequence[Any], budget: float | None) -> None:
-        self.plans.append((title, len(steps)))
 
 
 @pytest.fixture
@@ -59,19 +55,6 @@ def test_a_sweep_and_its_plan(recipes: Path, machine: str, cells: list[RunSpec],
     begin = lines.index(f"{few.results[0].spec.label} begins")
     assert lines[begin + 1] == str(few.results[0])
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_sweep_that_cannot_be_is_one_line_before_anything_runs(recipes: Path, cells: list[RunSpec]) -> None:
-    for options, line in (
-        ({"budget": 0}, "`budget > 0` must hold, but got '0s'; write 90s, 10m or 2h30m"),
-        ({"changes": {"device": "cuda:1"}}, "`changes` must not hold device, but got 'cuda:1'; "),
-        ({"disk_dir": "nowhere"}, "`disk_dir` must be a folder, but got 'nowhere'; it is not there; check it"),
-        ({"price": 0.0}, "`price > 0` must hold, but got 0; name the price of an hour, as 2.49"),
-    ):
-        with pytest.raises(ValueError, match=r"^`") as refused:
-            zobench.sweep("mine", device="cpu", **options)
-        assert str(refused.value).startswith(line)
-    assert cells == []
 
 
 @pytest.mark.parametrize(

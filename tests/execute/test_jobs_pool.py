@@ -6,12 +6,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import poll
 from tests.support.rates import calibrate
 from tests.support.submissions import submitted
 from zobench.execute import jobs, pool
@@ -106,27 +106,6 @@ def test_many_cells_never_share_a_gpu_and_those_that_need_two_get_both() -> None
     assert (twice, sorted(done)) == ([], [1, 1, 1, 1, 1, 2, 2, 2])
 
 
-def test_another_process_holds_its_lease_until_it_is_killed() -> None:
-    program = f"""
-import sys, time
-from pathlib import Path
-from zobench.execute import pool
-pool.LEASES = Path({str(pool.LEASES)!r})
-with pool.leased({GPUS!r}, 1):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-    other = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert other.stdout is not None
-    assert other.stdout.readline() == "held\n"
-    with pool.leased(GPUS, 1) as held:
-        assert held == ("GPU-b",)
-    other.kill()
-    other.communicate()
-    with pool.leased(GPUS, 2) as held:
-        assert held == GPUS
-
-
 def test_no_cell_is_begun_by_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = tuple(RunSpec(model="opt-tiny", seed=seed).resolve("cpu") for seed in range(12))
     submission = handed_over(tmp_path, *cells)
@@ -178,12 +157,6 @@ class Site:
         submission = jobs.submissions(self.results)[-1]
         return [state.state for state in jobs.states(submission, pool.look(submission))]
 
-    def wait(self, ready: Callable[[], bool], seconds: float = 60) -> None:
-        end = time.monotonic() + seconds
-        while not ready():
-            assert time.monotonic() < end, self.states()
-            time.sleep(0.1)
-
     def worker(self, number: int) -> int:
         path = jobs.submissions(self.results)[-1].folder / f"worker-{number}.lock"
         return int(path.read_text())
@@ -197,7 +170,7 @@ def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path:
     assert "are queued or running in cells" in here.zobench(
         "sweep", "cells.toml", "--executor", "local", "--device", "cpu", code=1
     )
-    here.wait(lambda: (seen.append(here.states()), not {"queued", "running"} & set(seen[-1]))[1])
+    poll(lambda: (seen.append(here.states()), not {"queued", "running"} & set(seen[-1]))[1], 60)
     assert max(states.count("running") for states in seen) == 1
     assert seen[-1] == ["ok"] * 2
     assert [str(result.outcome) for result in Store(here.results).load()] == ["ok"] * 2
@@ -209,7 +182,7 @@ def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path:
 def test_a_killed_worker_loses_its_cell_and_cancel_ends_the_others(tmp_path: Path) -> None:
     here = Site(tmp_path, 4, steps=10**6)
     here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "2", "--device", "cpu")
-    here.wait(lambda: here.states() == ["running", "running", "queued", "queued"])
+    poll(lambda: here.states() == ["running", "running", "queued", "queued"], 60)
     submission = jobs.submissions(here.results)[-1]
     first = jobs.progress(submission, 0)
     assert first is not None
@@ -217,8 +190,8 @@ def test_a_killed_worker_loses_its_cell_and_cancel_ends_the_others(tmp_path: Pat
     ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
     assert ignored >> (signal.SIGHUP - 1) & 1  # the terminal that it was started from may be closed
     os.kill(here.worker(first.worker), signal.SIGKILL)
-    here.wait(lambda: here.states() == ["lost", "running", "queued", "queued"])
+    poll(lambda: here.states() == ["lost", "running", "queued", "queued"], 60)
     assert here.zobench("cancel", "cells").endswith(": 1 running, 2 queued\n")
-    here.wait(lambda: here.states() == ["cancelled"] * 4)
+    poll(lambda: here.states() == ["cancelled"] * 4, 60)
     assert here.zobench("cancel") == "nothing is queued or running\n"
     assert Store(here.results).load() == []

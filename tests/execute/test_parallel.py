@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from tests.support.processes import children, gone
+from tests.support.processes import children, gone, listeners
 from tests.support.rank_results import one
 from zobench.execute import rank
 from zobench.execute.process import run_in_process
@@ -110,28 +110,6 @@ class Running(threading.Thread):
         assert not self.is_alive(), "the run hangs"
         assert self.result is not None
         return self.result
-
-
-def listeners(pids: set[int]) -> set[str]:
-    """Addresses at which TCP sockets of ``pids`` accept connections, from the kernel's tables."""
-    inodes = set()
-    for pid in pids:
-        for file in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                target = os.readlink(file)
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-    found = set()
-    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and words[9] in inodes:
-                raw = bytes.fromhex(words[1].partition(":")[0])
-                host = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
-                found.add(socket.inet_ntop(family, host))
-    return found
 
 
 @pytest.mark.slow

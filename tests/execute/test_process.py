@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.processes import gone
+from tests.support.processes import gone, poll
 from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear
 from zobench.execute import process
@@ -211,7 +211,7 @@ process.run_in_process(RunSpec(model="opt-tiny", seq_len=32, steps=10**6).resolv
     environment = process.child_environment() | {"TMPDIR": str(temporary)}
     parent = subprocess.Popen([sys.executable, "-c", waiting], env=environment)
     try:
-        pid = _number(tmp_path / "pid")
+        pid = int(poll(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
         time.sleep(0.5)  # either before or after the child has asked to be told: both must end it
         assert not gone(pid, 0.1)
     finally:
@@ -229,12 +229,3 @@ def test_a_child_whose_parent_is_already_gone_does_not_start(tmp_path: Path) -> 
     done = subprocess.run(command, env=process.child_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "the process that waited for this cell is gone\n"
-
-
-def _number(path: Path, seconds: float = 30) -> int:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if path.exists() and (text := path.read_text()):
-            return int(text)
-        time.sleep(0.02)
-    raise TimeoutError(f"{path} was not written")

@@ -122,14 +122,6 @@ def test_kept_and_skipped_cells_do_not_run_and_the_others_keep_the_machines_rate
     assert found.environment == Facts(machine=MACHINE, calibration={"copy_bytes_per_second": 1.0})
 
 
-def test_a_cell_over_the_budget_is_skipped_with_its_estimate_and_a_shorter_one_still_runs(run: Any) -> None:
-    summary, runner = run([step(0, seconds=10), step(1, seconds=300), step(2, seconds=20)], budget=60.0)
-    assert runner.ran == [0, 2]
-    assert outcomes(summary) == ["ok", "skipped", "ok"]
-    told = "needs 5.0 min of the budget, 60 s are left (need predicted: 60 s a step, from calibration)"
-    assert summary.results[1].reason == told
-
-
 def test_the_budget_counts_what_cells_took_not_what_was_predicted(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)

@@ -27,11 +27,6 @@ def has(monkeypatch: pytest.MonkeyPatch, family: str | None, count: int = 1) -> 
             "device: cpu, because no CUDA device is visible, and mps (an Apple GPU shares the CPU's memory, so nothing "
             "can be offloaded, and torch gives it one stream) is not used",
         ),
-        (
-            "xpu", 4, "cpu",
-            "device: cpu, because no CUDA device is visible, and xpu (torch cannot register host memory with an XPU, "
-            "from which blocks would be streamed) is not used",
-        ),
     ],
 )  # fmt: skip
 def test_the_device_is_cuda_where_one_is_visible_and_what_is_not_used_is_told(family, count, chosen, why, monkeypatch):

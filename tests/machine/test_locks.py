@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,17 +54,6 @@ def test_a_lock_file_has_one_holder_until_that_is_killed(tmp_path: Path) -> None
         with locked(path, wait=False):
             assert is_locked(path)
     assert not is_locked(path)
-
-
-def test_who_waits_gets_it_when_the_holder_is_killed(tmp_path: Path) -> None:
-    path = tmp_path / "here.lock"
-    over = threading.Event()
-    with another_process(LOCK_FILE, path) as kill:
-        later = threading.Timer(0.2, lambda: (over.set(), kill()))
-        later.start()
-        with locked(path):
-            assert over.is_set()
-        later.join()
 
 
 def test_what_a_holder_writes_into_its_lock_file_is_not_lost_to_who_asks_for_it(tmp_path: Path) -> None:

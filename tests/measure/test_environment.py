@@ -51,30 +51,6 @@ def test_gpu_machine_is_named_after_its_gpu(fake_nvml, monkeypatch):
     assert facts.description == "NVIDIA H200 150 GB, 16 cores, 128 GiB"
 
 
-@pytest.mark.parametrize("driver", [False, True])
-def test_without_nvml_the_machine_is_named_after_what_torch_sees(driver, fake_nvml, monkeypatch):
-    """All of it, also where a cell sees one GPU; asked only where a driver is: importing torch takes time."""
-    asked = []
-
-    def run(command, env, **_):
-        asked.append("CUDA_VISIBLE_DEVICES" in env)
-        gpus = [{"name": "NVIDIA A100", "memory_mib": 40536}] * 2
-        return subprocess.CompletedProcess(command, 0, json.dumps(gpus), "")
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.setattr(environment.glob, "glob", lambda pattern: ["/dev/nvidia0"] * driver)
-    monkeypatch.setattr(environment.os.path, "exists", lambda path: False)
-    monkeypatch.setattr(environment.subprocess, "run", run)
-    environment.torch_gpus.cache_clear()
-    try:
-        facts = [environment.fingerprint_without_torch(Nvml(fake_nvml(init_error="no"))) for _ in range(2)]
-    finally:
-        environment.torch_gpus.cache_clear()
-    assert facts[0] == facts[1]
-    assert facts[0].machine.startswith("2x-a100-") == driver
-    assert asked == [False] * driver
-
-
 def test_gpu_details(fake_nvml, monkeypatch):
     monkeypatch.setattr(environment, "cuda_uuid", lambda device: "GPU-abc")
     gpu = environment.environment("cuda:0", fake_nvml()).gpu

@@ -16,13 +16,6 @@ def seen(**series: list[float | None]) -> Samples:
     return Samples(pid=1, series={**empty, "t": times, **series})
 
 
-def test_a_short_run_is_kept_whole_from_time_zero() -> None:
-    assert memory_over_time(seen(rss_bytes=[5.0, None, 7.0])) == {
-        "seconds": [0.0, 0.1, 0.2],
-        "rss_bytes": [5, None, 7],
-    }
-
-
 def test_the_devices_use_is_the_processs_where_it_is_known_and_else_the_whole_devices() -> None:
     both = seen(rss_bytes=[1.0, 1.0], process_used_bytes=[None, 3.0], device_used_bytes=[9.0, 9.0])
     assert memory_over_time(both)["device_bytes"] == [None, 3]

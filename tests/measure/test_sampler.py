@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import gone
 from zobench.measure.readers import DeviceReader, HostReader
 from zobench.measure.sampler import Recorder, Sampler
 from zobench.measure.samples import FIELDS, Samples, contamination
@@ -169,17 +170,7 @@ def test_ends_when_its_parent_is_killed():
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 5
-    while running(sampler) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not running(sampler)
-
-
-def running(pid):
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()  # an orphan may wait for a reaper
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert gone(sampler, 5)
 
 
 def test_a_lost_sampler_is_a_note_and_not_an_error():

@@ -37,16 +37,6 @@ def test_nothing_is_chosen_for_a_user_who_has_or_where_nobody_knows(free: pytest
     assert os.environ["OMP_WAIT_POLICY"] == "active"
 
 
-def test_the_command_line_waits_passively_before_torch_is_loaded() -> None:
-    program = (
-        "import os, sys\nfrom zobench.cli import main\n"
-        "try: main(['--version'])\nexcept SystemExit: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
-    )
-    kept = {name: value for name, value in os.environ.items() if name not in threads.WAITING}
-    done = subprocess.run([sys.executable, "-c", program], env=kept, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "passive False"
-
-
 def test_a_neighbour_is_seen() -> None:
     spin = [sys.executable, "-c", "while True: pass"]
     neighbour = subprocess.Popen(spin)

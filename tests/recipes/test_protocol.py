@@ -177,22 +177,6 @@ def test_a_neighbour_that_ran_out_of_memory_leaves_an_edge(tmp_path: Path) -> No
     assert (state.waiting, state.best.lr, [one.lr for one in state.beyond]) == ((), 3e-3, [beyond.lr])
 
 
-def test_two_axes_go_on_where_a_first_neighbour_wins_and_end_where_the_method_would_be_another(tmp_path: Path) -> None:
-    sparse = 'method = "sparse-mezo"\nnoise = "counter"\nlr = [1e-2, 3e-2]\nsparsity = [0.5, 0.75]'
-    text = PROTOCOL.replace('method = "fo-sgd"\nlr = ["x10", "x100"]', sparse)
-    text = text.replace("points = 2", "points = 4").replace("extra = 2", "extra = 8")
-    found = load(tmp_path, text.replace('lr = ["x1", "x3"]', 'lr = ["x0.3", "x1", "x3", "x10"]'))
-
-    def tried(loss: Any) -> tuple[list[tuple[float, float]], bool]:
-        known = {one.spec.hash: one for one in tuned(only(found, ["FO-SGD"]), loss)}
-        state = found.search("FO-SGD", known)
-        return [(one.lr, one.sparsity) for one in state.points[4:]], bool(state.beyond)
-
-    added, is_edge = tried(lambda spec: abs(spec.lr - 9e-2) + abs(spec.sparsity - 0.75))
-    assert (added[:2], len(added), is_edge) == ([(9e-2, 0.75), (3e-2, 0.875)], 5, False)
-    assert (1e-2, 0.0) not in tried(lambda spec: spec.sparsity + spec.lr)[0]  # without a mask it is ZO-SGD
-
-
 def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> None:
     path = write(tmp_path, PROTOCOL)
 

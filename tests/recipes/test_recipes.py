@@ -57,12 +57,6 @@ def test_an_unknown_name_is_one_line_with_the_nearest_and_the_list(tree: Path) -
     assert str(caught.value) == told
 
 
-def test_a_path_without_a_file_is_told_as_one(tree: Path) -> None:
-    told = "^there is no file 'nothing/like/it.toml'; check the path, or name a recipe: known: main$"
-    with pytest.raises(ValueError, match=told):
-        recipes.find("tables", "nothing/like/it.toml")
-
-
 @pytest.mark.parametrize("name", ["\0", "x" * 5000])
 def test_a_name_that_cannot_be_a_file_is_the_same_one_line_error(tree: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"no such recipe in tables: .*; known: main; or give the path"):

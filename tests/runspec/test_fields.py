@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from zobench.recipes import matrix
-from zobench.result import Facts, Outcome, Result
+from zobench.result import Result
 from zobench.runspec import DECLARED, RunSpec, option_defaults
 from zobench.runspec.registry import Registry
-from zobench.store.query import conditions, select
 
 PUBLISHED = sorted((Path(__file__).parents[2] / "results/published").glob("*/*.json"))
 
@@ -92,30 +90,3 @@ def test_an_option_that_nothing_declares_or_of_another_type_is_refused(program: 
     with pytest.raises(ValueError, match=r".") as caught:
         RunSpec(model="OPT-125M", program=program, options=options)
     assert str(caught.value).startswith(text)
-
-
-@pytest.mark.usefixtures("tools")
-def test_a_matrix_gives_varies_and_excludes_options_and_results_are_asked_for_them(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text("""
-[base]
-model = "opt-tiny"
-program = "mezo"
-options.mode = "exact"
-[axes]
-options.beta = [0.5, 1.0, 2.0]
-[[variants]]
-options.rank = [4, 8]
-[[exclude]]
-options = { beta = 2.0, rank = 8 }
-[on.cpu.base]
-options.exact = true
-""")
-    cells = matrix.load(path, "cpu", {"options.mode": "slow"}).cells
-    assert [(cell.option("beta"), cell.option("rank")) for cell in cells] == [
-        (0.5, 4), (0.5, 8), (1.0, 4), (1.0, 8), (2.0, 4)
-    ]  # fmt: skip
-    assert {cell.option("mode") for cell in cells} == {"slow"}
-    assert {cell.option("exact") for cell in cells} == {True}
-    results = [Result(spec=cell, outcome=Outcome.OK, environment=Facts(machine="cpu-2c-4f2a91")) for cell in cells]
-    assert len(select(results, conditions(["options.rank=8"]))) == 2  # the declared default, which no spec tells

@@ -52,11 +52,6 @@ def test_own_ones_come_first_and_a_plug_in_is_imported_only_when_it_is_named(thi
     assert [one.name for one in things] == ["first", "second", "added"]
 
 
-def test_an_unknown_name_is_told_the_nearest(things: Registry[registry.Named]) -> None:
-    with pytest.raises(ValueError, match=r"^unknown thing 'secnd'; did you mean second\?$"):
-        things.get("secnd")
-
-
 @pytest.mark.parametrize(
     ("source", "told"),
     [

@@ -134,21 +134,12 @@ CHECKPOINT: dict[str, Any] = {"engine": "offload", "noise": "counter", "tier": "
         ({"writeback_every": "inf"},
          "`writeback_every=inf` needs noise=counter, but got noise=torch; torch noise perturbs the weights in place,"
          " so an update that is not written back cannot be exact; use noise=counter"),
-        ({"wire": "fp8"},
-         "`wire=fp8` needs engine=offload, but got engine=resident; a resident model's weights do not travel; "
-         "use engine=offload"),
         (CHECKPOINT,
          "`tier=checkpoint` needs weights=pretrained, but got weights=random; only they have a checkpoint; "
          "use weights=pretrained"),
         (CHECKPOINT | {"weights": "pretrained", "writeback_every": 4},
          "`tier=checkpoint` needs writeback_every=inf, but got writeback_every=4; a checkpoint is only read; "
          "use writeback_every=inf"),
-        ({"device_memory": 2**30, "engine": "offload"},
-         "`device_memory=1GiB` needs noise=counter, but got noise=torch; its planner may need parts of a block; "
-         "use noise=counter"),
-        ({"noise": "counter", "granularity": "tile", "compile": True},
-         "`compile=true` needs granularity=block, but got granularity=tile; what is compiled is a block's forward; "
-         "use compile=false"),
         (OFFLOAD | {"fused_update": False, "writeback_every": 4},
          "`fused_update=false` needs writeback_every=1, but got writeback_every=4; without the fused update every "
          "update is written back at once; use writeback_every=1"),
@@ -265,18 +256,14 @@ def test_the_arithmetic_of_a_resident_run_makes_another_cell() -> None:
     assert len({plain.replace(**change).resolve("cpu").hash for change in ({}, *changes)}) == 4
 
 
-def test_tf32_needs_a_cuda_device() -> None:
-    spec = RunSpec(model="OPT-125M", autocast="tf32")
-    assert spec.resolve("cuda:0").autocast == "tf32"
-    told = r"^`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16"
-    with pytest.raises(ValueError, match=told):
-        spec.resolve("cpu")
-
-
-@pytest.mark.parametrize(("tier", "text"), [("device", "needs engine=resident"), ("pinned", "needs a CUDA device")])
-def test_a_tier_that_this_device_cannot_have_is_refused(tier: str, text: str) -> None:
-    with pytest.raises(ValueError, match=f"^`tier={tier}` {text}, but got .*; use tier="):
-        RunSpec(model="OPT-125M", engine="offload", tier=tier).resolve("cpu")
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [("tier", "device", "needs engine=resident"), ("tier", "pinned", "needs a CUDA device"),
+     ("autocast", "tf32", "needs a CUDA device")],
+)  # fmt: skip
+def test_what_this_device_cannot_have_is_refused(field: str, value: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^`{field}={value}` {text}, but got .*; use {field}="):
+        RunSpec(**{"model": "OPT-125M", "engine": "offload", field: value}).resolve("cpu")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Processes as /proc shows them, and waiting for what they do."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -41,6 +42,28 @@ def children(pid: int) -> list[int]:
     except OSError:
         return []
     return own + [grandchild for child in own for grandchild in children(child)]
+
+
+def listeners(pids: set[int]) -> set[str]:
+    """Addresses at which TCP sockets of ``pids`` accept connections, from the kernel's tables."""
+    inodes = set()
+    for pid in pids:
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                target = os.readlink(file)
+            except OSError:  # closed meanwhile
+                continue
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                raw = bytes.fromhex(words[1].partition(":")[0])
+                host = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
+                found.add(socket.inet_ntop(family, host))
+    return found
 
 
 def command_of(pid: int) -> str:

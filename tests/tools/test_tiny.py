@@ -40,19 +40,6 @@ def data_dir(tmp_path: Path) -> Path:
     return folder.parent
 
 
-def test_the_tokenizer_is_opts_in_small(tokenizer):
-    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<s>", "<pad>", "</s>", "<unk>"]
-    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2, 2)
-    assert len(tokenizer) <= models.get(tiny.MODEL).vocab
-    for text in ("a warm film It was great", "Füße — 片 <b>"):
-        ids = tokenizer(text)["input_ids"]
-        assert ids[0] == 2
-        assert 2 not in ids[1:]
-        assert tokenizer.decode(ids[1:]) == text
-    for word in (" terrible", " great", " bad", " good"):
-        assert len(tokenizer(word, add_special_tokens=False)["input_ids"]) == 1, word
-
-
 def _texts(tokenizer, recipe):
     """Twenty times the sentences, and the texts of one epoch over them, sorted."""
     examples = _examples() * 20
