@@ -78,16 +78,6 @@ def test_the_package_itself_imports_almost_nothing() -> None:
     assert done.stdout == "zobench zobench.version False\n"
 
 
-def test_lists_name_models_matrices_and_tables_even_beside_a_broken_file(here: Path, zobench: Any) -> None:
-    (here / "runners").mkdir()
-    (here / "runners" / "broken.toml").write_text("[[")
-    (here / "runners" / "mine.toml").write_text('title = "my own"')
-    code, out, _ = zobench("list")
-    assert code == 0
-    for text in ("OPT-175B", "174.6 G", "main_table", "zo2/table1", "my own", "cannot be read"):
-        assert text in out
-
-
 def test_run_tells_on_standard_error_and_leaves_standard_output_alone(here, zobench, cells) -> None:
     code, out, err = zobench("run", "--model", "OPT-TINY", "--device", "cpu", "--json", "out.json")
     assert (code, out) == (0, "")

@@ -127,20 +127,14 @@ def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, here: Any) -> None:
         (["plan", "--model", "OPT-13B", "--gpu", "rtx-409"], "unknown GPU 'rtx-409'; did you mean rtx-4090"),
         (["plan", "--model", "OPT-13B", "--gpu", "t4", "--link", "9x16"],
          "`--link` must be a generation and a number of lanes, but got '9x16'; write 4x16"),
-        (["plan", "--model", "OPT-13B", "--anchor", "x"],
-         "`--anchor` must be of one GPU, but got --gpu all; name the one that it ran on"),
         (["plan", "--model", "OPT-13B", "--gpu", "t4", "--anchor", "disk.toml"],
          "`--anchor` must be a stored result, but disk.toml is none"),
         (["predict", "zo_bench_accuracy", "--gpu", "h200"],
          "zo_bench_accuracy must have a cell without a task and without checkpoints, but has none to predict"),
-        (["predict", "disk.toml", "--gpu", "h200"],
-         "`--disk` must be given for"),
-        (["predict", "zo2/table1", "--gpu", "h200"],
-         "no such recipe in runners: 'zo2/table1'; did you mean main_table, which fills it? see"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(arguments: list[str], told: str, refused: Any, here: Any) -> None:
-    (here / "disk.toml").write_text('[axes]\nmodel = ["OPT-13B"]\n[base]\nengine = "offload"\ntier = "disk"\n')
+    (here / "disk.toml").touch()
     assert told in refused(*arguments)
 
 

@@ -146,14 +146,6 @@ def test_repeats_are_in_rounds_so_that_ratios_have_an_interval_and_too_few_are_w
     assert [spec.engine for spec in cells] in (["resident"] * 2 + ["offload"] * 2, ["offload"] * 2 + ["resident"] * 2)
 
 
-def test_a_sweep_gives_a_device_memory_to_the_cells_that_have_something_to_plan(here, zobench, cells) -> None:
-    base = '[base]\nmodel = "OPT-125M"\nengine = "offload"\nnoise = "counter"\n'
-    text = base + '[axes]\ngranularity = ["linear", "block"]\n'
-    _, _, err = zobench("sweep", write(here, text), "--device", "cpu", "--device-memory", "600MB")
-    assert [(spec.device_memory, spec.granularity) for spec in cells] == [(600_000_000, "block")]
-    assert "device_memory=600MB holds for 1 of 1 cells\n" in err
-
-
 def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
     with Store(here / "results").lock():
         code, _, err = zobench("sweep", write(here, TWO), "--device", "cpu")

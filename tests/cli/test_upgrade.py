@@ -65,17 +65,6 @@ def test_they_are_listed_and_fill_the_papers_table(zobench: Command, here: Path)
     assert f",{2048 / step}," in line
 
 
-def test_they_are_merged_in_todays_format_once(zobench: Command, here: Path) -> None:
-    code, out, err = zobench("results", str(OLD), "--merge-into", "all")
-    assert (code, out, err) == (0, f"all: {len(FILES)} added, 0 there already, 0 chosen between\n", "")
-    merged = sorted(Path("all").glob("*/*.json"))
-    assert [path.relative_to("all") for path in merged] == [path.relative_to(OLD) for path in FILES]
-    assert {raw(path)["schema_version"] for path in merged} == {SCHEMA_VERSION}
-    assert Store(Path("all")).load() == Store(OLD).load()
-    _, again, _ = zobench("results", str(OLD), "--merge-into", "all")
-    assert again == f"all: 0 added, {len(FILES)} there already, 0 chosen between\n"
-
-
 KILLED = Path(__file__).parent / "run_of_0_1_0"
 """A run of 40 steps on the small task that 0.1.0 began and ``kill -9`` ended, with a snapshot after 20 steps."""
 SAME_COMMAND = (

@@ -72,12 +72,7 @@ def test_the_outlook_prices_all_rounds_and_those_that_are_left_and_leaves_out_wh
 
 
 @pytest.mark.parametrize(
-    ("cores", "told"),
-    [
-        ([None], ""),
-        ([1.5, 0.1], ""),
-        ([1.5, 1.5, 0.9], "other processes keep 0.9 cores busy"),
-    ],
+    ("cores", "told"), [([1.5, 0.1], ""), ([1.5, 1.5, 0.9], "other processes keep 0.9 cores busy")]
 )
 def test_a_machine_is_busy_if_it_is_whenever_it_is_watched(cores, told, monkeypatch) -> None:
     rest = list(cores)

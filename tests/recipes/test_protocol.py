@@ -206,15 +206,10 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
          "`tuning_seeds` must be none of seeds, but both have 1; write tuning_seeds = [3, 4]"),
         ("warmup = 0", "warmup = 0\nsteps = 5",
          "`steps` must be left to a protocol, but is given; the budget in [protocol] decides it"),
-        ("warmup = 0", "warmup = 0\ntest_size = 0",
-         "`test_size >= 1` must hold in a protocol, but got test_size=0; its winners see the test set"),
-        ('task = "sst2"\n', "", "a protocol needs a task, but its runs have none; write task in [base]"),
         ("queries = 4", "queries = 4\nseed = [1, 2]",
          "`seed` must not be in [[methods]], but is; tuning_seeds and seeds decides it"),
         ('header = "FO-SGD"', 'header = "ZO-SGD"',
          "[[methods]] must be two or more with headers that differ, but got "),
-        ("queries = 4", 'dtype = ["fp32", "bf16"]',
-         "`dtype` in [[methods]] must list numbers, which a grid can go beyond, "),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, told: str, tmp_path: Path) -> None:
