@@ -10,8 +10,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from tests.support.bounded import bounded
+from zobench.cli import plan_view
+from zobench.cli.console import outcome_line
+from zobench.execute.plan import Step
 from zobench.execute.slurm import Request
 from zobench.machine.texts import csv_of
 from zobench.recipes import matrix
@@ -92,6 +96,18 @@ def test_a_store_without_working_locks_is_not_said_to_keep_nothing(tmp_path, mon
     assert len(store.runs()) == 1
     with pytest.raises(NoLocksError, match="must be on a disk with working locks"), store.lock():
         pass
+
+
+def test_a_stored_reason_gives_the_terminal_no_orders() -> None:
+    """It may come from anyone's results."""
+    screen, spec = Console(record=True, width=200), RunSpec(model="opt-tiny").resolve("cpu")
+    kept = Step(spec=spec, action="keep", reason="failed before: \x1b[2J\x1b]0;mine\x07 so", estimate=None)
+    plan_view.show_plan(screen, "Title", [kept], None)
+    row = screen.export_text().splitlines()[2]
+    assert row.isprintable()
+    assert "failed before: \N{REPLACEMENT CHARACTER}[2J" in row
+    line = outcome_line(Result(spec=spec, outcome=Outcome.FAILED, reason="\x1b[2J"))
+    assert line.plain.isprintable()
 
 
 def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:

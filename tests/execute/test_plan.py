@@ -79,15 +79,6 @@ def test_another_machines_or_another_specs_result_is_not_kept(tmp_path: Path) ->
     assert plan.make([cell(seed=1)], Store(tmp_path), "other-1c-000000", RATES, ROOM, RETRY)[0].action == "run"
 
 
-def test_what_does_not_fit_says_what_it_needs_and_what_there_is(tmp_path: Path) -> None:
-    big, disk = cell("OPT-175B"), cell("OPT-30B", engine="offload", tier="disk")
-    small = plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=40 * GB)
-    steps = made(tmp_path, big, disk, cell(), room=small)
-    assert [step.action for step in steps] == ["skip", "skip", "run"]
-    assert steps[0].reason == "needs 698 GB of host memory, 22.9 GB are free (need predicted)"
-    assert steps[1].reason == "needs 118 GB of disk space, 40.0 GB are free (need predicted)"
-
-
 def test_a_checkpoint_needs_disk_space_once_its_journal_is_written_into_the_blocks(tmp_path: Path) -> None:
     tier: dict[str, Any] = {"engine": "offload", "tier": "checkpoint", "weights": "pretrained", "noise": "counter"}
     short, long = (

@@ -95,6 +95,9 @@ def test_each_step_is_lengthened_by_a_share_of_its_own_time() -> None:
     short, long = timer.seconds()
     assert 0.015 <= short < long
     assert long >= 0.06
+    with pytest.raises(RuntimeError), timer:
+        raise RuntimeError
+    assert len(timer.seconds()) == 2
 
 
 def test_the_command_tells_and_keeps_every_comparison(tmp_path, zobench, monkeypatch) -> None:

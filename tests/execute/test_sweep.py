@@ -99,15 +99,6 @@ def test_every_cell_is_stored_as_soon_as_it_is_done(run: Any, results: Store) ->
     assert (summary.unsaved, summary.interrupted) == ([], False)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.SKIPPED])
-def test_a_bad_cell_is_stored_with_its_reason_and_the_rest_goes_on(run: Any, results: Store, outcome: Outcome) -> None:
-    summary, runner = run([step(0), step(1)], Runner(cell0=lambda spec: result(spec, outcome, "a reason")))
-    assert outcomes(summary) == [outcome, "ok"]
-    assert runner.ran == [0, 1]
-    found = results.find(cell(0), MACHINE)
-    assert (found.outcome, found.reason) == (outcome, "a reason")
-
-
 def test_kept_and_skipped_cells_do_not_run_and_the_others_keep_the_machines_rates(run: Any, results: Store) -> None:
     kept = result(cell(0))
     steps = [step(0, "keep", "done", earlier=kept), step(1, "skip", "needs 9 GB of disk space"), step(2)]

@@ -51,16 +51,6 @@ def test_gpu_machine_is_named_after_its_gpu(fake_nvml, monkeypatch):
     assert facts.description == "NVIDIA H200 150 GB, 16 cores, 128 GiB"
 
 
-def test_gpu_details(fake_nvml, monkeypatch):
-    monkeypatch.setattr(environment, "cuda_uuid", lambda device: "GPU-abc")
-    gpu = environment.environment("cuda:0", fake_nvml()).gpu
-    link = {"pcie_generation": 4, "pcie_generation_max": 5, "pcie_width": 8, "pcie_width_max": 16}
-    assert gpu.items() >= {"uuid": "GPU-abc", "driver": "580.1", **link}.items()
-    broken = environment.environment("cuda:0", fake_nvml(fail=["nvmlDeviceGetCurrPcieLinkWidth"]))
-    assert broken.gpu["pcie_width"] is None
-    assert broken.notes == ["NVML PCIe width: not available (not supported)"]
-
-
 @pytest.mark.parametrize(("shown", "nominal"), [(23.5, 24), (251.6, 256), (503.2, 512), (7.6, 8), (15.5, 16), (1.9, 2)])
 def test_memory_is_rounded_to_what_was_bought(shown, nominal):
     assert environment.nominal_gib(int(shown * 2**30)) == nominal

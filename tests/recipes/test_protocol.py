@@ -40,12 +40,6 @@ def test_evaluations_are_paid_for_by_the_budget(tmp_path: Path) -> None:
     assert {spec.steps for spec in load(tmp_path, shots).tuning["ZO-SGD"]} == {(140 - 5 * 6) // 2}
 
 
-def test_what_methods_have_in_common_can_be_changed_and_multiples_follow(tmp_path: Path) -> None:
-    found = load(tmp_path, lr=1e-5, eps=1e-2)
-    assert [spec.lr for spec in found.tuning["Four queries"]] == [1e-5, 3e-5]
-    assert {spec.eps for spec in found.cells} == {1e-2}
-
-
 def test_budgets_in_seconds_and_in_weights_moved(tmp_path: Path) -> None:
     text = PROTOCOL.replace("forwards = 140", "gigabytes = 0.2")
     for specs in load(tmp_path, text).tuning.values():

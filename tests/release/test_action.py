@@ -45,13 +45,6 @@ def test_sides_are_measured_in_turns_and_judged_by_the_base(tmp_path: Path) -> N
     assert "1 cell: 1 SAME" in (tmp_path / "out" / "comment.md").read_text()
 
 
-def test_the_change_judges_where_the_base_cannot_read_its_runs(tmp_path: Path) -> None:
-    done, calls = compared(tmp_path, 1, WORD="SLOWER", CODE="2", HEAD_CODE="1")
-    assert done.returncode == 1
-    assert [call.split()[:2] for call in calls[-2:]] == [["base", "compare"], ["head", "compare"]]
-    assert "judged by the change's zobench" in (tmp_path / "out" / "comment.md").read_text()
-
-
 def test_a_sweep_that_cannot_begin_ends_it_before_anything_is_compared(tmp_path: Path) -> None:
     done, calls = compared(tmp_path, 2, SWEEP="2")
     assert done.returncode == 2

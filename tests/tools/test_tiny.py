@@ -40,29 +40,6 @@ def data_dir(tmp_path: Path) -> Path:
     return folder.parent
 
 
-def _texts(tokenizer, recipe):
-    """Twenty times the sentences, and the texts of one epoch over them, sorted."""
-    examples = _examples() * 20
-    rows = tiny.epoch(examples, tokenizer, recipe, np.random.default_rng(0))
-    texts = sorted(tokenizer.decode(row[row >= 0][1:]) for batch in rows for row in batch)
-    return examples, texts
-
-
-def test_the_tasks_own_words_say_nothing_of_the_label(tokenizer):
-    examples, told = _texts(tokenizer, tiny.Recipe(share=1.0, blind=0.5))
-    label = {item.prompt: item.answer for item in examples}
-    seen = {
-        word: [label[text.removesuffix(f" It was {word}")] for text in told if text.endswith(f" It was {word}")]
-        for word in ("great", "terrible")
-    }
-    blind = len(seen["great"]) + len(seen["terrible"])
-    assert blind / len(examples) == pytest.approx(0.5, abs=0.06)
-    assert len(seen["great"]) / blind == pytest.approx(0.8, abs=0.05)
-    for word, answers in seen.items():
-        assert sum(answers) / len(answers) == pytest.approx(0.5, abs=0.1), word
-    assert all(text.endswith((" It was great", " It was terrible", " It was good", " It was bad")) for text in told)
-
-
 @pytest.mark.parametrize("tokens", [1, 40])
 def test_batches_hold_every_row_once_and_no_more_tokens_than_asked(tokens):
     generator = np.random.default_rng(3)
