@@ -37,9 +37,10 @@ NINE = ("seed", "batch_size", "steps", "warmup", "queries", "slots", "zo_layers"
     ("text", "count"),
     [
         (f"{MODEL}[axes]\n" + "".join(f"{name} = {TEN}\n" for name in NINE), "1,000,000,000"),
+        (MODEL + "".join(f"[[variants]]\nseed = {seed}\n" for seed in range(30_000)), "30,000"),
         (f"{MODEL}[[include]]\n" + "".join(f"{name} = {TEN}\n" for name in NINE), "1,000,000,000"),
     ],
-    ids=["axes", "include"],
+    ids=["axes", "variants", "include"],
 )
 def test_the_cells_of_a_matrix_are_counted_before_one_is_made(tmp_path, text, count, monkeypatch) -> None:
     monkeypatch.setattr(matrix, "_product", lambda values: pytest.fail("cells were made"))
@@ -52,6 +53,12 @@ def test_a_search_is_counted_before_a_run_of_it_is_made() -> None:
     axes = dict.fromkeys(("seed", "batch_size", "steps", "warmup"), TEN)
     with pytest.raises(ValueError, match=r"^a grid must have at most 1,000 runs, but this has 10,000; give fewer"):
         cells(RunSpec(model="opt-tiny").resolve("cpu"), axes)
+
+
+def test_a_run_of_very_many_queries_is_refused_at_once(tmp_path: Path) -> None:
+    done = bounded(tmp_path, "plan", "--model", "opt-tiny", "--set", "queries=1000000000")
+    assert done.err == "zobench: `queries <= 10000` must hold, but got queries=1000000000; the papers use queries=1\n"
+    assert done.code == 2
 
 
 def test_a_refusal_that_quotes_a_million_characters_is_short(tmp_path: Path) -> None:
@@ -123,7 +130,9 @@ def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
     assert read[1:3] == [["-0.5", "+1e-3", "-inf", "-1.5", "-"], ["a=b", "", "", "x", "'"]]
     assert read[3:] == [[f"'{text}" for text in rows[3]], [" -1", " x", "\n", "'= ", "' ="]]
     spec = RunSpec(model="opt-tiny").resolve("cpu")
-    query.export([Result(spec=spec, outcome=Outcome.FAILED, reason="=HYPERLINK(1)")], tmp_path / "x.csv")
+    facts = Facts(machine="cpu-2c-4f2a91")
+    result = Result(spec=spec, outcome=Outcome.FAILED, reason="=HYPERLINK(1)", environment=facts)
+    query.export([result], tmp_path / "x.csv")
     (row,) = csv.DictReader((tmp_path / "x.csv").open())
     assert (row["reason"], row["lr"]) == ("'=HYPERLINK(1)", "1e-07")
     assert csv_of(pd.DataFrame({" =1+1": ["@x"], "b": [0.1]})) == "' =1+1,b\n'@x,0.1\n"

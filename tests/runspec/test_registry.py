@@ -70,6 +70,15 @@ def test_a_plug_in_that_fails_is_one_line_that_names_it(source, told, things, tm
     assert "\n" not in str(error.value)
 
 
+def test_a_plug_in_that_hangs_is_told(things, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(registry, "PATIENCE", 0.01)
+    source = "import time\nfrom own_things import One\nADDED = One('added')\ntime.sleep(0.3)\n"
+    install(tmp_path, "guest", "added = guest:ADDED", source)
+    assert things.get("added").name == "added"
+    warning = "the thing 'added' of the package guest is still being imported after 0.01 s; Ctrl-C ends it"
+    assert capsys.readouterr().err == f"zobench: {warning}\n"
+
+
 def test_a_name_that_two_packages_give_is_refused(things: Registry[registry.Named], tmp_path: Path) -> None:
     install(tmp_path, "guest", "first = guest:ADDED", "from own_things import One\nADDED = One('first')\n")
     with pytest.raises(ValueError, match="one package must give the thing 'first', but zobench and guest do"):
