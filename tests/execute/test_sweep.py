@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.rates import RATES
 from zobench import cost
+from zobench.cost.interval import Consolidation
 from zobench.execute import sweep as module
 from zobench.execute.plan import Step
 from zobench.execute.sweep import Summary, SweepHooks, sweep
@@ -53,13 +54,16 @@ class Runner:
         self.ran: list[int] = []
         self.timeouts: list[float | None] = []
         self.enough: list[float | None] = []
+        self.written: list[Consolidation | None] = []
 
     def __call__(
-        self, spec: RunSpec, *, timeout: float | None, while_waiting: Any, enough: float | None, **_: Any
-    ) -> Result:
+        self, spec: RunSpec, *, timeout: float | None, while_waiting: Any, enough: float | None,
+        written: Consolidation | None, **_: Any,
+    ) -> Result:  # fmt: skip
         self.ran.append(spec.seed)
         self.timeouts.append(timeout)
         self.enough.append(enough)
+        self.written.append(written)
         while_waiting()
         return self.behaviours.get(spec.seed, result)(spec)
 
@@ -111,6 +115,14 @@ def test_kept_and_skipped_cells_do_not_run_and_the_others_keep_the_machines_rate
     assert told == [None, None, {"copy_bytes_per_second": 1.0}]
     found = results.find(cell(2), MACHINE)
     assert found.environment == Facts(machine=MACHINE, calibration={"copy_bytes_per_second": 1.0})
+
+
+def test_a_cell_is_told_when_to_write_its_pending_updates(run: Any) -> None:
+    planned, found = step(0), Consolidation(32, "why")
+    assert planned.estimate is not None
+    told = dataclasses.replace(planned, estimate=dataclasses.replace(planned.estimate, consolidation=found))
+    _, runner = run([told, step(1)])
+    assert runner.written == [found, None]
 
 
 def test_the_budget_counts_what_cells_took_not_what_was_predicted(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
