@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.support.sweep import classes, small_config
+from tools.families import classes, small_config
 from zobench import models
 from zobench.cost import choices, footprint, gpu, hardware, seconds, shapes
 from zobench.cost.choices import TargetMachine

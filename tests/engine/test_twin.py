@@ -13,8 +13,8 @@ from transformers import (
     AutoModelForMaskedLM,
 )
 
-from tests.support import sweep
 from tests.support.reference import perturb
+from tools import families
 from zobench import Batch, Engine, EngineConfig, Entry, Point, models
 from zobench.engine import twin
 from zobench.engine.backprop import Backprop
@@ -237,27 +237,27 @@ SAMPLE = ("bloom", "cohere", "gemma2", "mamba2")
 
 
 def _check(row):
-    assert {row.verdict, row.folder} <= {sweep.EQUAL, sweep.REFUSED, sweep.NOT_BUILT}, row
-    rows = {(listed.kind, listed.model_type, listed.name): listed for listed in sweep.read("docs/families.md")}
+    assert {row.verdict, row.folder} <= {families.EQUAL, families.REFUSED, families.NOT_BUILT}, row
+    rows = {(listed.kind, listed.model_type, listed.name): listed for listed in families.read("docs/families.md")}
     listed = rows[row.kind, row.model_type, row.name]
     assert (listed.verdict, listed.folder) == (row.verdict, row.folder)
 
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_of_transformers_is_equal(name):
-    row = sweep.judge(*sweep.class_of("causal", CONFIG_MAPPING[name]))
-    assert (row.verdict, row.folder) == (sweep.EQUAL, sweep.EQUAL), row.reason
+    row = families.judge(*families.class_of("causal", CONFIG_MAPPING[name]))
+    assert (row.verdict, row.folder) == (families.EQUAL, families.EQUAL), row.reason
     _check(row)
 
 
 def pytest_generate_tests(metafunc):
     """All classes are imported only where the sweep over them is asked for."""
     if metafunc.function is test_all_of_transformers_is_equal_or_refused:
-        classes = sweep.classes() if "sweep" in (metafunc.config.option.markexpr or "") else ()
+        classes = families.classes() if "sweep" in (metafunc.config.option.markexpr or "") else ()
         named = {f"{kind}-{name}": (kind, *rest) for kind, name, *rest in classes}
         metafunc.parametrize("of", named.values(), ids=named)
 
 
 @pytest.mark.sweep
 def test_all_of_transformers_is_equal_or_refused(of):
-    _check(sweep.judged_apart(*of))
+    _check(families.judged_in_process(*of))

@@ -1,7 +1,7 @@
 """Every class that transformers maps to a causal or a masked language model: is what the engine computes equal to what
 transformers computes, is it refused in one line, or is it wrong?
 
-``python -m tests.support.sweep docs/families.md`` writes the table; with model types or classes after the file, only
+``python -m tools.families docs/families.md`` writes the table; with model types or classes after the file, only
 those rows.
 """
 
@@ -15,11 +15,14 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
+from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from zobench import Batch, Engine, EngineConfig, Point, models
@@ -28,6 +31,7 @@ from zobench.engine.shrink import shrunk, special_tokens
 from zobench.programs import cell
 from zobench.recipes import matrix
 from zobench.result import Outcome
+from zobench.runspec import RunSpec
 from zobench.training.assemble import tuner
 
 MAPPINGS = {"causal": MODEL_FOR_CAUSAL_LM_MAPPING, "masked": MODEL_FOR_MASKED_LM_MAPPING}
@@ -36,13 +40,13 @@ VERDICTS = (WRONG, CRASHED, REFUSED, NOT_BUILT, EQUAL)
 """As they are listed."""
 CLOSE = 2e-5
 SEED, EPS = 5, 1e-2
-HOW = ({}, {"heads": 4}, {"layers": False})
+HOW: tuple[dict[str, Any], ...] = ({}, {"heads": 4}, {"layers": False})
 """Ways to make a configuration small, of which the first that works is taken."""
 LIMIT = 300
 """Seconds of a class."""
 LARGEST = 200_000_000
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
-OVERRIDES = {
+OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"num_hidden_layers": 2, "attn_layer_indices": [1]},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "cohere_compass_text": {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), ROPE)},
@@ -92,9 +96,15 @@ SHIFTED = {
 """Classes that take the labels of the next tokens, because their loss moves no labels."""
 
 
+Losses = Sequence[Sequence[float]]
+"""For each batch the losses at W, W + eps z and W - eps z."""
+Build = Callable[[], Any]
+"""Makes the same model each time."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """What was found of one class: ``verdict`` of a model in memory, ``folder`` of the same one read from a folder."""
+    """What one class came to: ``verdict`` of a model in memory, ``folder`` of the same one read from a folder."""
 
     kind: str
     model_type: str
@@ -104,28 +114,28 @@ class Row:
     reason: str = ""
 
 
-def class_of(kind, config):
+def class_of(kind: str, config: Any) -> tuple[str, Any, Any]:
     """(kind, configuration class, model class): the model's module alone is imported."""
     model = MAPPINGS[kind][config]
     return kind, config, model[0] if isinstance(model, tuple) else model
 
 
-def classes():
+def classes() -> list[tuple[str, str, Any, Any]]:
     """(kind, model type, configuration class, model class) of both mappings, each once, in their order."""
     listed = [class_of(kind, config) for kind, mapping in MAPPINGS.items() for config in mapping]
     return list(dict.fromkeys((kind, config.model_type, config, model) for kind, config, model in listed))
 
 
-def small_config(config_class, model_class, **how):
+def small_config(config_class: Any, model_class: Any, **how: Any) -> Any:
     values = OVERRIDES.get(model_class.__name__, OVERRIDES.get(config_class.model_type, {}))
     config, wanted = config_class(**values), model_class.config_class
     inner = [getattr(config, name) for name in getattr(config_class, "sub_configs", {})]
     if not isinstance(config, wanted):
-        config = next((own for own in inner if isinstance(own, wanted)), config)
+        config = next((part for part in inner if isinstance(part, wanted)), config)
     return shrunk(config, **how)
 
 
-def build(config_class, model_class, **how):
+def build(config_class: Any, model_class: Any, **how: Any) -> Any:
     """A model with weights that are neither zeros nor ones."""
     with torch.device("meta"):
         whole = model_class._from_config(small_config(config_class, model_class, **how))
@@ -140,7 +150,7 @@ def build(config_class, model_class, **how):
     return model
 
 
-def batches(model):
+def batches(model: Any) -> list[Batch]:
     special, count = special_tokens(model.config), model.config.get_text_config().vocab_size or 90
     words = [token for token in range(4, min(count, 90)) if token not in special]
     ids = torch.tensor(words)[torch.arange(21) * 5 % len(words)].view(3, 7)
@@ -151,7 +161,7 @@ def batches(model):
 
 
 @torch.no_grad()
-def own_loss(model, batch):
+def model_loss(model: Any, batch: Batch) -> float:
     labels = batch.labels
     if type(model).__name__ in SHIFTED:
         labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
@@ -159,89 +169,89 @@ def own_loss(model, batch):
 
 
 @torch.no_grad()
-def move(model, scale):
+def move(model: nn.Module, scale: float) -> None:
     """MeZO's perturbation, as its paper has it: one generator through all parameters."""
     generator = torch.Generator().manual_seed(SEED)
     for tensor in (tensor for tensor in model.parameters() if tensor.requires_grad):
         tensor.add_(torch.empty_like(tensor).normal_(generator=generator), alpha=scale)
 
 
-def references(model):
+def references(model: Any) -> Losses:
     """The model's own loss at W, W + eps z and W - eps z, of each batch."""
     data, losses = batches(model), []
     start = [tensor.detach().clone() for tensor in model.parameters()]
     for scale in (0.0, EPS, -EPS):
         move(model, scale)
-        losses.append([own_loss(model, batch) for batch in data])
+        losses.append([model_loss(model, batch) for batch in data])
         with torch.no_grad():
             for tensor, old in zip(model.parameters(), start, strict=True):
                 tensor.copy_(old)
     return list(zip(*losses, strict=True))
 
 
-def engine_losses(build_model, **config):
+def engine_losses(build_model: Build, **config: Any) -> tuple[Losses, Engine]:
     model = build_model()
     with Engine(model, EngineConfig(**config)) as engine:
         points = [Point(), Point(SEED, EPS), Point(SEED, -EPS)]
         return [tuple(engine.probe(batch, points)) for batch in batches(model)], engine
 
 
-def apart(one, other):
-    pairs = zip(itertools.chain(*one), itertools.chain(*other), strict=True)
+def distance(losses: Losses, references: Losses) -> float:
+    pairs = zip(itertools.chain(*losses), itertools.chain(*references), strict=True)
     return max(abs(a - b) / max(1.0, abs(b)) for a, b in pairs)
 
 
-def judge(kind, config_class, model_class):
+def judge(kind: str, config_class: Any, model_class: Any) -> Row:
     """The row of one class."""
     names = kind, config_class.model_type, model_class.__name__
     errors = []
     for how in HOW:
         try:
-            own = references(build(config_class, model_class, **how))
+            expected = references(build(config_class, model_class, **how))
             break
         except Exception as error:
             errors.append(error)
     else:
         return Row(*names, NOT_BUILT, NOT_BUILT, first_line(errors[0]))
     again = functools.partial(build, config_class, model_class, **how)
-    verdict, reason = _verdict(lambda: memory_distances(again, own))
-    folder, why = _verdict(lambda: folder_distances(again, own))
+    verdict, reason = _verdict(lambda: memory_distances(again, expected))
+    folder, why = _verdict(lambda: folder_distances(again, expected))
     if folder != REFUSED or verdict != REFUSED:
         reason = "; ".join(f"{what}: {line}" for what, line in (("memory", reason), ("folder", why)) if line)
     return Row(*names, verdict, folder, reason)
 
 
-def _verdict(distances):
+def _verdict(distances: Callable[[], Mapping[str, float]]) -> tuple[str, str]:
     """(verdict, reason) of what is measured by ``distances``, by name."""
     try:
-        found = distances()
+        measured = distances()
     except ValueError as error:
         lines = str(error).splitlines()
         return (REFUSED if len(lines) == 1 else CRASHED), lines[0]
     except Exception as error:
         traceback.print_exc()
         return CRASHED, first_line(error)
-    wrong = {name: distance for name, distance in found.items() if not distance <= CLOSE}
+    wrong = {name: value for name, value in measured.items() if not value <= CLOSE}
     return (WRONG, json.dumps(wrong)) if wrong else (EQUAL, "")
 
 
-def memory_distances(again, own):
-    """How far the losses of engines over a model in memory are from its ``own``."""
-    found = {
+def memory_distances(again: Build, expected: Losses) -> dict[str, float]:
+    """How far the losses of engines over a model in memory are from those ``expected``."""
+    losses = {
         "resident": engine_losses(again, placement="resident")[0],
         "offload": engine_losses(again, slots=2)[0],
         "counter resident": engine_losses(again, placement="resident", noise="counter")[0],
         "counter offload": engine_losses(again, slots=2, noise="counter")[0],
     }
     return {
-        "resident": apart(found["resident"], own),
-        "offload": apart(found["offload"], own),
-        "counter": apart(found["counter offload"], found["counter resident"]),
-        "counter at W": apart(_at_w(found["counter resident"]), _at_w(own)),
+        "resident": distance(losses["resident"], expected),
+        "offload": distance(losses["offload"], expected),
+        "counter": distance(losses["counter offload"], losses["counter resident"]),
+        "counter at W": distance(_at_w(losses["counter resident"]), _at_w(expected)),
     }
 
 
-def folder_distances(again, own):
+def folder_distances(again: Build, expected: Losses) -> dict[str, float]:
     """The same of the model saved by transformers, planned, run and read from there; and of what an engine saves of it,
     read by transformers and by an engine. Raises ``ValueError`` with the line that a user sees."""
     with tempfile.TemporaryDirectory() as place:
@@ -259,15 +269,17 @@ def folder_distances(again, own):
             loaded = type(again()).from_pretrained(second).eval()
             saved = matrix.single({**values, "model": second, "steps": 1}, "cpu")
             return {
-                "folder": apart(losses, own),
-                "saved, by transformers": apart([[own_loss(loaded, batch)] for batch in batches(loaded)], _at_w(own)),
-                "saved": apart(folder_losses(saved, f"{place}/third"), own),
+                "folder": distance(losses, expected),
+                "saved, by transformers": distance(
+                    [[model_loss(loaded, batch)] for batch in batches(loaded)], _at_w(expected)
+                ),
+                "saved": distance(folder_losses(saved, f"{place}/third"), expected),
             }
         except ValueError as error:
             raise ValueError(str(error).replace(f"{first}/", "").replace(first, "the folder")) from error
 
 
-def folder_losses(spec, target):
+def folder_losses(spec: RunSpec, target: str) -> Losses:
     """The losses of the engine over a spec's folder, which is then saved to the folder ``target``."""
     with tuner(models.checked(spec, "cpu")) as built:
         points = [Point(), Point(SEED, EPS), Point(SEED, -EPS)]
@@ -276,32 +288,32 @@ def folder_losses(spec, target):
     return losses
 
 
-def _at_w(losses):
-    return [own[:1] for own in losses]
+def _at_w(losses: Losses) -> Losses:
+    return [row[:1] for row in losses]
 
 
-def first_line(error):
+def first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _work(kind, config_class, model_class, pipe):
+def _work(kind: str, config_class: Any, model_class: Any, pipe: Any) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     pipe.send(judge(kind, config_class, model_class))
 
 
-def judged_apart(kind, config_class, model_class):
+def judged_in_process(kind: str, config_class: Any, model_class: Any) -> Row:
     """The same in a process of its own, which may crash or never end."""
-    here, there = multiprocessing.Pipe(duplex=False)
-    apart_from = multiprocessing.get_context("forkserver")  # a fork of a process that computes has its broken threads
-    apart_from.set_forkserver_preload([__name__ if __name__ != "__main__" else "tests.support.sweep"])
-    process = apart_from.Process(target=_work, args=(kind, config_class, model_class, there))
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("forkserver")  # a fork of a process that computes has its broken threads
+    context.set_forkserver_preload([__name__ if __name__ != "__main__" else "tools.families"])
+    process = context.Process(target=_work, args=(kind, config_class, model_class, sender))
     process.start()
-    there.close()
+    sender.close()
     try:
-        row = here.recv() if here.poll(LIMIT) else None
+        row = receiver.recv() if receiver.poll(LIMIT) else None
         reason = f"no answer in {LIMIT} s"
     except EOFError:
         row, reason = None, "its process ended"
@@ -318,7 +330,7 @@ offloaded? "Memory" is a model that a program built. "Folder" is the same model 
 in both placements, read back, saved by zobench, and read again by transformers and by zobench. What is refused is
 refused before anything runs, in the line that stands here, and comes first. "Not built" says nothing of zobench:
 transformers itself did not build or call a small one with the configuration that was tried.
-Made by `python -m tests.support.sweep docs/families.md`; `pytest -m sweep` holds it.
+Made by `python -m tools.families docs/families.md`; `pytest -m sweep` holds it.
 
 {counts}
 
@@ -327,7 +339,7 @@ Made by `python -m tests.support.sweep docs/families.md`; `pytest -m sweep` hold
 """
 
 
-def page(rows):
+def page(rows: Iterable[Row]) -> str:
     rows = sorted(rows, key=lambda row: (_rank(row), row.kind, row.model_type, row.name))
     lines = ["| " + " | ".join(str(cell).replace("|", "/") for cell in asdict(row).values()) + " |" for row in rows]
     memory, folder = (_counts(getattr(row, column) for row in rows) for column in ("verdict", "folder"))
@@ -336,28 +348,28 @@ def page(rows):
     return head + "\n".join(lines) + "\n"
 
 
-def _rank(row):
+def _rank(row: Row) -> int:
     """The worse of its two verdicts."""
     return min(VERDICTS.index(row.verdict), VERDICTS.index(row.folder))
 
 
-def _counts(verdicts):
+def _counts(verdicts: Iterable[str]) -> str:
     counted = collections.Counter(verdicts)
     return ", ".join(f"{counted[verdict]} {verdict}" for verdict in sorted(counted))
 
 
-def read(path):
+def read(path: str | Path) -> list[Row]:
     """The rows of a page."""
     columns = r" \| ".join([r"^\| (causal|masked)", *[r"(.*?)"] * 4, r"(.*?) ?\|$"])
     return [Row(*row) for row in re.findall(columns, Path(path).read_text(), re.M)]
 
 
-def main(out, *only):
+def main(out: str, *only: str) -> None:
     rows = [row for row in read(out) if row.model_type not in only and row.name not in only] if only else []
     for kind, model_type, config_class, model_class in classes():
         if only and model_type not in only and model_class.__name__ not in only:
             continue
-        rows.append(judged_apart(kind, config_class, model_class))
+        rows.append(judged_in_process(kind, config_class, model_class))
         print(*asdict(rows[-1]).values(), sep=" | ", flush=True)
     Path(out).write_text(page(rows))
 
