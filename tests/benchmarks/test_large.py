@@ -1,6 +1,9 @@
 """Bytes that pass a disk in steps of a model that rests there: each is read once a step, and none is written, from int4
 nor between two of LOZO's subspaces."""
 
+import runpy
+import sys
+
 import pytest
 import torch
 
@@ -45,3 +48,10 @@ def test_a_step_reads_what_rests_and_writes_nothing(config, method, directions, 
         assert passed == {"upload": STEPS * engine.bytes_at_rest, "offload": 0}
         fp32 = 4 * models.blocks_parameter_count(models.get("opt-tiny"))
         assert fp32 / engine.bytes_at_rest == pytest.approx(share, rel=0.3)  # pages and vectors are much of a tiny one
+
+
+def test_the_profile_shares_a_step_out_among_products_noise_and_others(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["step_profile", "model=opt-tiny", "seq_len=32", "method=lozo", "noise=counter"])
+    runpy.run_module("tests.benchmarks.step_profile", run_name="__main__")
+    kinds = {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert {"products", "attention", "noise", "copies"} <= kinds
