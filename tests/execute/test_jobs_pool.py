@@ -170,7 +170,7 @@ def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path:
     assert "are queued or running in cells" in here.zobench(
         "sweep", "cells.toml", "--executor", "local", "--device", "cpu", code=1
     )
-    poll(lambda: (seen.append(here.states()), not {"queued", "running"} & set(seen[-1]))[1], 60)
+    poll(lambda: (seen.append(here.states()), not {"queued", "running"} & set(seen[-1]))[1], 240)
     assert max(states.count("running") for states in seen) == 1
     assert seen[-1] == ["ok"] * 2
     assert [str(result.outcome) for result in Store(here.results).load()] == ["ok"] * 2

@@ -81,6 +81,12 @@ def test_process_there_before_the_start_is_another(fake_nvml):
     assert contamination(samples) == "another process used the GPU (pid 77)"
 
 
+def test_whoever_comes_before_the_watched_process_is_another(fake_nvml):
+    module = fake_nvml()
+    changes = [lambda pid=pid: module.process_bytes.update({pid: 5}) for pid in (88, PID)]
+    assert record(module, changes=changes).other_processes == [88]
+
+
 def test_in_a_container_the_first_new_pid_is_ours(fake_nvml):
     module = fake_nvml()
     ours = [lambda: module.process_bytes.update({900001: 2 * 10**9})]
