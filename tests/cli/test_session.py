@@ -1,15 +1,18 @@
 """A sweep, its plan, a campaign, a protocol and a comparison from Python alone, with stand-ins for the cells."""
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import zobench
+from tests.support import contest as support
 from tests.support.campaigns import HEAD, MATRIX, PART
 from zobench import RunSpec, Session, Store
+from zobench.result import Result
 from zobench.result.repeats import number_of
 from zobench.session import campaigns
 from zobench.session.monitor import Monitor
@@ -19,13 +22,17 @@ API: Any = zobench
 
 
 class Listener(Monitor):
-    """Keeps the lines that it is told."""
+    """Keeps the lines and the plans that it is told."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
+        self.plans: list[tuple[str, int]] = []
 
     def say(self, text: str, style: str = "dim") -> None:
         self.lines.append((style, text))
+
+    def show_plan(self, title: str, steps: Sequence[Any], budget: float | None) -> None:
+        self.plans.append((title, len(steps)))
 
 
 @pytest.fixture
@@ -93,3 +100,37 @@ def test_a_campaign_goes_on_where_its_budget_ended(recipes: Path, machine: str, 
     (recipes / "campaigns" / "mine.toml").write_text(HEAD.replace('"cpu"', '"cuda"') + PART.format("first"))
     with pytest.raises(ValueError, match="the campaign mine is of cuda, but the session's device is cpu; "):
         session.campaign("mine")
+
+
+def test_a_protocol_runs_all_its_stages(here: Path, monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    ran: list[RunSpec] = []
+
+    def run(spec: RunSpec, **_: Any) -> Result:
+        ran.append(spec)
+        test = 0.7 if spec.test_size else None
+        return support.result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=spec.lr, test=test, machine=machine)
+
+    monkeypatch.setattr("zobench.execute.sweep.run_in_process", run)
+    support.write(here, support.PROTOCOL.replace('weights = "pretrained"\nweights_path = "tiny"\n', ""))
+    listener = Listener()
+    summary = zobench.sweep("mine", device="cpu", monitor=listener)
+    titles = [title for title, _ in listener.plans]
+    assert (titles[0], titles[-1]) == ("Three methods", "The best point of each method")
+    assert "Beside the best point of each grid" in titles
+    assert [spec.seed for spec in ran[-9:]] == [0] * 3 + [1] * 3 + [2] * 3  # three methods, three seeds
+    assert all(spec.test_size for spec in ran[-9:])
+    assert (len(summary.results), summary.waiting) == (len(ran), 0)
+
+
+def test_a_comparison_of_two_stores_says_what_cannot_be_read(recipes, cells, caplog) -> None:
+    for folder in ("a", "b"):
+        zobench.sweep("mine", device="cpu", results=folder)
+    comparison = zobench.compare(Path("a"), Path("b"))
+    assert [str(pair.judgement.verdict) for pair in comparison.pairs] == ["SAME", "AMBIGUOUS", "SAME"]
+    assert (comparison.only_a, comparison.only_b) == ([], [])
+    with pytest.raises(ValueError, match="`tolerance` must be a share from 0 to 1, but got 2; "):
+        zobench.compare("a", "b", tolerance=2)
+    next(Path("a").rglob("*opt*.json")).write_text("{")
+    with caplog.at_level(logging.WARNING, "zobench"):
+        assert len(zobench.compare("a", "b").pairs) == 2
+    assert "not read: " in caplog.text

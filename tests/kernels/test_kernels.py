@@ -89,19 +89,6 @@ def test_the_law_is_in_the_two_highest_bits_of_a_seed():
     assert LAWS == {"normal": 0, "rademacher": philox.SIGNS}
 
 
-def test_four_million_normals_have_a_normals_moments_and_are_independent():
-    """Each to five standard errors: of neighbours, of the next step's numbers, of the next tensor's."""
-    count = 1 << 22
-    z = drawn(kernels, 20250101, Span(17), count).double()
-    for power, moment, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)):
-        assert abs((z**power).mean() - moment) < 5 * math.sqrt(spread / count), power
-    others = [z.roll(lag) for lag in (1, 2, 3, 4)]
-    others += [drawn(kernels, *where, count).double() for where in ((20250102, Span(17)), (20250101, Span(18)))]
-    for other in others:
-        for a, b in ((z, other), ((z * z - 1) / math.sqrt(2), (other * other - 1) / math.sqrt(2))):
-            assert abs((a * b).mean()) < 5 / math.sqrt(count)
-
-
 def test_the_extreme_words_give_finite_normals():
     extremes = torch.tensor([0, 1, 2, 3, 2**31 - 1, 2**31, 2**32 - 4, 2**32 - 1])
     x, y = torch.cartesian_prod(extremes, extremes).unbind(1)
