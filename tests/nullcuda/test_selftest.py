@@ -8,7 +8,6 @@ import textwrap
 import pytest
 
 from tests.nullcuda import build
-from tests.nullcuda.forked import python
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(build.missing()), reason=build.missing())]
 
@@ -25,12 +24,9 @@ def findings(checks, planted="", **settings):
     """)
     found, place = {}, json.dumps({"device": "cuda:0", "seconds": 0.0})
     for check in checks:
-        if settings:  # which a process reads when it loads torch
-            command = [build.interpreter(), "-c", program, check, place]
-            own = {**os.environ, "OMP_NUM_THREADS": "1", **settings}
-            done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=500)
-        else:
-            done = python(program, check, place)
+        command = [build.interpreter(), "-c", program, check, place]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr
         found |= {row["name"]: (row["status"], row["told"]) for row in json.loads(done.stdout.splitlines()[-1])}
     return found
