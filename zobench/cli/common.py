@@ -82,7 +82,7 @@ Executor = Annotated[str, _where(metavar="WHERE", help="here, local (in the back
 Jobs = Annotated[int | None, _where(metavar="N", help="Cells at once, of local [one per GPU] or slurm [all].")]
 Partition = Annotated[str | None, _slurm(metavar="P", help="The partition.")]
 Gres = Annotated[str | None, _slurm(metavar="G", help="What a cell's job gets, as gpu:1.")]
-Time = Annotated[str | None, _slurm(metavar="TIME", help="Time of one cell's job [1h].")]
+Time = Annotated[str | None, _slurm("--time", metavar="TIME", help="Time of one cell's job [1h].")]
 Slurm = Annotated[
     list[str] | None, _slurm("--slurm", metavar="KEY=VALUE", help="Another option of sbatch; repeatable.")
 ]
@@ -100,7 +100,7 @@ Until = Annotated[
     str | None, _long(metavar="PERCENT", help="Repeat until each median's 95 % interval is so narrow: 2%.")
 ]
 Price = Annotated[
-    float | None, _kept(metavar="PRICE", help="Of an hour of this machine, kept with the results for `cost`.")
+    float | None, _kept("--price", metavar="PRICE", help="Of an hour of this machine, kept with the results for `cost`.")
 ]
 DetectWarmUp = Annotated[bool, _long("--detect-warm-up", help="First steps that are slower count as warm-up.")]
 Interleave = Annotated[

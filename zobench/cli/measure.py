@@ -234,10 +234,10 @@ def campaign(
     plan: Annotated[
         bool, typer.Option("--plan", "--dry-run", help="Show the parts, what is done and predicted, and stop.")
     ] = False,
-    part: Annotated[str | None, typer.Option(metavar="PART", help="Only this part.")] = None,
+    part: Annotated[str | None, typer.Option("--part", metavar="PART", help="Only this part.")] = None,
     more: Annotated[bool, typer.Option("--more", help="Also the parts beyond what the campaign is for.")] = False,
     gpu: Annotated[
-        str | None, typer.Option(metavar="GPU", help="Show the parts as predicted for a GPU that is not here.")
+        str | None, typer.Option("--gpu", metavar="GPU", help="Show the parts as predicted for a GPU that is not here.")
     ] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop before a part that would not fit: 90s, 10m, 2h30m.")

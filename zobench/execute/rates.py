@@ -18,6 +18,8 @@ from zobench.machine.locks import locked
 from zobench.measure.threads import COUNT
 from zobench.models import cache
 
+SECONDS = 5.0
+"""About how long rates are measured."""
 BUSY_CORES = 0.5
 """Cores kept busy by others from which on the machine's rates are not worth keeping: the fastest of many short calls
 bears more than a step does, which :data:`zobench.measure.observe.DISTURBING_CORES` disturb."""
@@ -87,9 +89,9 @@ def _lately(name: str) -> str | None:
 
 def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
     """(the rates to plan with, whether they are worth keeping). ``earlier``: of the same hardware, or None."""
-    rates = _once(device, folder)
+    rates = measured(device, folder)
     if slow := _slower(rates, earlier):
-        rates = better(rates, _once(device, folder))
+        rates = better(rates, measured(device, folder))
     if others := _busy(rates):
         note = f"not kept, because other processes kept {others:.1f} cores busy"
         if earlier is not None:
@@ -101,8 +103,10 @@ def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> t
     return rates, True
 
 
-def _once(device: str, folder: Path) -> dict[str, Any]:
-    return dict(json.loads(ask(CALIBRATE, device, str(folder))))
+def measured(device: str, folder: Path | None, seconds: float = SECONDS) -> dict[str, Any]:
+    """The rates of ``device`` and of the disk under ``folder``, measured in about ``seconds`` by a
+    process that ends: this one would keep a context on the GPU, and every cell after it would count as disturbed."""
+    return dict(json.loads(ask(CALIBRATE, device, str(folder or tempfile.gettempdir()), str(seconds))))
 
 
 def _busy(rates: Mapping[str, Any]) -> float:
@@ -188,5 +192,5 @@ def _alone(path: Path) -> Iterator[None]:
 CALIBRATE = """
 import json, sys
 from zobench.measure.calibrate import calibrate
-print(json.dumps(calibrate(sys.argv[1], disk_dir=sys.argv[2])))
+print(json.dumps(calibrate(sys.argv[1], float(sys.argv[3]), sys.argv[2])))
 """

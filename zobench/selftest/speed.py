@@ -9,8 +9,8 @@ from typing import Any
 from zobench import cost, models, recipes
 from zobench.execute import plan
 from zobench.execute.process import run_in_process
+from zobench.execute.rates import measured
 from zobench.machine.texts import duration
-from zobench.measure.calibrate import calibrate
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -33,7 +33,7 @@ SMALL = 0.05
 def run(settings: CheckSettings) -> list[Finding]:
     """Calibrates, measures the largest cell that the time holds, and judges what it reached."""
     seconds = min(CALIBRATION_SECONDS, settings.seconds / 4)
-    calibration = calibrate(settings.device, seconds, settings.disk_dir)
+    calibration = measured(settings.device, settings.disk_dir, seconds)
     rates = cost.Rates.of(calibration)
     left = settings.seconds - 2 * seconds
     chosen = cell(settings, rates, left / 2)
