@@ -64,7 +64,7 @@ def test_an_option_that_is_called_as_its_value_says_its_name() -> None:
         for function in commands(app)
         for name, hint in typing.get_type_hints(function, include_extras=True).items()
         for option in getattr(hint, "__metadata__", ())
-        if (option.metavar or "").lower() == name and not option.param_decls and hasattr(option, "confirmation_prompt")
+        if (option.metavar or "").lower() == name and option.default is ... and hasattr(option, "confirmation_prompt")
     ]
     assert not unnamed
 

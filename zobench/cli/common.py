@@ -100,7 +100,8 @@ Until = Annotated[
     str | None, _long(metavar="PERCENT", help="Repeat until each median's 95 % interval is so narrow: 2%.")
 ]
 Price = Annotated[
-    float | None, _kept("--price", metavar="PRICE", help="Of an hour of this machine, kept with the results for `cost`.")
+    float | None,
+    _kept("--price", metavar="PRICE", help="Of an hour of this machine, kept with the results for `cost`."),
 ]
 DetectWarmUp = Annotated[bool, _long("--detect-warm-up", help="First steps that are slower count as warm-up.")]
 Interleave = Annotated[
