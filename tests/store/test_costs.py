@@ -43,6 +43,19 @@ def test_memory_of_a_process_is_nvmls_on_a_gpu_and_has_the_ratio_of_its_rounds()
     assert memory.interval(mine) == pytest.approx((600, 600))
 
 
+def test_memory_beside_a_papers_is_read_as_the_papers_read_it() -> None:
+    memory, gpu = METRICS.get("gpu_memory"), SPEC.replace(device="cuda:0")
+
+    def of(spec: RunSpec, **values: int) -> Result:
+        return dataclasses.replace(at(0, spec), memory={"device_peak_bytes": 7, **values})
+
+    by_nvml, by_torch = of(gpu, device_wide_peak_bytes=9), of(gpu)
+    assert [memory.of(result) for result in (by_nvml, by_torch, of(SPEC, device_wide_peak_bytes=9))] == [9, 7, 7]
+    assert [memory.remarks(result)[0].split(",")[0] for result in (by_nvml, by_torch)] == [
+        "Measured by NVML", "Measured as the allocator's peak; the paper reads NVML",
+    ]  # fmt: skip
+
+
 def test_energy_is_of_all_tokens_and_cost_is_of_the_price_of_their_time() -> None:
     energy, cost = METRICS.get("energy_per_token"), METRICS.get("cost")
     assert energy.of(at(0)) == pytest.approx(30 / 300)

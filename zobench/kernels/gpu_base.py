@@ -20,7 +20,7 @@ from zobench.machine.accelerator import Accelerator
 
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """The options with which every kernel is compiled."""
-KNOWN_TRITON = triton.__version__.startswith("3.7.")
+KNOWN_TRITON = triton.__version__.startswith(("3.6.", "3.7."))
 """Whether a compiled kernel is called as ``Launcher`` does; others may want other arguments."""
 
 _COLUMNS = tl.constexpr(6)

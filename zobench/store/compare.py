@@ -24,7 +24,7 @@ from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
 from zobench.stats import LEVEL, ranks
 from zobench.stats.intervals import FEW, Ratio
 from zobench.store import Store, evidence, first_sweep, machine_of, printable, query
-from zobench.store.measured import GPU_MEMORY, STEP_TIME
+from zobench.store.measured import ALLOCATED_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
 """Where the sides share no cell: values of a field that are named, and cells among which the nearest are looked for."""
@@ -73,8 +73,8 @@ class Pair:
 
     @property
     def memory_ratio(self) -> float | None:
-        """B's peak device memory over A's; None unless both ended ok and measured it."""
-        before, after = (GPU_MEMORY.of(side) for side in (self.a, self.b))
+        """B's peak of allocated device memory over A's; None unless both ended ok and measured it."""
+        before, after = (ALLOCATED_MEMORY.of(side) for side in (self.a, self.b))
         return after / before if before and after is not None else None
 
 

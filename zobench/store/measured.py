@@ -101,7 +101,15 @@ def _losses(result: Result) -> list[float | None]:
 def _memory_of(result: Result) -> Sequence[str]:
     if result.spec.device.startswith("cpu"):
         return ["Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."]
+    if result.memory.get("device_wide_peak_bytes") is not None:
+        return ["Measured by NVML, as the papers do: all that is in use on the GPU, the CUDA context and the cache too."]
     return ["Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache."]
+
+
+def _of_device(run: Result) -> float | None:
+    """What the papers call a GPU's memory, where NVML was read; else the peak of torch's allocator, or of a CPU."""
+    wide = None if run.spec.device.startswith("cpu") else run.memory.get("device_wide_peak_bytes")
+    return run.memory.get("device_peak_bytes") if wide is None else wide
 
 
 def _of_process(run: Result) -> float | None:
@@ -126,7 +134,9 @@ _NO_TASK = ("—", "the run did not evaluate a task")
 _NOT_ANSWERED = ("—", "the run did not answer questions")
 _NOT_SAVED = ("—", "the run took no checkpoint")
 
-GPU_MEMORY = _bytes("gpu_memory", "device_peak_bytes", about=_MEMORY, remarks=_memory_of)
+GPU_MEMORY = _bytes("gpu_memory", "device_peak_bytes", _of_device, about=_MEMORY, remarks=_memory_of)
+ALLOCATED_MEMORY = _bytes("allocated_memory", "device_peak_bytes")
+"""The peak of the allocator's tensors, which is the same to the byte from run to run: what a comparison takes."""
 HOST_MEMORY = _bytes("host_memory", "host_rss_peak_bytes", about=_MEMORY)
 PROCESS_MEMORY = _bytes(
     "process_memory", "process_peak_bytes", _of_process, about=f"{_MEMORY} It is the process's: on a GPU as NVML "
