@@ -88,7 +88,7 @@ def _ratio_text(ratio: ClaimRatio) -> str:
     if ratio.low == ratio.high:
         return f"{ratio.value:.3g} in {ratio.header}"
     few = ratio.low == 0 and ratio.high == math.inf
-    spread = "no interval: too few rounds or steps" if few else f"{ratio.low:.3g} to {ratio.high:.3g}"
+    spread = "no interval: too few processes or steps" if few else f"{ratio.low:.3g} to {ratio.high:.3g}"
     return f"{ratio.value:.3g} ({spread}) in {ratio.header}"
 
 
@@ -156,11 +156,12 @@ def _quotient(over: Interval | None, under: Interval | None) -> Interval | None:
 
 def _timed(quantity: Quantity, over: Result, under: Result) -> tuple[float | None, float, float]:
     """The ratio of two step times, or of two rates, from the rounds that both ran in, None if they were in none, and
-    the ends of its interval: see :func:`zobench.store.evidence.times_ratio`."""
+    the ends of its interval: see :func:`zobench.store.evidence.times_ratio`. Of one process a side there is none: another
+    one may be slower or faster than its steps differ by."""
     first, second = (under, over) if quantity.rate else (over, under)
     times = evidence.times_ratio(first, second)
     tokens = over.tokens_per_step / under.tokens_per_step if quantity.rate else 1.0
-    if times is None:
+    if times is None or evidence.are_alone(over, under):
         return None, 0.0, math.inf
     low, high = times.interval or (0.0, math.inf)
     return times.value * tokens if times.pairs else None, low * tokens, high * tokens

@@ -28,7 +28,7 @@ _COMPARED = {"gpu_memory": "Memory", "throughput": "Throughput", "step_time": "S
 _VERDICTS = {
     claims.HOLDS: "the 95 % interval of every ratio that was measured is within the claim's bounds",
     claims.FAILS: "the interval of one is outside",
-    claims.UNSHOWN: "an interval is on both sides of a bound, or there were too few rounds or steps for one",
+    claims.UNSHOWN: "an interval is on both sides of a bound, or there were too few processes or steps for one",
     claims.OPEN: "no row (or column) that the claim is about has both values",
 }
 

@@ -102,7 +102,7 @@ def _memory_of(result: Result) -> Sequence[str]:
     if result.spec.device.startswith("cpu"):
         return ["Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."]
     if result.memory.get("device_wide_peak_bytes") is not None:
-        return ["Measured by NVML, as the papers do: all that is in use on the GPU, the CUDA context and the cache too."]
+        return ["Measured by NVML, as the papers do: all that the GPU has in use, context and cache too."]
     return ["Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache."]
 
 
