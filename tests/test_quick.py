@@ -92,10 +92,7 @@ def test_slow():
 
 @pytest.mark.parametrize(
     ("left", "outcome", "said", "workers"),
-    [
-        (60, 1, "1 failed, 3 passed", ["-n", "2", "--dist", "load"]),
-        (0, 0, "quick: 4 tests did not run, for time", []),
-    ],
+    [(60, 1, "1 failed, 3 passed", ["-n", "2", "--dist", "load"]), (0, 0, "quick: 4 tests did not run, for time", [])],
 )
 def test_when_the_time_is_up_the_rest_waits_and_is_told(left, outcome, said, workers, tmp_path):
     (tmp_path / "test_it.py").write_text(PROGRAM)

@@ -28,10 +28,7 @@ from zobench.session.monitor import Monitor
 GB = 10**9
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90s", 90), ("10m", 600), ("2h30m", 9000), ("1.5h", 5400)],
-)
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("2h30m", 9000), ("1.5h", 5400)])
 def test_a_time_is_read_in_the_units_that_it_names(text: str, seconds: float) -> None:
     assert parse_seconds("--budget", text) == seconds
 

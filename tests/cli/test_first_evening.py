@@ -22,10 +22,7 @@ TWO = '[base]\nmodel = "opt-tiny"\nseq_len = 32\n[axes]\nseed = [0, 3]\n'
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder in which nobody can make a file")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ["table zo2/table1 --results empty", "trace 0000 --results empty"],
-)
+@pytest.mark.parametrize("arguments", ["table zo2/table1 --results empty", "trace 0000 --results empty"])
 def test_an_empty_results_folder_gets_one_answer(here: Path, zobench: Any, arguments: str) -> None:
     (here / "empty").mkdir()
     _, _, err = zobench(*arguments.split())

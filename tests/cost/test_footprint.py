@@ -59,8 +59,7 @@ def test_a_checkpoint_takes_no_room_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "copied"),
-    [({"steps": 7}, False), ({"steps": 8}, True), ({"steps": 3, "parts": True}, True)],
+    ("more", "copied"), [({"steps": 7}, False), ({"steps": 8}, True), ({"steps": 3, "parts": True}, True)]
 )
 def test_the_copy_is_made_when_the_prediction_says_so(tmp_path, monkeypatch, more, copied) -> None:
     """With a journal of 8 steps instead of 256, on a real checkpoint."""

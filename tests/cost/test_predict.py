@@ -12,17 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.support.predictions import FORWARD, PARAMETERS, SLOW_DISK, STREAMED, counter, measured, offload
 from tests.support.rates import CALIBRATION, RATES
 from zobench import models
-from zobench.cost import (
-    Rates,
-    estimate,
-    floor_seconds,
-    floor_share,
-    footprint,
-    local,
-    passes,
-    sizes,
-    step_seconds,
-)
+from zobench.cost import Rates, estimate, floor_seconds, floor_share, footprint, local, passes, sizes, step_seconds
 from zobench.cost.footprint import memory
 from zobench.cost.seconds import attention_operations, operations
 from zobench.models.weights import RandomWeights, materialise
@@ -261,10 +251,7 @@ def test_tuning_an_adapter_draws_and_writes_back_only_the_adapter() -> None:
         ({"method": "zo-sgd-cons"}, 7),  # three more moves, to the candidates and to the best of them
         ({"method": "zo-sgd-sparse", "sparsity": 0.5}, 8),  # a mask beside every direction
         ({"method": "fzoo", "queries": 8}, 24),  # there, away and in the update
-        (
-            {"method": "adamezo", "options": {"horizon": 40}},
-            43,
-        ),  # three moves, and the last 40 in the update
+        ({"method": "adamezo", "options": {"horizon": 40}}, 43),  # three moves, and the last 40 in the update
         ({"method": "forward-grad"}, 2),
         ({"method": "fo-sgd"}, 0),
         ({"method": "zo-sgd-cons", "noise": "counter"}, 3),  # for a pair, for its two candidates, and in the update

@@ -20,12 +20,7 @@ from zobench.models import weights
 
 EPS, LR = 1e-3, 1e-3
 SHARE = NormalDist().inv_cdf(0.7)
-MODES = {
-    "pageable": {},
-    "one slot": {"slots": 1},
-    "disk": {"tier": "disk"},
-    "no fused update": {"fused_update": False},
-}
+MODES = {"pageable": {}, "one slot": {"slots": 1}, "disk": {"tier": "disk"}, "no fused update": {"fused_update": False}}
 CUTS = {
     "resident linear": {"placement": "resident", "granularity": "linear"},
     "linear": {"granularity": "linear"},

@@ -6,12 +6,7 @@ import re
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-)
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from tests.support.reference import perturb
 from tools import families

@@ -99,9 +99,7 @@ def test_triton_equals_the_reference_in_its_interpreter():
 
 @needs_triton
 @pytest.mark.parametrize(
-    "planted",
-    ["", "_REBIAS = tl.constexpr(_REBIAS.value + 1)"],
-    ids=["as it is", "ties to the odd"],
+    "planted", ["", "_REBIAS = tl.constexpr(_REBIAS.value + 1)"], ids=["as it is", "ties to the odd"]
 )
 def test_every_code_and_every_input_of_16_bits_is_converted_as_torch_does(planted):
     """The kernels' own conversions, in the interpreter; the same operations compiled are each rounded to nearest even

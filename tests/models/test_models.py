@@ -154,10 +154,7 @@ def test_check_names_constraint_value_and_remedy(spec: RunSpec, text: str) -> No
 LONG = RunSpec(model="opt-tiny", seq_len=80, steps=2, warmup=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "tie"),
-    [("opt-tiny", None), ("opt350-tiny", False), ("roberta-tiny", None)],
-)
+@pytest.mark.parametrize(("name", "tie"), [("opt-tiny", None), ("opt350-tiny", False), ("roberta-tiny", None)])
 def test_an_extended_model_has_only_more_positions_and_the_counts_know(name: str, tie: bool | None) -> None:
     published, extended = models.build(name, "fp32", tie), models.build(name, "fp32", tie, 8192)
     differ = {key for key, value in published.state_dict().items() if value.shape != extended.state_dict()[key].shape}

@@ -46,10 +46,7 @@ def test_the_fastest_comes_first_and_machines_that_are_not_shown_to_differ_share
     assert found == [[("fast", 1), ("twin", 1), ("middle", 3), ("slow", 4)]]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"steps": 8}, {"seed": 1}, {"device": "cuda:0"}],
-)
+@pytest.mark.parametrize("changes", [{"steps": 8}, {"seed": 1}, {"device": "cuda:0"}])
 def test_runs_of_other_specs_are_never_ranked_together(changes: dict[str, Any]) -> None:
     other = measured("other", 1.0, MEZO.replace(**changes))
     assert ranks(measured("one", 2.0), other) in (

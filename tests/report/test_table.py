@@ -50,11 +50,7 @@ def test_the_same_input_gives_the_same_text_in_any_order(tiny: Table, fmt: str) 
 
 
 def test_cpu_memory_and_another_16_bit_type_are_said_once_at_the_heading(tiny: Table) -> None:
-    results = [
-        result("M1", device="cpu"),
-        result("M1", "offload", "bf16", device="cpu"),
-        result("M2", device="cpu"),
-    ]
+    results = [result("M1", device="cpu"), result("M1", "offload", "bf16", device="cpu"), result("M2", device="cpu")]
     text = render(tiny, results, "markdown", reference=PAPER)
     first, second = text.split("### Tiny")[1:]
     for sheet in (first, second):
@@ -142,7 +138,7 @@ def test_markup_in_names_and_reasons_is_shown_as_text(tmp_path: Path, fmt: str) 
 
 def test_small_numbers_keep_three_digits() -> None:
     assert [rounded(v, ".0f") for v in (0, 12345.6, 123.4, 99.96, 12.34, 1.5, 0.0123)] == [
-        *("0", "12346", "123", "100", "12.3", "1.50", "0.0123"),
+        *("0", "12346", "123", "100", "12.3", "1.50", "0.0123")
     ]
 
 

@@ -42,10 +42,7 @@ def test_the_kernels_have_the_references_bits(monkeypatch):
 
 @pytest.mark.parametrize(
     ("function", "written", "dtype", "named"),
-    [
-        ("advance", 0, torch.float32, "updated weights"),
-        ("advance", 4, torch.bfloat16, "W + eps z"),
-    ],
+    [("advance", 0, torch.float32, "updated weights"), ("advance", 4, torch.bfloat16, "W + eps z")],
 )
 def test_one_wrong_bit_of_one_number_is_found(function, written, dtype, named, monkeypatch):
     """``written``: the place among its arguments of what the function writes."""
@@ -155,10 +152,7 @@ def test_a_cell_is_judged_by_its_prediction(step, peak, told):
 
 @pytest.mark.parametrize(
     ("script", "told"),
-    [
-        ("echo 'CUDA error' >&2; kill -ABRT $$", "ended by SIGABRT: CUDA error"),
-        ("sleep 60", "took longer than 0 s"),
-    ],
+    [("echo 'CUDA error' >&2; kill -ABRT $$", "ended by SIGABRT: CUDA error"), ("sleep 60", "took longer than 0 s")],
 )
 def test_a_check_whose_process_dies_or_hangs_is_failed_and_the_rest_goes_on(script, told, monkeypatch, tmp_path):
     program = tmp_path / "python"

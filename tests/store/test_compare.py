@@ -232,14 +232,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("results")
 
 
-@pytest.mark.parametrize(
-    ("word", "count"),
-    [
-        ("results", 2),
-        (MACHINE, 1),
-        ("ee3ca2f17", 1),
-    ],
-)
+@pytest.mark.parametrize(("word", "count"), [("results", 2), (MACHINE, 1), ("ee3ca2f17", 1)])
 def test_a_side_is_a_folder_a_machine_or_a_commit(root: Path, word: str, count: int) -> None:
     results, problems = side(word, root)
     assert (len(results), problems) == (count, [])
