@@ -52,6 +52,6 @@ def test_a_step_reads_what_rests_and_writes_nothing(config, method, directions, 
 
 def test_the_profile_shares_a_step_out_among_products_noise_and_others(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["step_profile", "model=opt-tiny", "seq_len=32", "method=lozo", "noise=counter"])
-    runpy.run_module("tests.benchmarks.step_profile", run_name="__main__")
+    runpy.run_module("tools.step_profile", run_name="__main__")
     kinds = {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]}
     assert {"products", "attention", "noise", "copies"} <= kinds

@@ -147,7 +147,6 @@ def test_report_writes_everything_from_the_store_alone(
     [
         ("reproduce zo2/tabel5", "no such recipe in tables or plots: 'zo2/tabel5'; did you mean zo2/table5"),
         ("report --out file", "`--out` must be a folder, but got "),
-        ("report --out x --results resluts", "`--results` must be a folder with results, but there is no resluts"),
         ("figure zo2/table5", "`zobench figure` draws figures, but 'zo2/table5' is a table; use zobench table"),
         ("figure zo2/figure3 --forwards", "`--where`, `--forwards` and several names are for folders of runs, but got"),
         ("figure .", "a figure of curves must have 1 to 8 fine-tuning runs, but got 0; "),

@@ -87,18 +87,6 @@ def test_a_sweep_goes_on_after_every_bad_cell_and_a_second_one_runs_only_what_is
     assert {path: path.read_bytes() for path in files} == files
 
 
-def test_a_budget_leaves_cells_out_and_says_how_long_they_need(here, zobench, cells, machine) -> None:
-    text = '[base]\nsteps = 2\n[axes]\nmodel = ["OPT-1.3B", "opt-tiny"]\n'
-    code, _, err = zobench("sweep", write(here, text), "--device", "cpu", "--budget", "30s")
-    assert code == 0
-    assert [spec.model for spec in cells] == ["opt-tiny"]
-    assert "over the budget" in err
-    assert "1 ok" in err
-    assert not list((here / "results" / machine).glob("OPT-1.3B*.json"))  # a budget says nothing about the machine
-    zobench("sweep", "mine.toml", "--device", "cpu")
-    assert [spec.model for spec in cells] == ["opt-tiny", "OPT-1.3B"]
-
-
 def test_a_results_folder_that_takes_nothing_is_told_at_the_end_with_the_table_and_exit_code_1(
     here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:

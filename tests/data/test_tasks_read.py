@@ -42,13 +42,6 @@ def test_sizes_and_label_balance_are_the_known_ones(real_data: Path, name: str) 
         assert all(len(example.candidates) == len(TASKS.get(name).names) for example in source.examples)
 
 
-def test_a_tasks_own_folder_is_as_good(real_data: Path) -> None:
-    name = "boolq"
-    whole, own = sets(name, real_data), sets(name, real_data / TASKS.get(name).rows.folder)
-    assert own == whole
-    assert own[0].where.startswith(str(real_data / TASKS.get(name).rows.folder))
-
-
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", newline="\n")
@@ -120,13 +113,6 @@ def test_missing_and_malformed_tab_separated_lines(tmp_path: Path, train: str, t
     assert re.search(
         r"; (give a whole set of sst2|give sst2's files as they are published|repair it)$", str(error.value)
     )
-
-
-def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
-    rte(tmp_path, "")
-    (tmp_path / "train.jsonl").write_bytes(b'{"premise": "caf\xe9"}\n')
-    with pytest.raises(ValueError, match=r"train.jsonl: a data file must be UTF-8, but .*0xe9.*; convert it"):
-        sets("rte", tmp_path)
 
 
 def test_a_data_dir_that_is_no_folder(tmp_path: Path) -> None:

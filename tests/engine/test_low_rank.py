@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from tests.support import adapters, parity
-from tests.support.low_rank import direction
+from tests.support.low_rank import direction, engine_of
 from tests.support.parity import batches
 from zobench import Engine, EngineConfig, RunSpec, methods
 from zobench.engine import Entry, Point
 from zobench.engine.directions.factors import LowRank
 from zobench.engine.twin import model_loss as own_loss
-from zobench.testing.plain import full, skeleton, start
+from zobench.testing.plain import full
 
 EPS, LR = 1e-2, 1e-2
 
@@ -21,11 +21,6 @@ EPS, LR = 1e-2, 1e-2
 def spec_of(**changes: Any) -> RunSpec:
     settings = {"lr": LR, "eps": EPS, "seed": 5, "noise": "counter", "method": "lozo", "options": {"interval": 3}}
     return RunSpec(model="opt-tiny", **{**settings, **changes})
-
-
-def engine_of(spec: RunSpec, **config: Any) -> Engine:
-    settings = EngineConfig(noise="counter", **config)
-    return Engine(skeleton(), settings, weights=start(), directions=methods.directions(spec))
 
 
 @pytest.mark.parametrize("config", [{}, {"granularity": "linear"}, {"writeback_every": 4}])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.support import adapters
-from tests.support.low_rank import direction, other_family
+from tests.support.low_rank import direction, engine_of, other_family
 from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods
 from zobench.engine import BASE, Point
 from zobench.engine.directions.factors import IndependentLowRank
@@ -170,11 +170,6 @@ def spec_of(**changes: Any) -> RunSpec:
     options = {"rank": 2, **changes.pop("options", {})}
     settings = {"lr": LR * EPS, "eps": EPS, "seed": 5, "noise": "counter", "queries": 3, "batch_size": 3}
     return RunSpec(model="opt-tiny", method="eggroll", options=options, **{**settings, **changes})
-
-
-def engine_of(spec: RunSpec, **config: Any) -> Engine:
-    settings = EngineConfig(noise="counter", **config)
-    return Engine(skeleton(), settings, weights=start(), directions=methods.directions(spec))
 
 
 class Formula:

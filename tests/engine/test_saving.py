@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+from tests.support.bits import assert_equal
 from tests.support.families import CONFIGS, made
 from tests.support.parity import batches
 from zobench import ZOSGD, Batch, Engine, EngineConfig
@@ -24,12 +25,6 @@ def tensors(model):  # type: ignore[no-untyped-def]
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
-
-
-def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
-    assert sorted(ours) == sorted(theirs)
-    for name, tensor in theirs.items():
-        assert torch.equal(ours[name], tensor), name
 
 
 @pytest.mark.parametrize("shard", [1 << 30, 10_000], ids=["one file", "shards"])

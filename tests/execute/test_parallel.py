@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from tests.support.processes import children, gone, listeners
+from tests.support.processes import children, free_port, gone, listeners
 from tests.support.rank_results import one
 from zobench.execute import rank
 from zobench.execute.process import run_in_process
@@ -186,11 +185,6 @@ def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(monke
     result = Running(cell("pertp", 2)).ended(120)
     assert (result.outcome, result.reason) == (Outcome.OOM, "rank 1: host memory ran out: pinning failed")
     assert "fill" in result.traceback
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ def test_a_cell_is_told_when_to_write_its_pending_updates(run: Any) -> None:
     assert runner.written == [found, None]
 
 
-def test_the_budget_counts_what_cells_took_not_what_was_predicted(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_counts_what_cells_took_not_what_was_predicted(run, results, monkeypatch) -> None:
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
 
@@ -138,6 +138,7 @@ def test_the_budget_counts_what_cells_took_not_what_was_predicted(run: Any, monk
     assert runner.ran == [0, 2]
     assert summary.results[1].reason.partition(" (")[0].endswith("5 s are left")
     assert runner.timeouts == [60 + module.GRACE, 5 + module.GRACE]
+    assert results.find(cell(1), MACHINE) is None  # a budget says nothing about the machine
 
 
 def test_what_is_left_of_the_budget_goes_to_cells_that_can_end_early(run, results, monkeypatch) -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
+from tests.support.bits import assert_equal
 from tests.support.families import made
 from zobench import ZOSGD, Batch, Engine, EngineConfig
 from zobench.hf import ZOTrainer
@@ -67,12 +68,6 @@ def told(run, key):  # type: ignore[no-untyped-def]
 
 def held(engine):  # type: ignore[no-untyped-def]
     return dict(engine.named_tensors())
-
-
-def assert_equal(ours, theirs):  # type: ignore[no-untyped-def]
-    assert sorted(ours) == sorted(theirs)
-    for name, tensor in theirs.items():
-        assert torch.equal(ours[name], tensor), name
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear"])

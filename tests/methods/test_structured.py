@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.low_rank import direction, other_family
+from tests.support.low_rank import direction, engine_of, other_family
 from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, models
 from zobench.cost import footprint
 from zobench.engine import Entry, Point
@@ -17,7 +17,7 @@ from zobench.engine.passes import products
 from zobench.engine.twin import model_loss as own_loss
 from zobench.measure.ledger import Ledger
 from zobench.models.weights import RandomWeights
-from zobench.testing.plain import PlainModel, full, padded, skeleton, start
+from zobench.testing.plain import PlainModel, full, padded
 
 EPS, DECAY = 1e-2, 0.1
 OWN: dict[str, dict[str, Any]] = {
@@ -225,11 +225,6 @@ FORMULAS: dict[str, type[Formula]] = {"lozo": LOZO, "lozo-m": LOZOM, "subzero": 
 def spec_of(name: str, **changes: Any) -> RunSpec:
     own = {**OWN[name], **changes, "options": {**OWN[name]["options"], **changes.get("options", {})}}
     return RunSpec(model="opt-tiny", eps=EPS, seed=5, noise="counter", method=name, **own)
-
-
-def engine_of(spec: RunSpec, **config: Any) -> Engine:
-    settings = EngineConfig(noise="counter", **config)
-    return Engine(skeleton(), settings, weights=start(), directions=methods.directions(spec))
 
 
 def batch_of(number: int) -> Batch:

@@ -1,20 +1,15 @@
 """Where ranks and machines meet, and which are refused before they start."""
 
 import re
-import socket
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import free_port
 from zobench.machine.network import interface_of, socket_interface
 from zobench.parallel.launch import Meeting
 from zobench.parallel.world import check_ranks
 from zobench.runspec import RunSpec
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def test_a_machine_meets_the_first_one_of_its_own_run(monkeypatch: pytest.MonkeyPatch) -> None:

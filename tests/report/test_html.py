@@ -17,8 +17,6 @@ from zobench.report.html import embedded, runs, status, write
 from zobench.report.sheet import Sheet
 from zobench.result import Facts, Outcome
 
-"""What a result may say anywhere; a reader must see exactly this."""
-
 
 class Page(HTMLParser):
     """What a browser would make of the text: elements with their attributes, and the text that a reader sees."""

@@ -89,6 +89,7 @@ specs = (
     ("changes", "text"),
     [
         ({"steps": 10**400}, "`steps <= 2147483647` must hold, but got steps=1000"),
+        ({"queries": 10**9}, "`queries <= 10000` must hold, but got queries=1000000000; the papers use queries=1"),
         ({"dtype": "fp12"}, "`dtype` must be one of fp32, fp16, bf16, but got 'fp12'; did you mean fp32 or fp16?"),
         ({"eps": float("nan")}, "`eps` must be finite, but got nan; MeZO uses eps=1e-3"),
         ({"model": ""}, "`model` must be a name, but got ''; see `zobench list models`"),

@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.support.commands import run_in
 from tests.support.stores import ENVIRONMENT, MACHINE, run, specs
 from zobench.result import Outcome, Result, Round
 from zobench.runspec import FIELDS, RunSpec
-from zobench.store import BusyError, Store, frame, query
+from zobench.store import Store, frame, query
 from zobench.store.merge import merge
 
 OTHER = replace(ENVIRONMENT, machine="h200-16c-0a1b2c")
@@ -225,10 +226,23 @@ def test_a_folder_is_not_merged_into_itself_by_another_name(tmp_path: Path) -> N
     assert contents(tmp_path / "one") == before
 
 
-def test_a_store_that_a_sweep_writes_into_is_not_merged_into(tmp_path: Path) -> None:
-    Store(tmp_path / "one").save(RUNS[0])
-    with Store(tmp_path / "all").lock(), pytest.raises(BusyError):
-        merge([tmp_path / "one"], tmp_path / "all")
+def test_a_second_merge_into_a_store_is_refused_until_the_first_has_ended(tmp_path: Path, monkeypatch: Any) -> None:
+    """From another process; then the runs of both are there."""
+    for folder, result in (("a", RUNS[0]), ("b", RUNS[1])):
+        Store(tmp_path / folder).save(result)
+    second, refusals, save = ("results", "b", "--merge-into", "all"), [], Store.save
+
+    def meanwhile(store: Store, result: Result) -> Path:
+        refusals.append(run_in(tmp_path, *second))
+        return save(store, result)
+
+    monkeypatch.setattr(Store, "save", meanwhile)
+    merge([tmp_path / "a"], tmp_path / "all")
+    assert [(refusal.returncode, refusal.stdout) for refusal in refusals] == [(1, "")]
+    assert refusals[0].stderr.startswith("zobench: all must have one writer, but another sweep uses it; wait, or ")
+    assert Store(tmp_path / "all").load() == [RUNS[0]]
+    assert run_in(tmp_path, *second).returncode == 0
+    assert len(Store(tmp_path / "all").load()) == 2
 
 
 @pytest.mark.parametrize("machine", ["../../x", "/tmp/x", "paper", ".hidden", "x\0y"])

@@ -1,11 +1,12 @@
 """The store: whole files or none, forgiving reads, floats that come back as they went in."""
 
-import errno
+import contextlib
 import hashlib
 import json
 import math
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +63,6 @@ def test_facts_are_written_as_they_were_read() -> None:
     assert known.to_dict()["environment"] == {**values, "gpu": {"name": "G"}, "turns": 5.0}
     with pytest.raises(TypeError, match="`environment` must be Facts, but got a dict"):
         result(environment=values)
-
-
-def test_saving_again_replaces_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.save(result(outcome=Outcome.FAILED, reason="first"))
-    path = store.save(result())
-    assert store.find(result().spec, MACHINE) == result()
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
 def test_a_journal_is_kept_beside_exactly_the_result_that_has_its_hash(tmp_path: Path) -> None:
@@ -249,23 +242,32 @@ def test_the_papers_folder_and_files_of_other_kinds_hold_no_results(tmp_path: Pa
     assert store.problems == []
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk_is_one_line_and_leaves_the_old_file_whole(tmp_path, monkeypatch, call) -> None:
-    store = Store(tmp_path)
-    path = store.save(result())
+@pytest.fixture
+def read_only() -> Iterator[Store]:
+    """A store with a result in folders that nobody may write into; root, who may all the same, is another user then."""
+    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as after:
+        store = Store(Path(place) / "results")
+        for folder in (store.save(result()).parent, store.root):
+            folder.chmod(0o555)
+            after.callback(folder.chmod, 0o755)
+        if os.geteuid() == 0:
+            Path(place).chmod(0o755)
+            os.seteuid(65534)
+            after.callback(os.seteuid, 0)
+        yield store
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, call, full)
-    with pytest.raises(StoreError) as caught:
-        store.save(result(reason="newer"))
-    monkeypatch.undo()
-    assert caught.value.errno == errno.ENOSPC
-    told = f"a result must be writable, but got 'No space left on device' for {path}; free some space there"
-    assert caught.value.strerror == told
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-    assert store.load() == [result()]
+def test_a_read_only_results_folder_is_read_and_what_would_write_there_is_one_line(read_only: Store) -> None:
+    assert read_only.load() == [result()]
+    with pytest.raises(StoreError) as refusal:
+        read_only.save(result(reason="newer"))
+    path = read_only.path(result().spec, MACHINE)
+    assert refusal.value.strerror == (
+        f"a result must be writable, but got 'Permission denied' for {path}; choose another results folder"
+    )
+    with pytest.raises(StoreError, match=r"must be writable, but got 'Permission denied'; choose "), read_only.lock():
+        pytest.fail("it is locked")
+    assert read_only.load() == [result()]
 
 
 def without(*path: str) -> dict[str, Any]:

@@ -6,9 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zobench import kernels
+from zobench import Engine, EngineConfig, RunSpec, kernels, methods
 from zobench.engine.base import Entry, Point
-from zobench.testing.plain import PlainModel
+from zobench.testing.plain import PlainModel, skeleton, start
+
+
+def engine_of(spec: RunSpec, **config: Any) -> Engine:
+    """An engine over the small model along the directions of the spec's method."""
+    settings = EngineConfig(noise="counter", **config)
+    return Engine(skeleton(), settings, weights=start(), directions=methods.directions(spec))
 
 
 def direction(number: int, shape: torch.Size, seed: int, subspace: int | None, rank: int) -> Tensor:

@@ -24,6 +24,12 @@ def gone(pid: int, seconds: float = 10) -> bool:
     return False
 
 
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def poll(look: Callable[[], Any], seconds: float = 40) -> Any:
     """What ``look`` returns as soon as that is true."""
     end = time.monotonic() + seconds

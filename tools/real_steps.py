@@ -1,6 +1,6 @@
 """Steps and an evaluation of real models as they were, as they are, and bare forwards of transformers, in turn.
 
-``ZOBENCH_DATA_DIR=DATA python -m tests.benchmarks.real_steps SmolLM2-135M-Instruct`` (or the model's folder) prints a
+``ZOBENCH_DATA_DIR=DATA python -m tools.real_steps SmolLM2-135M-Instruct`` (or the model's folder) prints a
 table: SST-2 with batches of 8, evaluation of its test sentences, and OPT-125M at 512 and 2048 tokens. "before" is
 what zobench computed before: ``packed=false attention=model``, the head's whole vocabulary, evaluation in the batches
 of a step, casts of perturbed weights in each product; "signs" is ``law=rademacher``; every ratio is of pairs of one
@@ -71,7 +71,7 @@ def bare_of(spec: RunSpec) -> Any:
     """transformers' own model with the spec's random weights."""
     bare = assemble.empty_model(spec)
     materialise(bare, RandomWeights(bare, 0), "cpu")
-    return bare.eval()
+    return bare.eval()  # type: ignore[no-untyped-call]
 
 
 def step_of(spec: RunSpec, batch: Batch, during: contextlib.ExitStack) -> Callable[[], object]:
@@ -161,7 +161,7 @@ def length_calls(tokens: int, during: contextlib.ExitStack) -> tuple[Calls, list
     calls["counter fp32, after"] = step_of(
         spec_of(model=model, seq_len=tokens, attention="fast", **COUNTER), batch, during
     )
-    calls["plain MeZO loop fp32"] = lambda: mezo(plain, [batch], [1], eps=1e-3, lr=1e-6)
+    calls["plain MeZO loop fp32"] = lambda: mezo(plain, [batch], [1], eps=1e-3, lr=1e-6)  # type: ignore[no-untyped-call]
     return calls, [*goals, Goal("plain MeZO loop fp32", "counter fp32, after", least=1.3)]
 
 
@@ -203,8 +203,8 @@ def rows(title: str, seconds: Mapping[str, list[float]], goals: list[Goal]) -> I
         against = seconds[goal.against] if goal.against else [1.0] * len(seconds[goal.name])
         ratio = ratio_of_pairs(list(zip(seconds[goal.name], against, strict=True)))
         wanted = f", at most {goal.most}" if goal.most else f", at least {goal.least}" if goal.least else ""
-        told = "" if ratio.interval is None else f"{ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}"
-        yield f"| **{goal.name} / {goal.against or 'a second'}**{wanted} | {ratio.value:.2f} | {told} |"
+        span = "" if ratio.interval is None else f"{ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}"
+        yield f"| **{goal.name} / {goal.against or 'a second'}**{wanted} | {ratio.value:.2f} | {span} |"
     yield ""
 
 
@@ -229,8 +229,8 @@ def main(model: str, *words: str) -> None:
             f"({part}: {time.perf_counter() - begin:.0f} s with building; others kept {others.cores():.2f} cores busy)"
         )
         for dtype in ("bf16", "fp32"):
-            known = "OPT-125M" if part.isdecimal() else model
-            kernels_of = assemble.attention_kernels(spec_of(model=known, dtype=dtype, attention="fast"))
+            name = "OPT-125M" if part.isdecimal() else model
+            kernels_of = assemble.attention_kernels(spec_of(model=name, dtype=dtype, attention="fast"))
             print(f"({dtype}, {attention.described(kernels_of)})", flush=True)
         print()
 

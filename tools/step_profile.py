@@ -1,6 +1,6 @@
 """Where a step's seconds go: products, attention, copies, softmax, noise, against this machine's rates.
 
-``python -m tests.benchmarks.step_profile model=OPT-125M seq_len=512 dtype=bf16 method=lozo noise=counter`` takes
+``python -m tools.step_profile model=OPT-125M seq_len=512 dtype=bf16 method=lozo noise=counter`` takes
 fields of a run. With a task its batches are profiled (``ZOBENCH_DATA_DIR``), without one random tokens. Seconds are
 of one step: the torch operators' own time as its profiler has it, and of zobench's kernels the time of their calls.
 """
@@ -10,7 +10,7 @@ import functools
 import statistics
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,7 +44,8 @@ def step_of(values: dict[str, Any], steps: int) -> tuple[contextlib.ExitStack, C
     during = contextlib.ExitStack()
     built = during.enter_context(assemble.tuner(spec))
     if spec.task == "none":
-        first = next(stream(spec, built.engine.model.config.vocab_size, None))
+        model: Any = built.engine.model
+        first = next(stream(spec, model.config.vocab_size, None))
         return during, lambda _: built.method.step(built.engine, first)
     words, _ = tokenizers.load(spec)
     data = TaskData.load(
@@ -54,7 +55,7 @@ def step_of(values: dict[str, Any], steps: int) -> tuple[contextlib.ExitStack, C
 
 
 @contextlib.contextmanager
-def timed_kernels(seconds: Counter[str]) -> Iterator[None]:
+def timed_kernels(seconds: dict[str, float]) -> Iterator[None]:
     """Inside, the seconds of calls of zobench's kernels are added to ``seconds["noise"]``."""
     plain = {name: getattr(kernels, name) for name in KERNELS if hasattr(kernels, name)}
 
@@ -85,19 +86,20 @@ def measured(values: dict[str, Any], steps: int = 6) -> tuple[dict[str, float], 
     with during:
         kernels.prepare("cpu")
         take(0), take(1)
-        seconds: Counter[str] = Counter()
+        seconds = defaultdict[str, float](float)
         whole = []
         with timed_kernels(seconds), profile(activities=[ProfilerActivity.CPU], with_flops=True) as seen:
             for number in range(2, 2 + steps):
                 begin = time.perf_counter()
                 take(number)
                 whole.append(time.perf_counter() - begin)
-        operations = 0
+        operations: float = 0
         for row in seen.key_averages():
             seconds[kind_of(row.key)] += row.self_cpu_time_total / 1e6
             operations += row.flops if kind_of(row.key) == "products" else 0
     rate = operations / seconds["products"] if seconds["products"] else 0.0
-    return {"step": statistics.median(whole), **{kind: total / steps for kind, total in seconds.most_common()}}, rate
+    shares = sorted(seconds.items(), key=lambda share: -share[1])
+    return {"step": statistics.median(whole), **{kind: total / steps for kind, total in shares}}, rate
 
 
 def main(arguments: list[str]) -> None:
