@@ -28,6 +28,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPIN
 from zobench import Batch, Engine, EngineConfig, Point, models
 from zobench.cost import choices, hardware
 from zobench.engine.shrink import shrunk, special_tokens
+from zobench.machine.texts import first_line
 from zobench.programs import cell
 from zobench.recipes import matrix
 from zobench.result import Outcome
@@ -127,6 +128,7 @@ def classes() -> list[tuple[str, str, Any, Any]]:
 
 
 def small_config(config_class: Any, model_class: Any, **how: Any) -> Any:
+    """The configuration of a small model of the class; that of its language model alone, if there are others in it."""
     values = OVERRIDES.get(model_class.__name__, OVERRIDES.get(config_class.model_type, {}))
     config, wanted = config_class(**values), model_class.config_class
     inner = [getattr(config, name) for name in getattr(config_class, "sub_configs", {})]
@@ -151,6 +153,7 @@ def build(config_class: Any, model_class: Any, **how: Any) -> Any:
 
 
 def batches(model: Any) -> list[Batch]:
+    """Two batches of words that the model knows: a whole one, and one with a padded row."""
     special, count = special_tokens(model.config), model.config.get_text_config().vocab_size or 90
     words = [token for token in range(4, min(count, 90)) if token not in special]
     ids = torch.tensor(words)[torch.arange(21) * 5 % len(words)].view(3, 7)
@@ -162,6 +165,7 @@ def batches(model: Any) -> list[Batch]:
 
 @torch.no_grad()
 def model_loss(model: Any, batch: Batch) -> float:
+    """The loss that the model itself computes of the batch."""
     labels = batch.labels
     if type(model).__name__ in SHIFTED:
         labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
@@ -189,14 +193,16 @@ def references(model: Any) -> Losses:
     return list(zip(*losses, strict=True))
 
 
-def engine_losses(build_model: Build, **config: Any) -> tuple[Losses, Engine]:
+def engine_losses(build_model: Build, **config: Any) -> Losses:
+    """An engine's loss at W, W + eps z and W - eps z, of each batch."""
     model = build_model()
     with Engine(model, EngineConfig(**config)) as engine:
         points = [Point(), Point(SEED, EPS), Point(SEED, -EPS)]
-        return [tuple(engine.probe(batch, points)) for batch in batches(model)], engine
+        return [tuple(engine.probe(batch, points)) for batch in batches(model)]
 
 
 def distance(losses: Losses, references: Losses) -> float:
+    """The largest difference of two losses of one batch at one point, as a share of losses above 1."""
     pairs = zip(itertools.chain(*losses), itertools.chain(*references), strict=True)
     return max(abs(a - b) / max(1.0, abs(b)) for a, b in pairs)
 
@@ -212,7 +218,7 @@ def judge(kind: str, config_class: Any, model_class: Any) -> Row:
         except Exception as error:
             errors.append(error)
     else:
-        return Row(*names, NOT_BUILT, NOT_BUILT, first_line(errors[0]))
+        return Row(*names, NOT_BUILT, NOT_BUILT, reason_of(errors[0]))
     again = functools.partial(build, config_class, model_class, **how)
     verdict, reason = _verdict(lambda: memory_distances(again, expected))
     folder, why = _verdict(lambda: folder_distances(again, expected))
@@ -230,7 +236,7 @@ def _verdict(distances: Callable[[], Mapping[str, float]]) -> tuple[str, str]:
         return (REFUSED if len(lines) == 1 else CRASHED), lines[0]
     except Exception as error:
         traceback.print_exc()
-        return CRASHED, first_line(error)
+        return CRASHED, reason_of(error)
     wrong = {name: value for name, value in measured.items() if not value <= CLOSE}
     return (WRONG, json.dumps(wrong)) if wrong else (EQUAL, "")
 
@@ -238,10 +244,10 @@ def _verdict(distances: Callable[[], Mapping[str, float]]) -> tuple[str, str]:
 def memory_distances(again: Build, expected: Losses) -> dict[str, float]:
     """How far the losses of engines over a model in memory are from those ``expected``."""
     losses = {
-        "resident": engine_losses(again, placement="resident")[0],
-        "offload": engine_losses(again, slots=2)[0],
-        "counter resident": engine_losses(again, placement="resident", noise="counter")[0],
-        "counter offload": engine_losses(again, slots=2, noise="counter")[0],
+        "resident": engine_losses(again, placement="resident"),
+        "offload": engine_losses(again, slots=2),
+        "counter resident": engine_losses(again, placement="resident", noise="counter"),
+        "counter offload": engine_losses(again, slots=2, noise="counter"),
     }
     return {
         "resident": distance(losses["resident"], expected),
@@ -254,8 +260,8 @@ def memory_distances(again: Build, expected: Losses) -> dict[str, float]:
 def folder_distances(again: Build, expected: Losses) -> dict[str, float]:
     """The same of the model saved by transformers, planned, run and read from there; and of what an engine saves of it,
     read by transformers and by an engine. Raises ``ValueError`` with the line that a user sees."""
-    with tempfile.TemporaryDirectory() as place:
-        first, second = f"{place}/model", f"{place}/saved"
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = f"{folder}/model", f"{folder}/saved"
         again().save_pretrained(first)
         values = {"model": first, "seq_len": 7, "batch_size": 2, "warmup": 0, "weights": "pretrained", "dtype": "fp32"}
         try:
@@ -273,7 +279,7 @@ def folder_distances(again: Build, expected: Losses) -> dict[str, float]:
                 "saved, by transformers": distance(
                     [[model_loss(loaded, batch)] for batch in batches(loaded)], _at_w(expected)
                 ),
-                "saved": distance(folder_losses(saved, f"{place}/third"), expected),
+                "saved": distance(folder_losses(saved, f"{folder}/third"), expected),
             }
         except ValueError as error:
             raise ValueError(str(error).replace(f"{first}/", "").replace(first, "the folder")) from error
@@ -292,9 +298,10 @@ def _at_w(losses: Losses) -> Losses:
     return [row[:1] for row in losses]
 
 
-def first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+def reason_of(error: Exception) -> str:
+    """The type of the error and the first line of its text, if it has one."""
+    name, line = type(error).__name__, first_line(error)
+    return name if line == name else f"{name}: {line}"
 
 
 def _work(kind: str, config_class: Any, model_class: Any, pipe: Any) -> None:
@@ -340,6 +347,7 @@ Made by `python -m tools.families docs/families.md`; `pytest -m sweep` holds it.
 
 
 def page(rows: Iterable[Row]) -> str:
+    """The page docs/families.md with these rows, the worst first."""
     rows = sorted(rows, key=lambda row: (_rank(row), row.kind, row.model_type, row.name))
     lines = ["| " + " | ".join(str(cell).replace("|", "/") for cell in asdict(row).values()) + " |" for row in rows]
     memory, folder = (_counts(getattr(row, column) for row in rows) for column in ("verdict", "folder"))
@@ -365,6 +373,7 @@ def read(path: str | Path) -> list[Row]:
 
 
 def main(out: str, *only: str) -> None:
+    """Judges all classes, or of a page that is there the named ones again, and writes the page."""
     rows = [row for row in read(out) if row.model_type not in only and row.name not in only] if only else []
     for kind, model_type, config_class, model_class in classes():
         if only and model_type not in only and model_class.__name__ not in only:

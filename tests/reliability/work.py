@@ -1,5 +1,6 @@
 """What is disturbed: fine-tuning in many ways, and a merge that is packed. Each goes on where it stopped."""
 
+import abc
 import hashlib
 import itertools
 import json
@@ -51,7 +52,7 @@ EXAMINED = ("lora", "examined")
 """Ways that end with the look at test and save the model."""
 
 
-class Work:
+class Work(abc.ABC):
     """Something that writes into folders below ``place``; ``seconds`` and ``operations`` of a run that nobody
     disturbed, and ``expected``, which all others must come to."""
 
@@ -84,13 +85,13 @@ class Work:
         """Where a run of that name writes."""
         return self._place / name
 
+    @abc.abstractmethod
     def lost(self, name: str, done: int) -> str:
         """What was said to be done by then and is not there just after a kill, or what is there and false, or ""."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def outcome(self, folder: Path) -> dict[str, Any]:
         """All that two runs must have alike."""
-        raise NotImplementedError
 
     def _prepare(self, folder: Path) -> None:
         folder.mkdir()
@@ -106,8 +107,9 @@ class Work:
             return 1
         return 0
 
+    @abc.abstractmethod
     def _act(self, folder: Path, done: Callable[[int], None]) -> None:
-        raise NotImplementedError
+        """Does the work, and says how much of it is done."""
 
 
 class Tuning(Work):

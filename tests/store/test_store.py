@@ -263,7 +263,7 @@ def test_a_read_only_results_folder_is_read_and_what_would_write_there_is_one_li
         read_only.save(result(reason="newer"))
     path = read_only.path(result().spec, MACHINE)
     assert refusal.value.strerror == (
-        f"a result must be writable, but got 'Permission denied' for {path}; choose another results folder"
+        f"a result must be writable, but got 'Permission denied' for {path}; choose a results folder that you may write to"
     )
     with pytest.raises(StoreError, match=r"must be writable, but got 'Permission denied'; choose "), read_only.lock():
         pytest.fail("it is locked")
