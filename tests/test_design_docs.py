@@ -27,7 +27,7 @@ def headings(page):
 
 def citations(source):
     """(page, heading) of each citation in ``source``."""
-    return [found for text in prose(source) for found in CITATION.findall(text)]
+    return [citation for text in prose(source) for citation in CITATION.findall(text)]
 
 
 def faults(source, root=ROOT):
@@ -48,14 +48,16 @@ def modules():
 
 
 def test_every_citation_names_a_page_and_a_heading_that_exist():
-    found = [f"{path.relative_to(ROOT)}: {fault}" for path in modules() for fault in faults(path.read_text("utf-8"))]
-    assert found == []
+    named_faults = [
+        f"{path.relative_to(ROOT)}: {fault}" for path in modules() for fault in faults(path.read_text("utf-8"))
+    ]
+    assert named_faults == []
 
 
 @pytest.mark.parametrize("name", ["METHODS.md", "PERFORMANCE.md"])
 def test_a_heading_names_one_place(name):
-    found = headings(ROOT / "docs" / "design" / name)
-    assert len(found) == len(set(found))
+    titles = headings(ROOT / "docs" / "design" / name)
+    assert len(titles) == len(set(titles))
 
 
 @pytest.mark.parametrize(

@@ -44,15 +44,15 @@ def _imported_tests(path: Path, root: Path) -> set[str]:
 
     Imports inside functions count, and relative names are resolved.
     """
-    package, found = path.relative_to(root).parent.parts, set()
+    package, names = path.relative_to(root).parent.parts, set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) + 1 - node.level] if node.level else ()
-            found |= {".".join(filter(None, (*above, node.module, alias.name))) for alias in node.names}
+            names |= {".".join(filter(None, (*above, node.module, alias.name))) for alias in node.names}
     tools = re.compile(r"tests\.(support|nullcuda|reliability)\.(?!test_)")
-    return {name for name in found if name.startswith("tests.") and not tools.match(name)}
+    return {name for name in names if name.startswith("tests.") and not tools.match(name)}
 
 
 @pytest.mark.parametrize(

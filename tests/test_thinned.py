@@ -19,11 +19,11 @@ def test_thinned_cases_still_have_every_two_values_together():
 
 def item(test, marks, **params):
     """A case of ``test`` as pytest collects it, of parametrize marks that name parameters."""
-    found = {"parametrize": [pytest.mark.parametrize(names, []).mark for names in marks]}
+    marks_of = {"parametrize": [pytest.mark.parametrize(names, []).mark for names in marks]}
     return SimpleNamespace(
         nodeid=f"{test}[{params}]",
         callspec=SimpleNamespace(params=params),
-        iter_markers=lambda name: iter(found.get(name, ())),
+        iter_markers=lambda name: iter(marks_of.get(name, ())),
         get_closest_marker=lambda name: None,
     )
 

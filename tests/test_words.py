@@ -96,6 +96,13 @@ def test_names_are_nouns_of_the_field(room: str) -> None:
     assert names == [], "rename:\n" + "\n".join(names)
 
 
+def test_tests_bind_none_of_the_words_that_name_nothing() -> None:
+    words, files = {"anew", "beside", "found", "looked", "told"}, sorted(PACKAGE.with_name("tests").rglob("*.py"))
+    names = [(path, *bound) for path in files for bound in _bindings(ast.parse(path.read_text(encoding="utf-8")))]
+    assert len(names) > 10_000
+    assert [name for name in names if not words.isdisjoint(name[1].split("_")) and name[1][:5] != "test_"] == []
+
+
 def test_a_class_name_means_one_thing() -> None:
     classes = Counter(
         node.name.lstrip("_")

@@ -32,8 +32,8 @@ def test_an_empty_results_folder_gets_one_answer(here: Path, zobench: Any, argum
 @pytest.mark.parametrize("command", ["table zo2/table1", "compare a b", "report --out x"])
 def test_a_results_folder_that_was_named_and_is_not_there_is_a_mistake(here: Path, zobench: Any, command: str) -> None:
     code, out, err = zobench(*command.split(), "--results", "resluts")
-    told = "zobench: `--results` must be a folder with results, but there is no resluts; check the name\n"
-    assert (code, out, err) == (2, "", told)
+    message = "zobench: `--results` must be a folder with results, but there is no resluts; check the name\n"
+    assert (code, out, err) == (2, "", message)
 
 
 @linux
@@ -53,8 +53,8 @@ def test_a_place_that_cannot_be_written_is_refused_by_its_option_before_anything
     code, out, err = zobench(*arguments.split())
     option = next(word for word in ("--out", "--json", "--pack", "--results") if word in arguments)
     must = "(file that can be written|folder that you may write to)"
-    told = rf"zobench: `{option}` must be a {must}, but got '/proc/x\S*' \(.+\); \w+ another\n"
-    assert re.fullmatch(told, err), err
+    message = rf"zobench: `{option}` must be a {must}, but got '/proc/x\S*' \(.+\); \w+ another\n"
+    assert re.fullmatch(message, err), err
     assert (code, out, cells) == (2, "", [])
 
 

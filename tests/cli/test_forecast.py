@@ -42,9 +42,9 @@ def test_a_plan_says_how_fast_with_its_range_what_bounds_it_and_the_settings(zob
 
 def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> None:
     _, out, _ = zobench("plan", "--model", "OPT-175B", "--gpu", "rtx-4090", "--host", "512GB", "--json", "-")
-    told = json.loads(out)
-    best = told["best"]
-    assert (told["fits"], told["source"], best["source"], best["bound"]) == (
+    plan = json.loads(out)
+    best = plan["best"]
+    assert (plan["fits"], plan["source"], best["source"], best["bound"]) == (
         True,
         "predicted",
         "predicted",
@@ -52,33 +52,33 @@ def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> Non
     )
     assert best["tokens_per_second_low"] < best["tokens_per_second"] < best["tokens_per_second_high"]
     assert best["device_bytes"] < 25e9 < 300e9 < best["host_bytes"] < 512e9
-    assert {one["spec"]["wire"] for one in told["alternatives"] if "wire" in one["spec"]} == {"fp8"}
+    assert {one["spec"]["wire"] for one in plan["alternatives"] if "wire" in one["spec"]} == {"fp8"}
 
 
 def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here: Any) -> None:
     from zobench.cost import hardware
 
     _, table, _ = zobench("plan", "--model", "OPT-66B", "--host", "64GB", "--json", str(here / "all.json"))
-    told = json.loads((here / "all.json").read_text())
-    assert len(told) == len(hardware.names())
-    fitting = {row["gpu"] for row in told if row["fits"]}
+    plan = json.loads((here / "all.json").read_text())
+    assert len(plan) == len(hardware.names())
+    fitting = {row["gpu"] for row in plan if row["fits"]}
     assert {"B200", "H200", "MI300X", "H100 SXM"} <= fitting  # whole, or with a part of the blocks in host memory
     assert not {"RTX 4090", "L40S", "A100 40GB SXM", "T4"} & fitting
-    lines = [line for line in table.splitlines() if line.startswith(tuple(row["gpu"] for row in told))]
-    assert ["lacks" in line for line in lines] == [False] * len(fitting) + [True] * (len(told) - len(fitting))
+    lines = [line for line in table.splitlines() if line.startswith(tuple(row["gpu"] for row in plan))]
+    assert ["lacks" in line for line in lines] == [False] * len(fitting) + [True] * (len(plan) - len(fitting))
 
 
 def test_a_gpu_that_zobench_may_not_run_on_says_so_in_plans_predictions_and_lists(zobench, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     volta, rocm = "no kernels for its sm_70", "with which zobench has never run"
-    for arguments, told in [
+    for arguments, notes in [
         (("plan", "--model", "OPT-125M", "--gpu", "v100"), {volta}),
         (("plan", "--model", "OPT-125M", "--gpu", "t4"), set()),
         (("predict", "main_table", "--gpu", "mi300x"), {rocm}),
         (("list", "gpus"), {volta, rocm}),
     ]:
         _, out, _ = zobench(*arguments)
-        assert {one for one in (volta, rocm) if one in " ".join(out.split())} == told
+        assert {one for one in (volta, rocm) if one in " ".join(out.split())} == notes
 
 
 def test_a_model_that_does_not_fit_says_what_comes_nearest(zobench: Any) -> None:
@@ -122,7 +122,7 @@ def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, here: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["plan", "--model", "OPT-13B", "--gpu", "rtx-409"], "unknown GPU 'rtx-409'; did you mean rtx-4090"),
         (["plan", "--model", "OPT-13B", "--gpu", "t4", "--link", "9x16"],
@@ -133,9 +133,9 @@ def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, here: Any) -> None:
          "zo_bench_accuracy must have a cell without a task and without checkpoints, but has none to predict"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line(arguments: list[str], told: str, refused: Any, here: Any) -> None:
+def test_a_mistake_is_one_line(arguments: list[str], message: str, refused: Any, here: Any) -> None:
     (here / "disk.toml").touch()
-    assert told in refused(*arguments)
+    assert message in refused(*arguments)
 
 
 def test_a_planned_step_is_written_as_a_trace_and_what_streams_nothing_has_none(here: Any, zobench: Any) -> None:
@@ -143,11 +143,11 @@ def test_a_planned_step_is_written_as_a_trace_and_what_streams_nothing_has_none(
     offloaded = ["--set", "engine=offload", "--set", "resident_blocks=0"]
     code, _, err = zobench(*words, *offloaded, "--trace", "step.json")
     assert (code, err) == (0, "")
-    told = json.loads((here / "step.json").read_text())
-    assert told["otherData"]["source"] == "predicted"
-    spans = [event for event in told["traceEvents"] if event["ph"] == "X"]
+    plan = json.loads((here / "step.json").read_text())
+    assert plan["otherData"]["source"] == "predicted"
+    spans = [event for event in plan["traceEvents"] if event["ph"] == "X"]
     assert {event["name"].split()[0] for event in spans} >= {"upload", "compute", "offload"}
-    assert max(event["ts"] + event["dur"] for event in spans) <= 1e6 * told["otherData"]["step_seconds"] * 1.001
+    assert max(event["ts"] + event["dur"] for event in spans) <= 1e6 * plan["otherData"]["step_seconds"] * 1.001
     code, _, err = zobench(*words, "--set", "engine=resident", "--trace", "none.json")
     assert code == 2
     assert "`--trace` needs streamed blocks, but the best is opt-tiny resident" in err

@@ -95,11 +95,13 @@ def test_what_does_not_arrive_whole_is_one_line_and_the_same_command_goes_on(sho
     first.unlink()  # it lies in the cache since then
     changed = bytearray(whole)
     changed[whole.index(b"raise")] ^= 1  # still a wheel to pip, which knows no hash of it
-    for wrong, told in ((bytes(changed), f"has {len(whole)} of "), (whole[:-9], f"has {len(whole) - 9} of ")):
+    for wrong, message in ((bytes(changed), f"has {len(whole)} of "), (whole[:-9], f"has {len(whole) - 9} of ")):
         (kept / second.name).write_bytes(wrong)
         code, _, err = zobench("model", "add", "small")
         assert code == 2
-        assert f"must have {len(whole)} bytes of SHA-256 {small.wheels[1].sha256}, but {told}" in err.splitlines()[-1]
+        assert (
+            f"must have {len(whole)} bytes of SHA-256 {small.wheels[1].sha256}, but {message}" in err.splitlines()[-1]
+        )
         assert err.endswith("; it was removed: give the same command again\n")
     second.write_bytes(whole)
     with pytest.raises(ValueError, match=r"^\.tmp-small\.gguf must have .* but has .*; it was removed: give"):

@@ -198,18 +198,20 @@ def test_a_part_of_a_campaign_is_some_methods_of_a_protocol_through_all_stages(
     assert [spec.method for spec in running.ran] == ["zo-sgd"] * 8 + ["fo-sgd"] * 8
     assert len({spec.hash for spec in running.ran}) == 16
     (here / "campaigns" / "c.toml").write_text(head.replace("repeats = 1", "repeats = 2") + parts[0])
-    told = "part first: a protocol runs once, as its seeds repeat it, but another part has its runs, or `repeats` is "
-    assert told in zobench("campaign", "c", "--plan")[2]
+    message = (
+        "part first: a protocol runs once, as its seeds repeat it, but another part has its runs, or `repeats` is "
+    )
+    assert message in zobench("campaign", "c", "--plan")[2]
 
 
 def test_a_method_that_learns_nothing_keeps_no_sweep_waiting(tmp_path: Path) -> None:
-    found = support.contest(support.write(tmp_path))
-    header, *bad = found.tuning
-    tuned = support.tuned(support.only(found, [header]), lambda spec: abs(spec.lr - 3e-3))
-    diverged = support.tuned(support.only(found, bad), lambda spec: None)
+    contest = support.contest(support.write(tmp_path))
+    header, *bad = contest.tuning
+    tuned = support.tuned(support.only(contest, [header]), lambda spec: abs(spec.lr - 3e-3))
+    diverged = support.tuned(support.only(contest, bad), lambda spec: None)
     shown: list[str] = []
     stages = Stages(
-        contest=found, results=dict, plan=lambda specs: Plan(steps=[], rates={}),
+        contest=contest, results=dict, plan=lambda specs: Plan(steps=[], rates={}),
         show=lambda title, *_: shown.append(title), run=lambda *_: sweep.Summary(),
     )  # fmt: skip
     cases = (tuned + diverged, True, 0), (tuned + diverged[1:], True, 3), (diverged, False, 3)

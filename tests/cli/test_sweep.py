@@ -35,8 +35,8 @@ def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(here, zobench, ce
     assert f" of {count} cells to run: about " in out
     assert "needs 700 GB host memory" in out  # OPT-175B, resident, fp32
     assert "needs 118 GB disk space" in out  # OPT-30B, offload/disk, fp32
-    told = "host memory, 22.9 GB are free (need predicted); disk space, 40.0 GB are free (need predicted)"
-    assert f"not enough here: {told}" in " ".join(out.split())
+    message = "host memory, 22.9 GB are free (need predicted); disk space, 40.0 GB are free (need predicted)"
+    assert f"not enough here: {message}" in " ".join(out.split())
 
 
 def test_the_ablation_is_of_one_model_where_that_is_named_and_takes_the_options_of_a_sweep(here, zobench) -> None:

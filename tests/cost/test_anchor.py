@@ -24,16 +24,16 @@ def spec(**fields: Any) -> RunSpec:
 
 def ran(gpu: Gpu, factor: float = 1.0, **fields: Any) -> Result:
     """A run of what ``gpu`` would take, times ``factor``."""
-    told = spec(**fields)
-    return Result(spec=told, outcome=Outcome.OK, samples={"step_seconds": [predict(told, gpu).step_seconds * factor]})
+    truth = spec(**fields)
+    return Result(spec=truth, outcome=Outcome.OK, samples={"step_seconds": [predict(truth, gpu).step_seconds * factor]})
 
 
 def test_two_runs_give_a_gpu_its_own_two_constants_and_a_narrower_range() -> None:
-    found = anchor(SHEET, [ran(TRUTH, **fields) for fields in SEEN])
-    assert found.gpu.fp16_products == pytest.approx(0.55, rel=0.05)
-    assert max(map(abs, found.errors)) < 0.02
+    anchored = anchor(SHEET, [ran(TRUTH, **fields) for fields in SEEN])
+    assert anchored.gpu.fp16_products == pytest.approx(0.55, rel=0.05)
+    assert max(map(abs, anchored.errors)) < 0.02
     for fields in UNSEEN:
-        before, after, truth = (predict(spec(**fields), gpu) for gpu in (SHEET, found.gpu, TRUTH))
+        before, after, truth = (predict(spec(**fields), gpu) for gpu in (SHEET, anchored.gpu, TRUTH))
         assert after.step_seconds == pytest.approx(truth.step_seconds, rel=0.03)
         assert abs(before.step_seconds / truth.step_seconds - 1) > 0.1
         assert after.share < before.share
@@ -49,13 +49,13 @@ def test_one_run_is_met_and_what_two_constants_cannot_explain_keeps_the_wide_ran
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"outcome": Outcome.OOM}, "`--anchor` needs a finished run on a GPU, but OPT-1.3B .* is oom on cuda:0"),
         ({"spec": spec(model="OPT-1.3B").replace(device="cpu")}, "is ok on cpu; run one there"),
         ({"spec": spec(model="OPT-1.3B", engine="offload", tier="disk")}, "needs a run without a disk"),
     ],
 )
-def test_a_run_that_says_nothing_of_a_gpu_is_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_run_that_says_nothing_of_a_gpu_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         anchor(SHEET, [dataclasses.replace(ran(TRUTH, **SEEN[0]), **changes)])

@@ -24,10 +24,10 @@ def test_a_rank_holds_the_activations_of_its_shard_and_of_its_sign_and_what_else
     parallel: str, gpus: int, rows: int, points: int, noise: str
 ) -> None:
     alone, rank = shared_out(noise=noise), shared_out(parallel, gpus, noise=noise)
-    beside = 50_272 * 2048 * 2 if noise == "torch" and points == 1 else 0  # W + eps z of the head's table
-    assert memory(alone)[0] - memory(rank)[0] == footprint.activations(alone) - footprint.activations(rank) - beside
+    scratch = 50_272 * 2048 * 2 if noise == "torch" and points == 1 else 0  # W + eps z of the head's table
+    assert memory(alone)[0] - memory(rank)[0] == footprint.activations(alone) - footprint.activations(rank) - scratch
     exact = rank.replace(exact=points == 1)
-    assert memory(rank)[0] - memory(exact)[0] == beside
+    assert memory(rank)[0] - memory(exact)[0] == scratch
     shard = shared_out(noise=noise, batch_size=rows)
     assert footprint.activations(rank) == footprint.activations(shard) - rows * 2048 * 2 * 2048 * 2 * (2 - points)
 

@@ -156,10 +156,10 @@ def test_the_best_settings_fit_and_none_that_fit_are_faster(model, name, host, d
     assert best.prediction.host_bytes < host
     fitting = [one.prediction.step_seconds for one in others if not one.lacks]
     assert best.prediction.step_seconds <= interval.SAME * min(fitting)
-    beside = choices.alternatives(best, place)
-    lossless = [one for one in beside if one.spec.wire == best.spec.wire and not one.lacks]
+    alternatives = choices.alternatives(best, place)
+    lossless = [one for one in alternatives if one.spec.wire == best.spec.wire and not one.lacks]
     assert all(one.prediction.step_seconds * interval.SAME >= best.prediction.step_seconds for one in lossless)
-    assert len({one.spec.hash for one in (best, *beside)}) == len(beside) + 1
+    assert len({one.spec.hash for one in (best, *alternatives)}) == len(alternatives) + 1
 
 
 def test_a_model_that_fits_nowhere_says_what_lacks():

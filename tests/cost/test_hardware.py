@@ -41,7 +41,7 @@ def test_the_slower_of_card_and_host_is_the_link():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("sms = 128", "sm = 128"), "unknown key 'sm' in [[facts]]; did you mean sms?"),
         (("sms = 128\n", ""), "`sms` must be given, but is not; add it to [[facts]]"),
@@ -52,12 +52,12 @@ def test_the_slower_of_card_and_host_is_the_link():
         (("pcie_generation = 4", "pcie_generation = 7"), "`pcie_generation` must be one of 3, 4, 5, 6, but got 7"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_file_is_one_line_with_its_name(tmp_path, change, told):
+def test_a_mistake_in_a_file_is_one_line_with_its_name(tmp_path, change, message):
     path = tmp_path / "mine.toml"
     path.write_text(GOOD.replace(change[0], change[1], 1), encoding="utf-8")
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the whole text is compared
         hardware.load(str(path))
-    assert str(caught.value).startswith(f"mine.toml: {told.partition('; did')[0]}")
+    assert str(caught.value).startswith(f"mine.toml: {message.partition('; did')[0]}")
     assert "\n" not in str(caught.value)
 
 

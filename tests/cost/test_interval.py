@@ -44,12 +44,15 @@ def training_seconds(spec: RunSpec, rates: Rates, steps: int) -> float:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_no_interval_that_may_be_chosen_is_faster(dtype: str, rates: Rates) -> None:
     spec = cell(dtype=dtype)
-    found = cost.estimate(spec, rates).consolidation
-    assert found is not None
+    consolidation = cost.estimate(spec, rates).consolidation
+    assert consolidation is not None
     allowed = interval.INTERVALS if dtype == "fp32" else (CONSOLIDATE_AFTER,)
     seconds = {steps: training_seconds(spec, rates, steps) for steps in allowed}
-    assert seconds[found.steps] <= interval.SAME * min(seconds.values())
-    assert f"written every {found.steps} steps, a step takes {seconds[found.steps]:.3g} s" in found.reason
+    assert seconds[consolidation.steps] <= interval.SAME * min(seconds.values())
+    assert (
+        f"written every {consolidation.steps} steps, a step takes {seconds[consolidation.steps]:.3g} s"
+        in consolidation.reason
+    )
 
 
 def test_slow_draws_make_it_short_and_a_slow_disk_long() -> None:
@@ -63,8 +66,8 @@ def test_slow_draws_make_it_short_and_a_slow_disk_long() -> None:
 def test_in_16_bits_at_rest_it_is_never_shorter_than_without_rates() -> None:
     """Each write-back rounds, and what is below half a unit in the last place is lost."""
     for changes in ({"dtype": "bf16"}, {"dtype": "fp32", "wire": "fp16"}, {"dtype": "fp32", "wire": "fp8"}):
-        found = cost.estimate(cell(**changes), SLOW_NOISE).consolidation
-        assert found.steps == CONSOLIDATE_AFTER
+        consolidation = cost.estimate(cell(**changes), SLOW_NOISE).consolidation
+        assert consolidation.steps == CONSOLIDATE_AFTER
 
 
 @pytest.mark.parametrize(

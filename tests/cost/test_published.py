@@ -68,26 +68,26 @@ def test_the_page_says_what_zo_benchs_program_takes():
         cell = PaperCell(program=program, model=models.get(name), offloaded=False, batch=rows, seq=tokens)
         assert place.format(device_bytes(cell) / 2**30) in page
     a100 = hardware.load("a100-80gb-sxm")
-    for method, tokens, rows, told in (
+    for method, tokens, rows, text in (
         ("zo-sgd", 400, 4, "{:.2f} s at 4"), ("zo-sgd", 432, 8, "{:.1f} s at 8"),
         ("zo-sgd-cons", 432, 8, "Cons ({:.1f} s"), ("forward-grad", 432, 8, "Grad ({:.1f}; 16.7)"),
         ("zo-adam", 432, 8, "ZO-Adam ({:.1f}; 11.5)"), ("fo-sgd", 432, 8, "below ({:.1f}; 19.1"),
     ):  # fmt: skip
         spec = RunSpec(model="OPT-13B", engine="resident", method=method, batch_size=rows, seq_len=tokens)
-        assert told.format(gpu.predict(spec.resolve("cuda:0"), a100).step_seconds) in " ".join(page.split())
+        assert text.format(gpu.predict(spec.resolve("cuda:0"), a100).step_seconds) in " ".join(page.split())
 
 
 def test_mezo_is_slower_in_the_later_results_as_its_machine_is():
     """137 tokens/s and 95: each as its own machine's rates say, so that no change of the program is behind it."""
-    root, found = Path(__file__).parents[2] / "results" / "published", {}
+    root, medians = Path(__file__).parents[2] / "results" / "published", {}
     for machine, digest in (("epyc-2c-fcab62", "353dd85201a1"), ("epyc-2c-2ca1ff", "c65395e41597")):
         files = [json.loads(file.read_text()) for file in (root / machine).glob(f"OPT-125M-resident-fp32-{digest}*")]
         steps = statistics.median(statistics.median(one["samples"]["step_seconds"]) for one in files)
         (result,) = [one for one in published() if (one.environment.machine, one.spec.hash) == (machine, digest)]
         rates = rates_of(result)
         assert rates is not None
-        found[machine] = steps, local.predict(ran(result), rates).step_seconds
-    measured, predicted = (late / early for early, late in zip(*found.values(), strict=True))
+        medians[machine] = steps, local.predict(ran(result), rates).step_seconds
+    measured, predicted = (late / early for early, late in zip(*medians.values(), strict=True))
     assert measured == pytest.approx(1.44, abs=0.02)
     assert predicted == pytest.approx(measured, rel=0.06)
 
@@ -95,7 +95,7 @@ def test_mezo_is_slower_in_the_later_results_as_its_machine_is():
 def test_every_dash_of_the_papers_is_predicted_out_of_memory_and_no_other_cell():
     cells = validation.out_of_memory()
     assert sum(row["status"] == "oom" for row, _ in cells) == 14
-    assert [row for row, told in cells if told != (row["status"] == "oom")] == []
+    assert [row for row, is_oom in cells if is_oom != (row["status"] == "oom")] == []
 
 
 def test_no_held_out_value_is_a_fitted_one():

@@ -33,8 +33,8 @@ def test_scores_of_a_batch_equal_those_of_each_candidate_alone(real_data, name, 
     batches = data.batches("test")
     assert len(batches) == 1
     batch = batches[0]
-    found = scores(model, batch)
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64).flatten(), atol=1e-9, rtol=0)
+    values = scores(model, batch)
+    torch.testing.assert_close(values, torch.tensor(expected, dtype=torch.float64).flatten(), atol=1e-9, rtol=0)
     assert batch.choices is not None
     offsets = [sum(len(source.examples[i].candidates) for i in order[:k]) for k in range(4)]
     assert batch.choices.answers.tolist() == [
@@ -91,8 +91,8 @@ def test_epochs_and_seeds_differ_and_grouping_saves_padding(tmp_path: Path, toke
     plain, grouped = load(run, tokenizer, folder), load(run.replace(length_grouping=True), tokenizer, folder)
     epochs = [[data.train_batch(i + shift) for i in range(20)] for data in (plain, grouped) for shift in (0, 20)]
     rows = [[row for batch in epoch for row in examples_of(batch)] for epoch in epochs]
-    assert len({tuple(found) for found in rows}) == 4
-    assert len({tuple(sorted(found)) for found in rows}) == 1
+    assert len({tuple(rows_of_epoch) for rows_of_epoch in rows}) == 4
+    assert len({tuple(sorted(rows_of_epoch)) for rows_of_epoch in rows}) == 1
     other = load(run.replace(seed=1), tokenizer, folder)
     assert examples_of(other.train_batch(0)) != examples_of(plain.train_batch(0))
     padding = [sum(int((batch.attention_mask == 0).sum()) for batch in epoch) for epoch in epochs]  # type: ignore[union-attr]

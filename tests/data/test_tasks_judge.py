@@ -28,15 +28,15 @@ def choices(sizes: Sequence[int], answers: Sequence[int], loss: str = "choice") 
 
 def test_judging_by_hand() -> None:
     one = choices([2, 3], [1, 0])
-    found = judge(one, torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
+    verdict = judge(one, torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
     softmax = [np.log(1 + np.exp(-1)), np.log(np.exp([-3.0, -1, -2]).sum()) + 3]
-    assert (found.right, found.count) == (1, 2)
-    assert found.loss_sum == pytest.approx(sum(softmax), rel=1e-6)
-    assert [right for right, _ in found.examples] == [True, False]
-    assert [loss for _, loss in found.examples] == pytest.approx(softmax, rel=1e-6)
-    assert (found + found).examples == found.examples * 2
-    found = judge(choices([2, 3], [1, 0], "lm"), torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
-    assert found == Score(1, 2, 4.0)
+    assert (verdict.right, verdict.count) == (1, 2)
+    assert verdict.loss_sum == pytest.approx(sum(softmax), rel=1e-6)
+    assert [right for right, _ in verdict.examples] == [True, False]
+    assert [loss for _, loss in verdict.examples] == pytest.approx(softmax, rel=1e-6)
+    assert (verdict + verdict).examples == verdict.examples * 2
+    verdict = judge(choices([2, 3], [1, 0], "lm"), torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
+    assert verdict == Score(1, 2, 4.0)
     assert Score(1, 2, 4.0) + Score(0, 1, 0.5) == Score(1, 3, 4.5)
 
 
@@ -47,9 +47,9 @@ def test_the_first_of_equal_scores_is_the_choice_and_nan_is_never_right() -> Non
         for bad in (0, 1):
             broken = torch.tensor([-1.0, -1.0])
             broken[bad] = torch.nan
-            found = judge(choices([2], [answer]), broken)
-            assert (found.right, found.count) == (0, 1)
-            assert np.isnan(found.loss_sum)
+            verdict = judge(choices([2], [answer]), broken)
+            assert (verdict.right, verdict.count) == (0, 1)
+            assert np.isnan(verdict.loss_sum)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_known_scores(answer: str, golds: list[str], em: float, overlap: float) 
 
 def by_definition(answer: str, gold: str) -> float:
     """Harmonic mean of precision and recall of the words in common, as the evaluation of SQuAD 1.1 defines it."""
-    found, wanted = (
+    scores, wanted = (
         re.sub(r"\b(a|an|the)\b", " ", "".join(c for c in text.lower() if c not in set(string.punctuation))).split()
         for text in (answer, gold)
     )
-    same = sum((Counter(found) & Counter(wanted)).values())
-    return 2 * same / (len(found) + len(wanted)) if same else 0.0
+    same = sum((Counter(scores) & Counter(wanted)).values())
+    return 2 * same / (len(scores) + len(wanted)) if same else 0.0
 
 
 texts = st.lists(st.sampled_from(["The", "a", "red", "Red.", "dog", "dogs", "two-three", "."]), max_size=6).map(

@@ -42,8 +42,8 @@ def task(folder: Path, text: str) -> Task:
 
 
 def sets(folder: Path, text: str) -> tuple[LabelledSet, ...]:
-    found = task(folder, text)
-    return read(found, form_of(found, aligned=True, masked=False), None)
+    made = task(folder, text)
+    return read(made, form_of(made, aligned=True, masked=False), None)
 
 
 def test_one_file_is_split_by_its_seed(folder: Path) -> None:
@@ -95,11 +95,11 @@ def test_candidates_in_several_columns_or_a_list_and_several_right_ones(folder: 
 
 
 def test_a_free_answer_may_be_one_of_several_inside_a_column(folder: Path) -> None:
-    found = task(folder, DATA + PROMPT + '[answer]\ncolumn = "answers.text"\nmax_new_tokens = 7\n')
-    example = read(found, found.form, None)[2].examples[0]
+    made = task(folder, DATA + PROMPT + '[answer]\ncolumn = "answers.text"\nmax_new_tokens = 7\n')
+    example = read(made, made.form, None)[2].examples[0]
     number = int(np.random.RandomState(0).permutation(10)[0])
     assert example == Example(f"Text: row {number}\nGood?", (f" {number}\n",), 0, golds=(f"{number}", "x"))
-    assert (found.goal.new_tokens, found.goal.stop, found.loss, found.goal.scores) == (
+    assert (made.goal.new_tokens, made.goal.stop, made.loss, made.goal.scores) == (
         7,
         "\n",
         "lm",
@@ -173,9 +173,9 @@ def test_a_mistake_is_one_line_that_names_the_file(mistake: str, folder: Path) -
     (folder / "my.toml").write_text(text)
     with pytest.raises(ValueError) as error:  # noqa: PT011
         RunSpec(model="opt-tiny", task=str(folder / "my.toml"))
-    told = str(error.value)
-    assert told.startswith("my.toml: " + message.replace("{folder}", str(folder))), told
-    assert "\n" not in told
+    line = str(error.value)
+    assert line.startswith("my.toml: " + message.replace("{folder}", str(folder))), line
+    assert "\n" not in line
 
 
 # --- SQuAD, DROP and ReCoRD as they are published ---------------------------------------------------------------------
@@ -231,8 +231,10 @@ def test_a_file_of_another_form_is_one_line(tmp_path: Path) -> None:
 
     for file in ("train-v1.1.json", "dev-v1.1.json"):
         (tmp_path / file).write_text('{"data": [{"paragraphs": 3}]}')
-    told = "train-v1.1.json:1: `paragraphs` must be a list of records, but got 3.*; give squad's files as they are publ"
-    with pytest.raises(ValueError, match=told):
+    message = (
+        "train-v1.1.json:1: `paragraphs` must be a list of records, but got 3.*; give squad's files as they are publ"
+    )
+    with pytest.raises(ValueError, match=message):
         read(TASKS.get("squad"), TASKS.get("squad").form, tmp_path)
 
 
@@ -255,7 +257,7 @@ def test_a_first_task_file_guesses_columns_and_lists_labels(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("none.csv", None, "`FILE` must be there, but "),
         ("unnamed.csv", ",label\n0,x\n1,y\n2,x\n3,y\n",
@@ -263,10 +265,12 @@ def test_a_first_task_file_guesses_columns_and_lists_labels(folder: Path) -> Non
         ("semicolons.csv", "text;label\na b;0\nc d;1\n", "but has text;label; separate its columns by commas"),
     ],
 )  # fmt: skip
-def test_rows_of_which_no_task_file_is_made_are_one_line(folder: Path, name: str, text: str | None, told: str) -> None:
+def test_rows_of_which_no_task_file_is_made_are_one_line(
+    folder: Path, name: str, text: str | None, message: str
+) -> None:
     if text is not None:
         (folder / name).write_text(text)
-    with pytest.raises(ValueError, match=re.escape(told)) as raised:
+    with pytest.raises(ValueError, match=re.escape(message)) as raised:
         draft.write(folder / name)
     assert "\n" not in str(raised.value)
     assert not (folder / name).with_suffix(".toml").exists()

@@ -125,11 +125,11 @@ def sets(folder: Path, name: str, *, aligned: bool = True, masked: bool = False)
 
 @pytest.mark.parametrize("name", [task.name for task in TASKS.builtin() if task.names])
 def test_prompts_are_the_papers_character_by_character(real_data: Path, name: str) -> None:
-    found = sets(real_data, name)
+    parts = sets(real_data, name)
     rows = [row[1:] for row in EXPECTED if row[0] == name]
     assert len(rows) == 2
     for part, number, prompt, candidates, answer in rows:
-        assert found[part].examples[number] == Example(prompt, candidates, answer)
+        assert parts[part].examples[number] == Example(prompt, candidates, answer)
 
 
 def test_without_alignment_the_prompt_is_the_sentences_alone(real_data: Path) -> None:

@@ -34,8 +34,8 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_sizes_and_label_balance_are_the_known_ones(real_data: Path, name: str) -> None:
-    found = sets(name, real_data)
-    for source, known in zip(found, KNOWN[name], strict=True):
+    parts = sets(name, real_data)
+    for source, known in zip(parts, KNOWN[name], strict=True):
         counts = Counter(example.answer for example in source.examples)
         assert [counts[answer] for answer in range(len(known))] == known
         assert len(source.examples) == sum(known)
@@ -203,8 +203,8 @@ def test_offline_the_cache_of_datasets_serves_the_pinned_commit_only(tmp_path, m
     if commit == REVISIONS["nyu-mll/glue"]:
         assert [len(source.examples) for source in sets("sst2", None)] == [3, 2]
         return
-    told = r"nyu-mll/glue sst2 train .* this commit, but .* latest is 000000000000; give"
-    with pytest.raises(ValueError, match=told):
+    message = r"nyu-mll/glue sst2 train .* this commit, but .* latest is 000000000000; give"
+    with pytest.raises(ValueError, match=message):
         sets("sst2", None)
 
 
@@ -225,6 +225,6 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionError("Couldn't reach it\nat length")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    told = r"\Anyu-mll/glue .* but Couldn't reach it; give its files by --data-dir or Z.*\Z"
-    with pytest.raises(ValueError, match=told):
+    message = r"\Anyu-mll/glue .* but Couldn't reach it; give its files by --data-dir or Z.*\Z"
+    with pytest.raises(ValueError, match=message):
         sets("sst2", None)

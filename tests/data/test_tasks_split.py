@@ -28,14 +28,14 @@ def spec(task: str, **changes: Any) -> RunSpec:
 def test_splits_are_mezos(real_data: Path, name: str, train: int, dev: int, test: int) -> None:
     sets = read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), real_data)
     answers = [example.answer for example in sets[0].examples]
-    found = split(spec(name), TASKS.get(name), answers, len(sets[1].examples))
-    assert (len(found.train), len(found.dev), len(found.test)) == (train, dev, test)
+    parts = split(spec(name), TASKS.get(name), answers, len(sets[1].examples))
+    assert (len(parts.train), len(parts.dev), len(parts.test)) == (train, dev, test)
     np.random.seed(0)
     order = np.random.permutation(len(answers)).tolist()
-    assert found.train + found.dev == order[: train + dev]
+    assert parts.train + parts.dev == order[: train + dev]
     np.random.seed(0)
-    assert found.test == np.random.permutation(len(sets[1].examples)).tolist()[:test]
-    assert bool(found.notes) == ((train, dev, test) != (1000, 500, 1000))
+    assert parts.test == np.random.permutation(len(sets[1].examples)).tolist()[:test]
+    assert bool(parts.notes) == ((train, dev, test) != (1000, 500, 1000))
 
 
 def test_a_small_set_that_accumulate_does_not_divide_is_refused_at_once() -> None:
@@ -51,8 +51,8 @@ def test_a_small_set_keeps_the_sizes_that_fit() -> None:
         (100, 120): (100, 120), (150, 101): (150, 100), (1000, 500): (150, 100), (1000, 40): (210, 40),
     }  # fmt: skip
     for (train, dev), expected in sizes.items():
-        found = split(spec("cb", train_size=train, dev_size=dev, test_size=5), TASKS.get("cb"), answers, 5)
-        assert (len(found.train), len(found.dev)) == expected
+        parts = split(spec("cb", train_size=train, dev_size=dev, test_size=5), TASKS.get("cb"), answers, 5)
+        assert (len(parts.train), len(parts.dev)) == expected
     noted = split(spec("cb", test_size=9), TASKS.get("cb"), answers, 5).notes
     assert noted == [
         "train has 150 examples and dev 100, not 1000 and 500: the training set has 250",
@@ -63,24 +63,24 @@ def test_a_small_set_keeps_the_sizes_that_fit() -> None:
 def test_a_dev_that_leaves_nothing_to_train_on() -> None:
     with pytest.raises(ValueError, match=r"`dev_size < 500` must hold, but got dev_size=500: the training set has 500"):
         split(spec("sst2"), TASKS.get("sst2"), [0, 1] * 250, 9)
-    told = r"^a training set must have two rows, one of them for dev, but sst2's has 1; "
-    with pytest.raises(ValueError, match=told):
+    message = r"^a training set must have two rows, one of them for dev, but sst2's has 1; "
+    with pytest.raises(ValueError, match=message):
         split(spec("sst2"), TASKS.get("sst2"), [0], 9)
 
 
 @pytest.mark.parametrize("seed", [13, 42])
 def test_k_shots_are_the_first_of_each_class_of_a_shuffle(seed: int) -> None:
     answers = [int(i % 3 == 0) for i in range(400)]
-    found = split(spec("sst2", shots=16, seed=seed), TASKS.get("sst2"), answers, 9)
+    parts = split(spec("sst2", shots=16, seed=seed), TASKS.get("sst2"), answers, 9)
     rows = list(range(400))
     np.random.seed(seed)
     np.random.shuffle(rows)  # MeZO shuffles the file's lines themselves
     for label in (0, 1):
         ranked = [row for row in rows if answers[row] == label]
-        assert [row for row in found.train if answers[row] == label] == ranked[:16]
-        assert [row for row in found.dev if answers[row] == label] == ranked[16:32]
-    assert len(found.train) == len(found.dev) == 32
-    assert sorted(found.test) == list(range(9))
+        assert [row for row in parts.train if answers[row] == label] == ranked[:16]
+        assert [row for row in parts.dev if answers[row] == label] == ranked[16:32]
+    assert len(parts.train) == len(parts.dev) == 32
+    assert sorted(parts.test) == list(range(9))
 
 
 def test_shots_beyond_the_rarest_class() -> None:

@@ -26,8 +26,10 @@ def test_a_text_too_long_is_named_with_its_remedy(tmp_path: Path, tokenizer: Any
         encoder = run.replace(**changes)
         with pytest.raises(ValueError, match="use truncate=true to cut its prompt from the left") as error:
             load(encoder, tokenizer, folder, positions)
-        told = f"a text must have at most {limit} tokens (seq_len={encoder.seq_len}, the model's positions {positions})"
-        assert told in str(error.value)
+        message = (
+            f"a text must have at most {limit} tokens (seq_len={encoder.seq_len}, the model's positions {positions})"
+        )
+        assert message in str(error.value)
         number = int(np.random.RandomState(0).permutation(12)[0]) + 2  # the header is a line
         assert str(error.value).startswith(f"train text, {folder}/train.tsv:{number}: ")
     with pytest.raises(ValueError, match=r"; use seq_len=\d+, which the longest needs, or use truncate") as error:
@@ -85,8 +87,8 @@ def test_a_candidate_of_no_tokens_is_one_line() -> None:
     words = Tokenizer(models.WordLevel({"<pad>": 0, "good": 1}, unk_token="<pad>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()  # which a line's end is none of
     one = encoder(PreTrainedTokenizerFast(tokenizer_object=words))
-    told = r"^x: a candidate must add a token to its prompt, but .* none of .*; give each"
-    with pytest.raises(ValueError, match=told):
+    message = r"^x: a candidate must add a token to its prompt, but .* none of .*; give each"
+    with pytest.raises(ValueError, match=message):
         one.encode([Example("good", (" \n",), 0)], ["x"])
 
 
@@ -95,10 +97,10 @@ def test_special_tokens_are_the_tokenizers_and_none_ends_a_row() -> None:
     for template, front in (("</s> $A", (2,)), ("<s> $A </s>", (0,)), ("$A", ()), ("$A </s>", ())):
         one = trained(template)
         body = tuple(one("the film", add_special_tokens=False)["input_ids"])
-        found = encoder(one).encode([example], ["x"])[0]
-        assert found.rows == ((*front, *body),)
+        encoded = encoder(one).encode([example], ["x"])[0]
+        assert encoded.rows == ((*front, *body),)
         words = [one(word, add_special_tokens=False)["input_ids"][0] for word in example.candidates]
-        assert found.candidates == tuple(((0, len(front + body) - 1, word),) for word in words)
+        assert encoded.candidates == tuple(((0, len(front + body) - 1, word),) for word in words)
 
 
 @pytest.mark.parametrize("name", ["sst2", "rte"])

@@ -31,8 +31,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_looks_like_a_command_is_in_a_block_that_is_run_or_says_why_not(page: Path) -> None:
     assert list(faults(page)) == []
-    if told := runner(page):
-        assert page.name in (ROOT / told).read_text(encoding="utf-8")
+    if test := runner(page):
+        assert page.name in (ROOT / test).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -74,8 +74,8 @@ def test_code_and_pages_that_rows_name_are_there() -> None:
 
 def test_a_row_says_where_its_element_is_or_why_it_is_not() -> None:
     for row in ROWS:
-        found = [row.text, row.drawing, bool(row.code or row.recipe), bool(row.why) and not (row.code or row.recipe)]
-        assert sum(found) == 1, row
+        places = [row.text, row.drawing, bool(row.code or row.recipe), bool(row.why) and not (row.code or row.recipe)]
+        assert sum(places) == 1, row
         assert not row.drawing or row.page, row
         assert row.recipe or row.what, row
         assert not row.code or row.page, row

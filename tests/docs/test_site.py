@@ -67,14 +67,14 @@ def test_the_pictures_are_those_that_the_script_draws() -> None:
 
 
 def test_the_page_of_the_results_schema_has_every_key_of_a_stored_result() -> None:
-    told = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "result.md").read_text(encoding="utf-8"), re.M))
+    names = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "result.md").read_text(encoding="utf-8"), re.M))
     stored: set[str] = set()
     for path in (ROOT / "results" / "published").glob("*/*.json"):
         stored |= json.loads(path.read_text(encoding="utf-8")).keys()
     from zobench.result import Result
 
-    assert stored <= told
-    assert told - stored <= set(Result.__dataclass_fields__)
+    assert stored <= names
+    assert names - stored <= set(Result.__dataclass_fields__)
 
 
 def test_what_the_pages_programs_import_is_on_the_page_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,10 @@ def test_what_the_pages_programs_import_is_on_the_page_of_the_api(monkeypatch: p
         for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names if node.module.split(".")[0] == "zobench"
     }  # fmt: skip
-    told = {(module, name) for module, its in others.items() for name in its}
-    told |= {("zobench", name) for name in zobench.__all__}
-    told |= {tuple(module.rsplit(".", 1)) for module in others}  # a module as such
+    names = {(module, name) for module, its in others.items() for name in its}
+    names |= {("zobench", name) for name in zobench.__all__}
+    names |= {tuple(module.rsplit(".", 1)) for module in others}  # a module as such
     assert ("zobench.testing", "MethodConformance") in used
-    assert {one for one in used - told if not (one[1].isupper() and one[0] in others)} == set()  # constants of a module
+    assert {
+        one for one in used - names if not (one[1].isupper() and one[0] in others)
+    } == set()  # constants of a module

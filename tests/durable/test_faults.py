@@ -76,14 +76,14 @@ def test_a_damaged_snapshot_is_left_out(spec: Any, go: Run, tmp_path: Path, engi
     for step in (8, 4)[:damaged]:
         damage(parts / f"snapshot-{step}")
     said: list[str] = []
-    found = go(wanted, parts, said)
+    resumed = go(wanted, parts, said)
     left_out = [line for line in said if line.startswith("warning: a snapshot is left out: ")]
     assert len(left_out) == damaged
     assert left_out == [
         line for line in said if "00001.safetensors` must be as it was written, but its checksum differs" in line
     ]
     assert f"goes on after step 9, from {parts / 'snapshot-4' if damaged == 1 else 'the base'}" in said
-    assert_same(wanted, whole, parts, expected, found)
+    assert_same(wanted, whole, parts, expected, resumed)
     assert snapshot.steps(parts)[-1] == 10  # and the damaged ones go, by and by
 
 
@@ -96,10 +96,10 @@ def test_a_snapshot_of_another_run_or_ahead_of_the_journal_is_not_used(spec: Any
     shutil.copytree(tmp_path / "other" / "snapshot-3", parts / "snapshot-3")
     shutil.copytree(tmp_path / "whole" / "snapshot-10", parts / "snapshot-10")
     said: list[str] = []
-    found = go(wanted, parts, said)
+    resumed = go(wanted, parts, said)
     assert f"warning: a snapshot is left out: `{parts / 'snapshot-3'}` is another run's; remove it" in said
     assert "goes on after step 3, from the base" in said
-    assert_same(wanted, tmp_path / "whole", parts, expected, found)
+    assert_same(wanted, tmp_path / "whole", parts, expected, resumed)
 
 
 def test_other_weights_than_the_run_began_with_are_refused(
@@ -138,7 +138,7 @@ def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(spec, go, tmp_path, monk
 
     monkeypatch.setattr(snapshot._Shard, "add", full)
     said: list[str] = []
-    found = go(wanted, parts, said)
+    resumed = go(wanted, parts, said)
     assert [line for line in said if "snapshot" in line or "checkpoint" in line] == [
         "warning: the checkpoint after 4 steps could not be written, and the run goes on without it: [Errno 28] No "
         "space left on device; the journal holds the run"
@@ -146,7 +146,7 @@ def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(spec, go, tmp_path, monk
     assert not list(parts.glob(".snapshot-*"))
     kept = snapshot.steps(parts)  # beside the steps, the next begins when the threads are done, if ever
     assert kept[:1] == [8] if form == "sync" else all(step >= 8 for step in kept)
-    assert_same(wanted, whole, parts, expected, found)
+    assert_same(wanted, whole, parts, expected, resumed)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_a_torn_journal_costs_the_steps_that_it_lost(spec: Any, go: Run, tmp_pat
     path = parts / "journal.bin"
     os.truncate(path, path.stat().st_size - 2 * journal.SIZE - 3)
     said: list[str] = []
-    found = go(spec(), parts, said)
+    resumed = go(spec(), parts, said)
     assert f"goes on after step 6, from {parts / 'snapshot-4'}" in said
-    assert_same(spec(), whole, parts, expected, found)
+    assert_same(spec(), whole, parts, expected, resumed)
 
 
 def test_clocks_that_jump_change_nothing(spec: Any, go: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def test_two_runs_cannot_write_one_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"run": "ba9876543210"},
          r"` must be a new folder or this run's own, but holds the run 0123456789ab, and this "),
@@ -163,9 +163,9 @@ def test_two_runs_cannot_write_one_journal(tmp_path: Path) -> None:
          r"` must go with the weights that it began from \(sha256 00\), but the weights are othe"),
     ],
 )  # fmt: skip
-def test_another_run_or_base_is_refused_and_the_journal_stays(tmp_path, changes, told) -> None:
+def test_another_run_or_base_is_refused_and_the_journal_stays(tmp_path, changes, message) -> None:
     path = written(tmp_path / "journal.bin", ITEMS)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         JournalFile(path, {**HEADER, **changes})
     assert read(path) == (HEADER, ITEMS)
 

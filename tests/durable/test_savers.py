@@ -207,26 +207,26 @@ def test_a_cell_stores_what_its_checkpoints_cost(kind, tmp_path, monkeypatch):
     spec = RunSpec(
         model="opt-tiny", engine="offload", seq_len=16, steps=8, checkpoint=kind, checkpoint_every=2, device="cpu"
     )
-    found = run(spec)
-    assert found.outcome == "ok", found.reason
-    count = len(found.parts["checkpoint_seconds"])
+    result = run(spec)
+    assert result.outcome == "ok", result.reason
+    count = len(result.parts["checkpoint_seconds"])
     assert 1 <= count <= 3  # after steps 2, 4 and 6, where the one before was on the disk by then
-    assert len(found.parts["checkpoint_stall_seconds"]) <= len(found.parts["checkpoint_written_bytes"]) == count
-    assert all(0 < seconds < 60 for seconds in found.parts["checkpoint_seconds"])
-    assert found.memory["checkpoint_bytes"] > 0
-    assert len(found.samples["step_seconds"]) == 8
+    assert len(result.parts["checkpoint_stall_seconds"]) <= len(result.parts["checkpoint_written_bytes"]) == count
+    assert all(0 < seconds < 60 for seconds in result.parts["checkpoint_seconds"])
+    assert result.memory["checkpoint_bytes"] > 0
+    assert len(result.samples["step_seconds"]) == 8
     assert not list(tmp_path.iterdir())
     if count == 3:
-        assert {lane for lane, *_ in found.timeline} >= ({"save"} if kind == "sync" else {"copy", "save"})
+        assert {lane for lane, *_ in result.timeline} >= ({"save"} if kind == "sync" else {"copy", "save"})
 
 
 @pytest.mark.slow
 def test_two_ranks_save_their_parts_of_one_checkpoint(tmp_path):
     """The ranks share the streamed weights, and each saves of them what only it writes back."""
     run_ranks("tests.support.save_rank", 2, (tmp_path,), tmp_path / "log")
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert len(found) == 6
-    assert set(map(str, found.values())) == {str([True, ["0", "1"]])}, found
+    stored = json.loads((tmp_path / "found.json").read_text())
+    assert len(stored) == 6
+    assert set(map(str, stored.values())) == {str([True, ["0", "1"]])}, stored
 
 
 class Ranks:

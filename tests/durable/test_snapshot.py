@@ -126,7 +126,7 @@ def test_one_that_is_damaged_is_replaced(tmp_path: Path) -> None:
     (path / "0-00001.safetensors").write_bytes(b"torn")
     assert written(tmp_path) == path
     SnapshotStart(path)
-    assert [found.name for found in tmp_path.iterdir()] == ["snapshot-4"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["snapshot-4"]
 
 
 @pytest.mark.parametrize("place", [0, -1])
@@ -135,8 +135,8 @@ def test_one_changed_bit_is_found_and_its_file_named(tmp_path: Path, place: int)
     content = bytearray(file.read_bytes())
     content[place] ^= 4
     file.write_bytes(content)
-    told = f"`{file}` must be as it was written, but its checksum differs; remove {file.parent}"
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+    message = f"`{file}` must be as it was written, but its checksum differs; remove {file.parent}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         SnapshotStart(file.parent)
 
 

@@ -85,8 +85,10 @@ def test_a_damaged_state_is_one_line(tmp_path: Path, content: bytes) -> None:
         snapshot.state(path)
 
 
-@pytest.mark.parametrize(("place", "told"), [(-1, "be as it was written, but its checksum differs"), (None, "have ")])
-def test_a_damaged_file_of_tensors_is_one_line(tmp_path: Path, place: int | None, told: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "message"), [(-1, "be as it was written, but its checksum differs"), (None, "have ")]
+)
+def test_a_damaged_file_of_tensors_is_one_line(tmp_path: Path, place: int | None, message: str) -> None:
     file = written(tmp_path) / "00001.safetensors"
     content = bytearray(file.read_bytes())
     if place is None:
@@ -94,5 +96,5 @@ def test_a_damaged_file_of_tensors_is_one_line(tmp_path: Path, place: int | None
     else:
         content[place] ^= 1
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"00001.safetensors` must {told}.*; remove {file.parent}$"):
+    with pytest.raises(ValueError, match=rf"00001.safetensors` must {message}.*; remove {file.parent}$"):
         SnapshotWeights(file.parent)

@@ -113,14 +113,14 @@ def test_scaling_the_loss_saves_small_gradients_from_fp16():
 
 def test_bytes_of_state():
     """FO-SGD has none, FO-Adam two numbers per weight and a count per tensor: ZO-Bench, table 5."""
-    found = {}
+    seen = {}
     for name in OPTIMIZERS:
         with backprop() as engine:
             engine.backward(padded())
             engine.update(name, lr=1e-3)
-            found[name] = sum(tensor.nbytes for _, tensor in engine.state_tensors())
+            seen[name] = sum(tensor.nbytes for _, tensor in engine.state_tensors())
             trained = [tensor.nbytes for _, tensor in engine.named_tensors()]
-    assert found == {"sgd": 0, "adam": 2 * sum(trained) + 4 * len(trained)}
+    assert seen == {"sgd": 0, "adam": 2 * sum(trained) + 4 * len(trained)}
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2, 3])

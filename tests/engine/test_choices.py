@@ -39,11 +39,11 @@ def test_scores_and_losses_equal_plain_loops_for_any_number_of_candidates_and_to
     else:
         pairs = zip(scores, rights, strict=True)
         expected = sum(math.log(sum(map(math.exp, each))) - each[right] for each, right in pairs) / len(shape)
-    found = choice_loss(picked, choices)
-    assert found.item() == pytest.approx(expected)
+    computed = choice_loss(picked, choices)
+    assert computed.item() == pytest.approx(expected)
     assert torch.autograd.gradcheck(lambda own: choice_loss(own, choices), (picked,))
     if loss == "lm":
         alone = only_right(choices)
         assert alone.groups.tolist() == alone.answers.tolist() == list(range(len(shape)))
         assert alone.tokens.tolist() == [n for n in range(len(owners)) if owners[n] in choices.answers]
-        assert torch.equal(choice_loss(picked[alone.tokens], alone), found)
+        assert torch.equal(choice_loss(picked[alone.tokens], alone), computed)

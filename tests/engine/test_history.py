@@ -210,7 +210,7 @@ def test_units_are_read_by_another_thread_before_the_step_touches_them(device, e
 def test_what_is_read_at_rest_waits_for_its_write_back(monkeypatch):
     with engine_of() as engine:
         offload = engine.pipeline.tier.offload
-        monkeypatch.setattr(engine.pipeline.tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
+        monkeypatch.setattr(engine.pipeline.tier, "offload", lambda *arguments: (time.sleep(0.02), offload(*arguments)))
         run(engine, "opt-tiny", queries=1)
         early = Kept(engine).bytes
         engine.drain()

@@ -55,9 +55,9 @@ def test_sixteen_bits_come_near_to_the_weights_that_are_made_whole(dtype):
         points = (Point(3, EPS, None, 8), Point(3, -EPS, None, 8))
         entries = [Entry(step=n, seed=n, g=1.0, lr=1e-4, subspace=8) for n in range(20)]
         engine.commit(entries)
-        found = engine.probe(batch, points)
+        losses = engine.probe(batch, points)
         wide = {name: tensor.double() for name, tensor in model.state_dict().items()}
-        for point, loss in zip(points, found, strict=True):
+        for point, loss in zip(points, losses, strict=True):
             with torch.no_grad():
                 for n, (name, tensor) in enumerate(model.named_parameters()):
                     z = direction(n, tensor.shape, 3, 8, 2) * point.scale
@@ -84,12 +84,12 @@ def test_an_adapter_moves_along_them_too(scheme):
     numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     values = adapters.adapter(model, initial)
     with Engine(model, config, weights=initial, drive=done.drive, directions=LowRank(2)) as engine:
-        found = engine.probe(batch, points)
-    for point, loss in zip(points, found, strict=True):
+        losses = engine.probe(batch, points)
+    for point, loss in zip(points, losses, strict=True):
         moved = {
             name: value + point.scale * direction(numbers[name], value.shape, point.seed, point.subspace, 2)
             for name, value in values.items()
         }
         theirs = adapters.peft_model("opt-tiny", scheme, moved)
         assert loss == pytest.approx(adapters.loss(theirs, batch), rel=1e-5)
-    assert abs(found[0] - found[1]) > 1e-5
+    assert abs(losses[0] - losses[1]) > 1e-5

@@ -113,8 +113,8 @@ def test_other_families_are_right_too(name):
 def test_points_of_one_subspace_are_as_any_other():
     points, batch, plain = [Point(3, EPS, None, 9), Point(4, EPS, None, 9)], full(), PlainModel("counter")
     with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=RANK_2) as engine:
-        found = engine.probe(batch, points)
-    assert found == pytest.approx(one_by_one(plain.model, [batch] * 2, points, 2), rel=1e-5)
+        losses = engine.probe(batch, points)
+    assert losses == pytest.approx(one_by_one(plain.model, [batch] * 2, points, 2), rel=1e-5)
 
 
 def test_candidates_of_several_tokens_are_scored_by_each_members_own_weights():
@@ -140,10 +140,10 @@ def test_an_adapter_has_members_too(scheme):
     points = POINTS[:4]
     model, done, initial = adapters.applied("opt-tiny", scheme, config)
     with Engine(model, config, weights=initial, drive=done.drive, directions=RANK_2) as engine:
-        found = engine.fitness(less_loss, [batch] * 4, points)
-        assert found == pytest.approx([-engine.probe(batch, [point])[0] for point in points], rel=1e-5)
+        fitness = engine.fitness(less_loss, [batch] * 4, points)
+        assert fitness == pytest.approx([-engine.probe(batch, [point])[0] for point in points], rel=1e-5)
         base = engine.evaluate(batch)
-    assert all(abs(loss + base) > 1e-6 for loss in found) or scheme == "lora"  # whose B is zero at first
+    assert all(abs(loss + base) > 1e-6 for loss in fitness) or scheme == "lora"  # whose B is zero at first
 
 
 def test_a_member_generates_with_its_own_weights():
@@ -296,8 +296,8 @@ def test_what_does_not_fit_is_one_line():
     rows = rows_of(full(), 4)
     shorter = Batch(rows[3].input_ids[:, 1:], rows[3].labels[:, 1:])
     with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=RANK_1) as engine:
-        for batches, told in ((rows[:3], "one for each of 4 points"), ([*rows[:3], shorter], "of widths")):
-            with pytest.raises(ValueError, match=told):
+        for batches, message in ((rows[:3], "one for each of 4 points"), ([*rows[:3], shorter], "of widths")):
+            with pytest.raises(ValueError, match=message):
                 engine.fitness(less_loss, batches, POINTS[:4])
         with pytest.raises(ValueError, match="one number for each of 4 members"):
             engine.fitness(lambda members, batches: [1.0], rows, POINTS[:4])

@@ -62,10 +62,10 @@ def test_a_planted_bug_is_found(bug, monkeypatch):
         return tuple(PLANTED[bug](op) for op in original(*args, **kwargs))
 
     monkeypatch.setattr(schedule, "traversal", buggy)
-    assert any(found(seed, mood) for mood in MOODS for seed in range(3)), f"no interleaving showed: {bug}"
+    assert any(shows(seed, mood) for mood in MOODS for seed in range(3)), f"no interleaving showed: {bug}"
 
 
-def found(seed, mood):
+def shows(seed, mood):
     """Whether the emulator sees a race or the numbers differ. Any other error is a fault of the test."""
     try:
         return trace(5, lanes=EmulatedLanes(seed, mood), slots=2, fused_update=False) != resident(5)

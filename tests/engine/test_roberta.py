@@ -51,11 +51,11 @@ def gather(left, loss="choice"):
 @torch.inference_mode()
 def naive_scores(model):
     """(sentences, words), from the model's own logits of one sentence at a time."""
-    found = []
+    losses = []
     for ids, _ in SENTENCES:
         logits = model(input_ids=torch.tensor([ids])).logits[0, ids.index(MASK)]
-        found.append(logits.double().log_softmax(-1)[list(WORDS)])
-    return torch.stack(found)
+        losses.append(logits.double().log_softmax(-1)[list(WORDS)])
+    return torch.stack(losses)
 
 
 def naive_loss(model, loss):

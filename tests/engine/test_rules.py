@@ -45,13 +45,13 @@ def run(config, frozen=(), queries=2, **options):
     with Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3), **options) as engine:
         for step, batch in enumerate(batches()):
             seeds = range(11 + step * queries, 11 + (step + 1) * queries)
-            found = engine.probe(batch, [Point(seed, c) for seed in seeds for c in (EPS, -EPS)])
-            pairs = zip(found[::2], found[1::2], strict=True)
+            losses_of_points = engine.probe(batch, [Point(seed, c) for seed in seeds for c in (EPS, -EPS)])
+            pairs = zip(losses_of_points[::2], losses_of_points[1::2], strict=True)
             engine.commit([
                 Entry(step=step, seed=seed, g=g_of(a, b, EPS) / queries, lr=LR, weight_decay=0.1)
                 for seed, (a, b) in zip(seeds, pairs, strict=True)
             ])  # fmt: skip
-            losses += found
+            losses += losses_of_points
         return losses, dict(engine.named_tensors()), dict(engine.state_tensors())
 
 
@@ -66,9 +66,9 @@ def test_rules_with_state_and_sparse_directions_are_the_same_in_every_mode(noise
     for mode in MODES.values():
         mine = run({"noise": noise, **mode}, **options)
         assert mine[0] == losses, mode
-        for found, wanted in zip(mine[1:], (tensors, state), strict=True):
-            assert found.keys() == wanted.keys()
-            assert all(torch.equal(found[key], wanted[key]) for key in wanted), mode
+        for part, wanted in zip(mine[1:], (tensors, state), strict=True):
+            assert part.keys() == wanted.keys()
+            assert all(torch.equal(part[key], wanted[key]) for key in wanted), mode
     for mode in CUTS.values() if noise == "counter" else ():  # cut blocks sum their products in another order
         mine = run({"noise": noise, **mode}, **options)
         assert mine[0] == pytest.approx(losses, abs=1e-4)
@@ -108,7 +108,7 @@ def test_a_rule_with_state_refuses_what_would_lose_it():
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 def test_entries_of_one_step_keep_their_own_rates(noise, sparse):
     """SGD takes entry by entry, whatever steps they belong to: each with its own lr and weight decay."""
-    found = []
+    runs = []
     for steps in ((0, 0, 0), (0, 1, 2)):
         thresholds = {"model.decoder.layers.1.fc1.weight": 0.5} if sparse else None
         model = build()
@@ -119,8 +119,8 @@ def test_entries_of_one_step_keep_their_own_rates(noise, sparse):
                 Entry(step=step, seed=7 + n, g=2.0 - n, lr=10.0 ** -(n + 1), weight_decay=0.2 * n)
                 for n, step in enumerate(steps)
             ])  # fmt: skip
-            found.append(dict(engine.named_tensors()))
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+            runs.append(dict(engine.named_tensors()))
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
 
 
 @pytest.mark.parametrize("own", ["rule", "sparse"])
@@ -145,5 +145,5 @@ def test_pieces_of_tensors_and_tiles_of_the_head_change_no_bit(noise, own, monke
     monkeypatch.setattr(noise_module, "CHUNK", 1 << 10)
     pieces = steps(logits_bytes=4 * 26 * 10)  # ten rows of the vocabulary at once
     assert pieces[0] == pytest.approx(whole[0], abs=1e-5)
-    for found, wanted in zip(pieces[1:], whole[1:], strict=True):
-        assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+    for piece, wanted in zip(pieces[1:], whole[1:], strict=True):
+        assert all(torch.equal(piece[key], wanted[key]) for key in wanted)

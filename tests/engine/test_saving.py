@@ -37,8 +37,8 @@ def test_names_and_tensors_are_those_that_transformers_writes(name, tied, shard,
     save_checkpoint(model, reversed(tensors(model)), ours)  # in whatever order an engine yields them
     assert_equal(stored(ours), stored(theirs))
     family = AutoModelForMaskedLM if name == "roberta" else AutoModelForCausalLM
-    loaded, told = family.from_pretrained(ours, output_loading_info=True)
-    assert not any(told.values()), told
+    loaded, notes = family.from_pretrained(ours, output_loading_info=True)
+    assert not any(notes.values()), notes
     assert_equal(dict(tensors(loaded)), dict(tensors(model)))
     assert json.loads((ours / "config.json").read_text()) == json.loads((theirs / "config.json").read_text())
 
@@ -73,8 +73,8 @@ def test_an_engine_saves_persistent_buffers_of_blocks_that_travel(placement, tmp
         )
         engine.save_pretrained(tmp_path)
         expected = engine.evaluate(Batch(ids, ids))
-    loaded, told = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(told.values()), told
+    loaded, notes = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(notes.values()), notes
     assert_equal(dict(persistent_buffers(loaded)), held)
     with torch.inference_mode():
         assert loaded(input_ids=ids, labels=ids).loss.item() == pytest.approx(expected, abs=1e-5)

@@ -47,10 +47,10 @@ def bytes_of(kind: str, rows: int, width: int, seed: int) -> np.ndarray:
 def test_a_format_is_decoded_as_its_own_reader_does(kind):
     raw = bytes_of(kind, 6, 512, 3)
     expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[kind])
-    found = GGML[kind].decode([torch.from_numpy(raw)])
-    assert torch.equal(found, torch.from_numpy(expected))
+    values = GGML[kind].decode([torch.from_numpy(raw)])
+    assert torch.equal(values, torch.from_numpy(expected))
     assert GGML[kind].values, GGML[kind].nbytes == gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    assert len(found.unique()) > 14
+    assert len(values.unique()) > 14
 
 
 def written(path, kinds=("Q8_0", "Q4_0", "Q4_K", "Q6_K")):
@@ -123,12 +123,12 @@ def test_a_gguf_file_is_the_tier_as_it_lies(granularity, tmp_path, monkeypatch):
     )  # fmt: skip
     model = built(spec)
     with Engine(model, config, weights=initial_weights(spec, model)) as engine:
-        found = steps(engine, spec)
+        taken = steps(engine, spec)
         blocks = sum(raw.n_bytes for raw in gguf.GGUFReader(str(file)).tensors if raw.name.startswith("blk"))
         assert blocks <= engine.bytes_at_rest < blocks + 4096 * len(engine.blocks) + 64 * 9 * 3
         engine.flush()
         tuned = dict(engine.named_tensors())
-    assert found == plain_loop(plain, spec)
+    assert taken == plain_loop(plain, spec)
     assert {name for name, own in plain.named_parameters() if torch.equal(own, tuned[name])} == set(tuned)
     assert file.read_bytes() == before
     assert [path.name for path in (tmp_path / "cache/models").rglob("*") if path.suffix == ".safetensors"] == []
@@ -188,8 +188,8 @@ def compressed(folder, bits, dtype):
         own.data.copy_((codes.to(dtype) * scale.unsqueeze(2)).view_as(own))
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    told = {**CONFIG, "architectures": ["LlamaForCausalLM"], "quantization_config": quantisation(bits)}
-    (folder / "config.json").write_text(json.dumps(told))
+    config = {**CONFIG, "architectures": ["LlamaForCausalLM"], "quantization_config": quantisation(bits)}
+    (folder / "config.json").write_text(json.dumps(config))
     return model
 
 
@@ -203,8 +203,8 @@ def test_compressed_tensors_are_the_tier_as_they_lie(bits, dtype, tmp_path):
         with Engine(model, config, weights=PretrainedWeights(models.weights_place(spec), model)) as engine:
             first = dict(engine.named_tensors())
             assert all(torch.equal(own, first[name]) for name, own in plain.named_parameters()), tier
-            found, rests = steps(engine, spec), engine.bytes_at_rest
-        assert found == plain_loop(copy.deepcopy(plain), spec)
+            taken, rests = steps(engine, spec), engine.bytes_at_rest
+        assert taken == plain_loop(copy.deepcopy(plain), spec)
         full = 4 * sum(own.numel() for own in models.blocks(plain).parameters())
         assert rests < (bits / 32 + 0.04) * full if tier == "checkpoint" else rests >= full
 

@@ -37,8 +37,8 @@ def test_pending_updates_come_first(tied, every):
     with engine_of("opt-tiny", tied, noise="counter", writeback_every=every) as engine:
         for entry in entries:
             engine.commit([entry])
-            found = engine.tangent(padded(), SEED)
-        assert found == pytest.approx(expected, **CLOSE)
+            slope = engine.tangent(padded(), SEED)
+        assert slope == pytest.approx(expected, **CLOSE)
         behind = {unit.applied for unit in engine.units}
         assert behind == {{1: 3, 2: 2, "inf": 0}[every]}  # written back as often as the configuration says
 

@@ -72,9 +72,9 @@ def test_the_outlook_prices_all_rounds_and_those_that_are_left_and_leaves_out_wh
 
 
 @pytest.mark.parametrize(
-    ("cores", "told"), [([1.5, 0.1], ""), ([1.5, 1.5, 0.9], "other processes keep 0.9 cores busy")]
+    ("cores", "answer"), [([1.5, 0.1], ""), ([1.5, 1.5, 0.9], "other processes keep 0.9 cores busy")]
 )
-def test_a_machine_is_busy_if_it_is_whenever_it_is_watched(cores, told, monkeypatch) -> None:
+def test_a_machine_is_busy_if_it_is_whenever_it_is_watched(cores, answer, monkeypatch) -> None:
     rest = list(cores)
 
     class Watch:
@@ -82,7 +82,7 @@ def test_a_machine_is_busy_if_it_is_whenever_it_is_watched(cores, told, monkeypa
             return rest.pop(0)
 
     monkeypatch.setattr(campaigns, "Neighbours", Watch)
-    assert campaigns.lasting_disturbance("cpu", seconds=0, tries=3) == told
+    assert campaigns.lasting_disturbance("cpu", seconds=0, tries=3) == answer
     assert rest == []
 
 
@@ -97,6 +97,6 @@ def test_another_process_on_the_gpu_is_a_disturbance(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(campaigns, "DeviceReader", Reader)
     monkeypatch.setattr(campaigns, "gpu_uuids", lambda: ("GPU-a", "GPU-b", "GPU-c"))
-    told = [campaigns.disturbance(f"cuda:{number}", seconds=0) for number in range(4)]
-    assert told == ["", "another process uses the GPU (pid 4711)", "", ""]
-    assert campaigns.lasting_disturbance("cuda:1", seconds=0) == told[1]
+    busy = [campaigns.disturbance(f"cuda:{number}", seconds=0) for number in range(4)]
+    assert busy == ["", "another process uses the GPU (pid 4711)", "", ""]
+    assert campaigns.lasting_disturbance("cuda:1", seconds=0) == busy[1]

@@ -127,7 +127,7 @@ def test_a_cell_ends_before_its_job_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "told"),
+    ("line", "code", "message"),
     [
         ("sweep smoke --executor slurm --device cuda", 2,
          "`device=cuda` needs jobs with a GPU, but got no --gres; add --gres gpu:1"),
@@ -140,11 +140,11 @@ def test_a_cell_ends_before_its_job_does() -> None:
          "submit one with `zobench sweep NAME --executor slurm`"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line(line, code, told, tmp_path, monkeypatch, zobench) -> None:
+def test_mistakes_are_one_line(line, code, message, tmp_path, monkeypatch, zobench) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     ended, _, err = zobench(*line.split())
-    assert (ended, err.splitlines()[-1]) == (code, f"zobench: {told}")
+    assert (ended, err.splitlines()[-1]) == (code, f"zobench: {message}")
 
 
 def test_a_job_that_is_no_array_goes_by_its_own_number(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_squeue_that_fails_says_why_and_none_is_nobody_to_ask(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("executor", "place", "told"),
+    ("executor", "place", "message"),
     [
         ("slurm", "partition=p", "`--executor slurm` needs Slurm's commands, but sbatch, srun, squeue, scancel cannot "
          "be found; run it on a login node, or use --executor local"),
@@ -179,7 +179,7 @@ def test_squeue_that_fails_says_why_and_none_is_nobody_to_ask(tmp_path: Path, mo
     ],
 )  # fmt: skip
 def test_a_sweep_that_cannot_be_reached_is_not_said_to_be_over(
-    executor: str, place: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    executor: str, place: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     zobench: Any,
 ) -> None:  # fmt: skip
     made = submitted(tmp_path, executor=executor, place=place)
@@ -187,7 +187,7 @@ def test_a_sweep_that_cannot_be_reached_is_not_said_to_be_over(
     monkeypatch.setitem(sys.modules, "submitit", None)  # only who submits needs it
     code, _, err = zobench("cancel", "--results", str(tmp_path))
     assert code == 2
-    assert err.startswith(f"zobench: {told}")
+    assert err.startswith(f"zobench: {message}")
     assert not jobs.is_cancelled(made)
     code, out, _ = zobench("status", "--results", str(tmp_path))
     assert code == 0

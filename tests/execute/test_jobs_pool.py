@@ -165,8 +165,8 @@ class Site:
 @pytest.mark.slow
 def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path: Path) -> None:
     here, seen = Site(tmp_path, 2), []
-    told = here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "1", "--device", "cpu")
-    assert "2 cells handed over to 1 worker in the background; `zobench status cells` shows them" in told
+    output = here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "1", "--device", "cpu")
+    assert "2 cells handed over to 1 worker in the background; `zobench status cells` shows them" in output
     assert "are queued or running in cells" in here.zobench(
         "sweep", "cells.toml", "--executor", "local", "--device", "cpu", code=1
     )
@@ -174,8 +174,8 @@ def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path:
     assert max(states.count("running") for states in seen) == 1
     assert seen[-1] == ["ok"] * 2
     assert [str(result.outcome) for result in Store(here.results).load()] == ["ok"] * 2
-    told = here.zobench("sweep", "cells.toml", "--executor", "local", "--device", "cpu")
-    assert "0 of 2 cells to run" in told
+    output = here.zobench("sweep", "cells.toml", "--executor", "local", "--device", "cpu")
+    assert "0 of 2 cells to run" in output
     assert len(jobs.submissions(here.results)) == 1
 
 

@@ -68,7 +68,7 @@ def cell(parallel: str, gpus: int, **changes: Any) -> RunSpec:
 
 def ranks_of(pid: int) -> dict[int, int]:
     """Rank to process of the ranks below ``pid``; the samplers below them have the same environment."""
-    found = {}
+    processes = {}
     for child in children(pid):
         try:
             command = Path(f"/proc/{child}/cmdline").read_bytes()
@@ -77,8 +77,8 @@ def ranks_of(pid: int) -> dict[int, int]:
             continue
         rank = next((int(word[5:]) for word in words if word.startswith(b"RANK=")), None)
         if rank is not None and b"zobench.execute.rank" in command:
-            found[rank] = child
-    return found
+            processes[rank] = child
+    return processes
 
 
 class Running(threading.Thread):
@@ -97,10 +97,10 @@ class Running(threading.Thread):
         """Rank to process, once all take steps: then each has a sampler below it."""
         end = time.monotonic() + 120
         while time.monotonic() < end:
-            found = ranks_of(os.getpid())
-            if len(found) == self.spec.gpus and all(children(pid) for pid in found.values()):
+            processes = ranks_of(os.getpid())
+            if len(processes) == self.spec.gpus and all(children(pid) for pid in processes.values()):
                 time.sleep(2)
-                return found
+                return processes
             time.sleep(0.05)
         raise AssertionError("the ranks did not start")
 
@@ -161,7 +161,7 @@ def test_a_kill_of_the_launcher_or_an_interrupt_ends_all_ranks(started: Callable
     everything.clear()
 
     def interrupted() -> None:
-        if len(found := ranks_of(os.getpid())) == 2 and all(children(pid) for pid in found.values()):
+        if len(processes := ranks_of(os.getpid())) == 2 and all(children(pid) for pid in processes.values()):
             everything.extend(started())
             raise KeyboardInterrupt
 
@@ -217,8 +217,8 @@ def test_a_node_that_is_gone_ends_the_others(started: Callable[[], list[int]], m
     both = [Running(spec), Running(spec)]
     ranks, everything = both[0].ranks(), started()
     os.kill(parent(ranks[0]), signal.SIGKILL)
-    told = {one.ended().reason for one in both}
-    assert told == {"the cell's process was ended by SIGKILL", "the first machine of the run is gone"}
+    reasons = {one.ended().reason for one in both}
+    assert reasons == {"the cell's process was ended by SIGKILL", "the first machine of the run is gone"}
     assert all(gone(pid) for pid in everything)
 
 
@@ -311,17 +311,17 @@ def test_the_rendezvous_option_says_where_the_ranks_meet(monkeypatch, zobench) -
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "oom", "outcome", "reason"),
+    ("messages", "code", "oom", "outcome", "reason"),
     [
         ({}, -9, True, Outcome.OOM, "rank 1: host memory ran out: the system killed rank 1"),
         ({1: "what it said itself"}, 1, False, Outcome.FAILED, "rank 1: what it said itself"),
         ({0: "another rank of the run is gone"}, -9, False, Outcome.FAILED, "rank 1 was ended by SIGKILL"),
     ],
 )
-def test_how_a_rank_ended_is_told_unless_it_did_so_itself(told, code, oom, outcome, reason) -> None:
+def test_how_a_rank_ended_is_told_unless_it_did_so_itself(messages, code, oom, outcome, reason) -> None:
     meeting = Meeting(run="a")
     meeting.round = 0
-    for number, text in told.items():
+    for number, text in messages.items():
         rank._send(PrefixStore("attempt 0", meeting.store), number, one(number, outcome=Outcome.FAILED, reason=text))
     result = rank._after(cell("ddp", 2), Lost(rank=1, code=code), meeting, oom)
     assert (result.outcome, result.reason) == (outcome, reason)

@@ -185,10 +185,10 @@ def test_a_process_that_cannot_start_is_a_result_too(monkeypatch, code, outcome,
     ],
 )  # fmt: skip
 def test_an_error_inside_the_cell_is_sorted_by_what_ran_out(error: Exception, outcome: Outcome, reason: str) -> None:
-    found, told = classify(error, "cuda:0")
-    assert found is outcome
-    assert told.startswith(reason)
-    assert "\n" not in told
+    kind, text = classify(error, "cuda:0")
+    assert kind is outcome
+    assert text.startswith(reason)
+    assert "\n" not in text
 
 
 @linux

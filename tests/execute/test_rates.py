@@ -48,18 +48,18 @@ def test_rates_that_cannot_be_used_are_measured_again(tmp_path, monkeypatch, tex
 def test_rates_that_cannot_be_kept_are_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "results").write_text("a file where the folder should be")
     monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION))
-    found = rates.calibration(tmp_path / "results", MACHINE, "cpu", None)
-    assert found["notes"][0].startswith("not kept, because ")
-    assert cost.Rates.of(found) == RATES
+    served = rates.calibration(tmp_path / "results", MACHINE, "cpu", None)
+    assert served["notes"][0].startswith("not kept, because ")
+    assert cost.Rates.of(served) == RATES
 
 
 @pytest.mark.parametrize(("others", "kept"), [(0.1, True), (None, True), (2.5, False)])
 def test_rates_of_a_busy_machine_serve_once(tmp_path, monkeypatch, others, kept) -> None:
     monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION | {"other_cpu_cores": others}))
-    found = rates.calibration(tmp_path, MACHINE, "cpu", None)
-    assert cost.Rates.of(found) == RATES
+    served = rates.calibration(tmp_path, MACHINE, "cpu", None)
+    assert cost.Rates.of(served) == RATES
     assert (tmp_path / ".calibration" / f"{MACHINE}-cpu.json").exists() == kept
-    assert any("kept 2.5 cores busy" in note for note in found["notes"]) != kept
+    assert any("kept 2.5 cores busy" in note for note in served["notes"]) != kept
 
 
 def test_a_measurement_that_fails_is_one_line() -> None:
@@ -89,9 +89,9 @@ OTHER_SOFTWARE = "cpu-2c-000000"
 def test_a_busy_machine_is_planned_with_the_rates_of_an_idle_time(tmp_path, monkeypatch) -> None:
     measured(monkeypatch, CALIBRATION, SLOW | {"other_cpu_cores": 1.7}, SLOW | {"other_cpu_cores": 1.7})
     rates.calibration(tmp_path / "before", OTHER_SOFTWARE, "cpu", tmp_path)
-    found = rates.calibration(tmp_path / "now", MACHINE, "cpu", tmp_path)
-    assert found == CALIBRATION | {"notes": found["notes"]}
-    assert found["notes"] == [
+    served = rates.calibration(tmp_path / "now", MACHINE, "cpu", tmp_path)
+    assert served == CALIBRATION | {"notes": served["notes"]}
+    assert served["notes"] == [
         "not kept, because other processes kept 1.7 cores busy; planned with those of an idle time"
     ]
     assert not (tmp_path / "now" / ".calibration" / f"{MACHINE}-cpu.json").exists()
@@ -119,5 +119,5 @@ def test_rates_of_a_busy_machine_serve_the_next_commands_for_a_while(tmp_path, m
 
 def test_a_rate_is_implausible_below_a_third_of_the_earlier_one() -> None:
     now, before = {"fp32": 1.0, "bf16": 1.0}, {"fp32": 3.5, "bf16": 2.5}
-    told = rates._slower({"matmul_flops_per_second": now}, {"matmul_flops_per_second": before})
-    assert told == ["matmul fp32"]
+    slower = rates._slower({"matmul_flops_per_second": now}, {"matmul_flops_per_second": before})
+    assert slower == ["matmul fp32"]

@@ -173,7 +173,7 @@ def test_a_ratio_is_of_pairs_so_what_slows_a_round_cancels(tmp_path: Path, monke
 
     machine = Machine(tmp_path, monkeypatch, drifting)
     machine.go(rounds.Repeats(count=7))
-    one, two, _ = sorted(machine.store.load(), key=lambda found: found.spec.seed)
+    one, two, _ = sorted(machine.store.load(), key=lambda folded_result: folded_result.spec.seed)
     known = evidence.ratio(two, one, STEP_TIME)
     assert (known.value, known.pairs) == (pytest.approx(2.0), 7)
     assert known.interval == pytest.approx((2.0, 2.0))
@@ -182,10 +182,10 @@ def test_a_ratio_is_of_pairs_so_what_slows_a_round_cancels(tmp_path: Path, monke
     assert one.step_seconds == pytest.approx(statistics.median(1 + 0.05 * n for n in range(7)))
     low, high = STEP_TIME.interval(one) or (0, 0)
     assert low < 1.1 < 1.2 < high  # of the median alone, the drift is uncertainty
-    told = evidence.remarks(one)
-    assert told[0] == "the median of 7 processes"
-    assert told[1].startswith("became 29.9 % ")
-    assert "slower from the first round to the last" in told[1]
+    remarks = evidence.remarks(one)
+    assert remarks[0] == "the median of 7 processes"
+    assert remarks[1].startswith("became 29.9 % ")
+    assert "slower from the first round to the last" in remarks[1]
 
 
 def test_files_of_repeats_are_read_back_merged_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,13 +38,13 @@ def machine(seed: int, offset: float = 0.01, drift: float = 0.002, detects: bool
 
 
 def test_a_steady_machine_shows_a_slowdown_of_a_twentieth_and_rarely_a_difference_of_equals() -> None:
-    found = [self_test(SPEC, machine(seed), seed=seed) for seed in range(20)]
-    alarms = sum(one.alarms for one in found)
+    tests = [self_test(SPEC, machine(seed), seed=seed) for seed in range(20)]
+    alarms = sum(one.alarms for one in tests)
     assert alarms <= 0.05 * 400 + 2 * math.sqrt(0.05 * 0.95 * 400)
-    assert sum(one.detected >= 18 for one in found) >= 19
-    assert sum(one.alarms <= 2 for one in found) >= 17  # 92.5 % of such machines, where one in twenty is an alarm
-    assert all(6 <= one.equal.pairs <= selfcompare.MOST for test in found for one in test.comparisons)
-    assert 0.01 < found[0].least < 0.05
+    assert sum(one.detected >= 18 for one in tests) >= 19
+    assert sum(one.alarms <= 2 for one in tests) >= 17  # 92.5 % of such machines, where one in twenty is an alarm
+    assert all(6 <= one.equal.pairs <= selfcompare.MOST for test in tests for one in test.comparisons)
+    assert 0.01 < tests[0].least < 0.05
 
 
 def test_one_that_does_not_detect_and_one_that_is_unsteady_do_not_pass() -> None:

@@ -111,18 +111,20 @@ def test_kept_and_skipped_cells_do_not_run_and_the_others_keep_the_machines_rate
     assert summary.results[0] is kept
     assert results.find(cell(0), MACHINE) is None
     assert results.find(cell(1), MACHINE).reason == "needs 9 GB of disk space"
-    told = [one.environment.calibration for one in summary.results]
-    assert told == [None, None, {"copy_bytes_per_second": 1.0}]
-    found = results.find(cell(2), MACHINE)
-    assert found.environment == Facts(machine=MACHINE, calibration={"copy_bytes_per_second": 1.0})
+    rates = [one.environment.calibration for one in summary.results]
+    assert rates == [None, None, {"copy_bytes_per_second": 1.0}]
+    stored = results.find(cell(2), MACHINE)
+    assert stored.environment == Facts(machine=MACHINE, calibration={"copy_bytes_per_second": 1.0})
 
 
 def test_a_cell_is_told_when_to_write_its_pending_updates(run: Any) -> None:
-    planned, found = step(0), Consolidation(32, "why")
+    planned, consolidation = step(0), Consolidation(32, "why")
     assert planned.estimate is not None
-    told = dataclasses.replace(planned, estimate=dataclasses.replace(planned.estimate, consolidation=found))
-    _, runner = run([told, step(1)])
-    assert runner.written == [found, None]
+    timed_step = dataclasses.replace(
+        planned, estimate=dataclasses.replace(planned.estimate, consolidation=consolidation)
+    )
+    _, runner = run([timed_step, step(1)])
+    assert runner.written == [consolidation, None]
 
 
 def test_the_budget_counts_what_cells_took_not_what_was_predicted(run, results, monkeypatch) -> None:
@@ -149,13 +151,13 @@ def test_what_is_left_of_the_budget_goes_to_cells_that_can_end_early(run, result
     summary, runner = run(steps, Runner(cell0=partial), budget=60.0)
     assert (runner.ran, runner.enough) == ([1, 0], [60, 60])
     assert outcomes(summary) == ["ok", "ok", "skipped"]
-    found = results.find(cell(0), MACHINE)
-    assert found.partial
+    stored = results.find(cell(0), MACHINE)
+    assert stored.partial
     _, runner = run(
-        [step(0, seconds=300, least=50, earlier=found), step(1, "keep", earlier=result(cell(1)))], budget=60.0
+        [step(0, seconds=300, least=50, earlier=stored), step(1, "keep", earlier=result(cell(1)))], budget=60.0
     )
     assert runner.ran == []  # the same budget would give the same part, one of two steps of 60 s more
-    summary, runner = run([step(0, seconds=300, least=50, earlier=found)], budget=600.0)
+    summary, runner = run([step(0, seconds=300, least=50, earlier=stored)], budget=600.0)
     assert runner.ran == [0]
     assert not summary.results[0].partial
 
@@ -167,9 +169,9 @@ def test_a_part_is_replaced_by_a_longer_one_only(run: Any, results: Store) -> No
     for steps, budget, kept in ((1, 200.0, 2), (3, 200.0, 3), (20, 5000.0, 20)):
         again: Behaviour = lambda spec, n=steps: took(spec, n, n < 20)  # type: ignore[misc]  # noqa: E731
         run([step(0, seconds=300, least=50, earlier=known)], Runner(cell0=again), budget=budget)
-        found = results.find(cell(0), MACHINE)
-        assert (len(found.measured_seconds), found.partial) == (kept, kept < 20)
-    whole = found
+        stored = results.find(cell(0), MACHINE)
+        assert (len(stored.measured_seconds), stored.partial) == (kept, kept < 20)
+    whole = stored
     run([step(0, seconds=300, least=50, earlier=whole)], Runner(cell0=lambda spec: took(spec, 3)), budget=200.0)
     assert results.find(cell(0), MACHINE) == whole
 

@@ -141,15 +141,15 @@ def test_cells_in_turns_take_the_very_steps_that_they_take_alone(monkeypatch: py
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as this process has
     specs = [SPEC, SPEC.replace(engine="offload", tier="disk", writeback_every="inf", noise="counter")]
     alone = [programs.run(spec) for spec in specs]
-    beside = run_together(specs, order=random.Random(1), slowdowns=[0.0, 0.5])
-    assert [one.outcome for one in beside] == [Outcome.OK, Outcome.OK]
-    assert [one.samples["loss"] for one in beside] == [one.samples["loss"] for one in alone]
-    assert [one.environment.planted_slowdown for one in beside] == [None, 0.5]
-    assert "each step was made 50 % longer on purpose, to test a comparison" in beside[1].warnings
-    first, second = (one.environment.turns for one in beside)
+    together_results = run_together(specs, order=random.Random(1), slowdowns=[0.0, 0.5])
+    assert [one.outcome for one in together_results] == [Outcome.OK, Outcome.OK]
+    assert [one.samples["loss"] for one in together_results] == [one.samples["loss"] for one in alone]
+    assert [one.environment.planted_slowdown for one in together_results] == [None, 0.5]
+    assert "each step was made 50 % longer on purpose, to test a comparison" in together_results[1].warnings
+    first, second = (one.environment.turns for one in together_results)
     assert first == second
     assert time.time() - 600 < first < time.time()
-    assert beside[0].power["energy_joules"] is None
+    assert together_results[0].power["energy_joules"] is None
 
 
 @pytest.mark.slow

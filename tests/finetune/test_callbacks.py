@@ -48,12 +48,12 @@ def crash(moment: StepReport) -> None:
 
 
 def test_a_callback_is_told_all_and_the_curve_is_written(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    told = Told()
-    result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=[told])
-    assert (told.calls[0], told.calls[-1]) == (("start", 0, 0), "close")
-    assert told.calls[-2] == ("end", result.evaluation["test"])
-    steps = [call for call in told.calls if isinstance(call, StepReport)]
-    seen = [call for call in told.calls if isinstance(call, Evaluation)]
+    listener = Told()
+    result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=[listener])
+    assert (listener.calls[0], listener.calls[-1]) == (("start", 0, 0), "close")
+    assert listener.calls[-2] == ("end", result.evaluation["test"])
+    steps = [call for call in listener.calls if isinstance(call, StepReport)]
+    seen = [call for call in listener.calls if isinstance(call, Evaluation)]
     assert [step.step for step in steps] == list(range(1, 11))
     assert [one.loss for one in steps] == result.samples["loss"]
     assert [[one.step, one.loss, one.accuracy] for one in seen[:4]] == result.evaluation["curve"]
@@ -79,9 +79,9 @@ def test_a_run_that_goes_on_has_the_curve_of_one_that_was_not_stopped(spec, data
     (tmp_path / "parts" / "curve.jsonl").open("a").write('{"step": 7, "lo')  # a line that a crash has torn
     early = tmp_path / "parts" / "progress.jsonl"
     early.write_text(early.read_text()[:-12])
-    told = Told()
-    run(spec(), folder=tmp_path / "parts", data_dir=data_dir, examine=False, callbacks=[told])
-    assert told.calls[0] == ("start", 6, 2)
+    listener = Told()
+    run(spec(), folder=tmp_path / "parts", data_dir=data_dir, examine=False, callbacks=[listener])
+    assert listener.calls[0] == ("start", 6, 2)
     run(spec(), folder=tmp_path / "parts", data_dir=data_dir)  # another process looks at test
     for name in ("curve.csv", "curve.jsonl", "progress.jsonl"):
         assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
@@ -93,17 +93,21 @@ def test_a_callback_that_fails_is_said_once_and_loses_nothing(method, spec, data
         raise RuntimeError("no space\nleft")
 
     said: list[str] = []
-    failing, told = type("Failing", (Callback,), {method: fail})(), Told()
+    failing, listener = type("Failing", (Callback,), {method: fail})(), Told()
     result = run(
-        spec(steps=3), folder=tmp_path, data_dir=data_dir, callbacks=[failing, told], progress=Hooks(say=said.append)
+        spec(steps=3),
+        folder=tmp_path,
+        data_dir=data_dir,
+        callbacks=[failing, listener],
+        progress=Hooks(say=said.append),
     )
     warnings = [line for line in said if "callback" in line]
     assert warnings == [
         "warning: the callback Failing failed (RuntimeError: no space left); the run goes on without it"
     ]
     assert result.outcome == "ok"
-    assert told.calls[-1] == "close"
-    assert len([call for call in told.calls if isinstance(call, StepReport)]) == 3
+    assert listener.calls[-1] == "close"
+    assert len([call for call in listener.calls if isinstance(call, StepReport)]) == 3
 
 
 def test_tensorboard_has_the_curve_once_also_after_going_on(spec: Any, data_dir: Path, tmp_path: Path) -> None:
@@ -175,8 +179,8 @@ def test_a_run_that_was_stopped_is_killed_for_mlflow_and_goes_on_as_the_same_run
     with pytest.raises(ConnectionError):
         run(spec(), folder=tmp_path, data_dir=data_dir, progress=Hooks(step=crash), callbacks=loggers(["mlflow"])())
     result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=loggers(["mlflow"])())
-    told = [(name, args, options) for name, args, options in calls if name.endswith("_run")]
-    assert told == [
+    runs = [(name, args, options) for name, args, options in calls if name.endswith("_run")]
+    assert runs == [
         ("start_run", (), {"run_name": result.spec.label, "tags": {"zobench.hash": result.spec.hash}}),
         ("end_run", ("KILLED",), {}),
         ("start_run", (), {"run_id": "r1"}),

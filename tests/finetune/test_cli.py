@@ -75,16 +75,16 @@ def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
 def test_a_run_that_diverges_says_so_and_fails(zobench: Command, given: list[str], tmp_path: Path) -> None:
     new = {"--set=lr=1e-3": "--set=lr=1e30", "--set=batch_size=4": "--set=batch_size=100"}
     words = ["finetune", *(new.get(word, word) for word in given), "--steps", "2", "--out", "mine"]
-    told = (
+    message = (
         "diverged: the loss on dev was not finite after step 1; its weights are good for nothing; try an lr below 1e+30"
     )
     for first in (True, False):  # trained, and then as it is stored
         code, out, err = zobench(*words)
         assert ("a batch has 24 examples, not 100: train has no more" in err.splitlines()) == first
-        assert (code, told in out) == (1, True)
+        assert (code, message in out) == (1, True)
         assert "learnt nothing" not in out
     (result,) = Store(tmp_path / "results").load()
-    assert told in result.warnings
+    assert message in result.warnings
 
 
 def test_a_search_shows_the_grid_and_tests_the_winner(zobench: Command, given: list[str], tmp_path: Path) -> None:
@@ -151,16 +151,16 @@ def test_an_interrupt_says_how_to_go_on_and_exits_130(tmp_path: Path, given: lis
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    told = re.search(r"^stopped after (\d+) steps; the same command goes on from there \(mine\)$", err, re.MULTILINE)
-    assert told, err
+    stopped = re.search(r"^stopped after (\d+) steps; the same command goes on from there \(mine\)$", err, re.MULTILINE)
+    assert stopped, err
     steps = [item for item in journal.read(tmp_path / "mine" / "journal.bin")[1] if isinstance(item, Taken)]
-    assert len(steps) == int(told[1]) >= 10
+    assert len(steps) == int(stopped[1]) >= 10
 
 
 def test_resume_takes_all_from_the_folder_and_what_is_given_must_agree(zobench, given, tmp_path, data_dir) -> None:
     wanted = ["finetune", *given, "--method", "zo-sgd", "--steps", "2", "--out", "mine"]
-    told = "zobench: `--resume` needs a run to go on with, but mine holds none; leave --resume out to begin one"
-    assert zobench(*wanted, "--resume")[2].splitlines()[-1] == told
+    message = "zobench: `--resume` needs a run to go on with, but mine holds none; leave --resume out to begin one"
+    assert zobench(*wanted, "--resume")[2].splitlines()[-1] == message
     assert zobench(*wanted)[0] == 0
     [first] = Store(tmp_path / "results").load()
     resumed = ["finetune", "--resume", "--out", "mine", "--data-dir", str(data_dir)]
@@ -181,8 +181,8 @@ def test_a_disk_without_room_for_snapshots_is_one_line(zobench, given, tmp_path,
     monkeypatch.setattr("zobench.cost.sizes.snapshot_bytes", lambda spec: 10_000_000)
     code, _, err = zobench("finetune", *given, "--steps", "2", "--out", "mine/deep")
     assert code == 2
-    told = "zobench: `--out` must have room for snapshots of 30 MB, but 1 kB are free for mine/deep"
-    assert err.splitlines()[-1].startswith(told)
+    message = "zobench: `--out` must have room for snapshots of 30 MB, but 1 kB are free for mine/deep"
+    assert err.splitlines()[-1].startswith(message)
     assert not (tmp_path / "mine").exists()
 
 
@@ -236,7 +236,7 @@ def test_several_seeds_are_runs_of_their_own_and_have_a_mean_with_an_interval(zo
     assert f"test accuracy: {sum(scores) / 3:.1%}, mean of 3 seeds, 95 % interval " in out.splitlines()[-1]
     rows = [line.split() for line in out.splitlines()[-4:-1]]
     assert [(row[0], row[2]) for row in rows] == [(str(n + 3), f"{score:.1%}") for n, score in enumerate(scores)]
-    told = json.loads(zobench("finetune", *words, "--json", "-")[1])
-    assert (told["seeds"], told["accuracy"]["mean"]) == ([3, 4, 5], pytest.approx(sum(scores) / 3))
-    low, high = told["accuracy"]["interval"]
-    assert low <= told["accuracy"]["mean"] <= high
+    summary = json.loads(zobench("finetune", *words, "--json", "-")[1])
+    assert (summary["seeds"], summary["accuracy"]["mean"]) == ([3, 4, 5], pytest.approx(sum(scores) / 3))
+    low, high = summary["accuracy"]["interval"]
+    assert low <= summary["accuracy"]["mean"] <= high

@@ -89,11 +89,11 @@ def test_label_words_are_those_of_the_same_task_by_name(own: Any, spec: Any, dat
         f'[data]\ntrain = "{folder}/train.tsv"\ntest = "{folder}/dev.tsv"\n[prompt]\ntemplate = "{{sentence}} It was"\n'
     )
     mine = own("mine", text + '[labels]\ncolumn = "label"\nwords = { 0 = "terrible", 1 = "great" }\n')
-    found, expected = run(mine, folder=tmp_path / "a"), run(spec(), folder=tmp_path / "b", data_dir=data_dir)
+    local, expected = run(mine, folder=tmp_path / "a"), run(spec(), folder=tmp_path / "b", data_dir=data_dir)
     for key in ("curve", "test", "best", "majority"):
-        assert found.evaluation[key] == expected.evaluation[key]
-    assert found.samples["loss"] == expected.samples["loss"]
-    assert found.evaluation["task"]["labels"] == expected.evaluation["task"]["labels"]
+        assert local.evaluation[key] == expected.evaluation[key]
+    assert local.samples["loss"] == expected.samples["loss"]
+    assert local.evaluation["task"]["labels"] == expected.evaluation["task"]["labels"]
 
 
 def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(own: Any, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_what_is_generated_is_what_transformers_generates(way: str, own: Any) ->
         for step in range(3):
             built.method.step(built.engine, data.train_batch(step))
         stop = greedy(built.engine, prompts, most=6, stops=(), pad=1)[0][1]
-        found = greedy(built.engine, prompts, most=6, stops={stop, 2}, pad=1)
+        answers = greedy(built.engine, prompts, most=6, stops={stop, 2}, pad=1)
         tensors = dict(built.engine.named_tensors())
     model = models.build("opt-tiny", wanted.dtype)
     model.to_empty(device="cpu")
@@ -141,12 +141,12 @@ def test_what_is_generated_is_what_transformers_generates(way: str, own: Any) ->
     model.tie_weights()
     model.eval()
     config = GenerationConfig(do_sample=False, max_new_tokens=6, eos_token_id=[stop, 2], pad_token_id=1, bos_token_id=2)
-    for ids, mine in zip(prompts, found, strict=True):
+    for ids, mine in zip(prompts, answers, strict=True):
         whole = torch.tensor([ids])
         theirs = model.generate(whole, attention_mask=torch.ones_like(whole), generation_config=config)
         assert mine == theirs[0, len(ids) :].tolist()
-    assert len({tuple(one) for one in found}) > 1
-    assert any(len(mine) < 6 for mine in found)
+    assert len({tuple(one) for one in answers}) > 1
+    assert any(len(mine) < 6 for mine in answers)
 
 
 def test_the_loss_of_an_answer_is_that_of_its_tokens_alone(own: Any) -> None:

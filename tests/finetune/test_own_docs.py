@@ -61,13 +61,13 @@ def test_the_command_of_the_page(folder: Path, zobench: Any) -> None:
 
 
 def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(folder, zobench) -> None:
-    (told,) = re.findall(r"^\$ zobench task new reviews.jsonl\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (answer,) = re.findall(r"^\$ zobench task new reviews.jsonl\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     for name in ("reviews.toml", "poems.toml"):
         (folder / name).unlink()
     for data in ("reviews.jsonl", "poems.txt"):
         code, shown, _ = zobench("task", "new", data)
         assert code == 0
-        assert data != "reviews.jsonl" or shown == told
+        assert data != "reviews.jsonl" or shown == answer
         values = {"weights_path": "my-model", "task": shlex.split(shown)[-1], "steps": 1, "batch_size": 2}
         run(
             RunSpec(model="opt-tiny", weights="pretrained", seq_len=64, **values).resolve("cpu"),
@@ -78,11 +78,11 @@ def test_a_first_task_file_of_each_of_the_pages_files_of_rows_trains(folder, zob
 
 
 def test_the_mistake_of_the_page(folder: Path, zobench: Any) -> None:
-    (told,) = re.findall(r"^zobench: reviews.toml: .*$", PAGE, re.MULTILINE)
+    (line,) = re.findall(r"^zobench: reviews.toml: .*$", PAGE, re.MULTILINE)
     (folder / "reviews.toml").write_text(FILES["reviews.toml"].replace("{text}", "{txt}"))
     for words in (["finetune"], ["run", "--set", "weights_path=my-model", "--set", "weights=pretrained"]):
         code, _, err = zobench(*words, "--model", "opt-tiny", "--task", "reviews.toml", "--device", "cpu")
-        assert (code, err.splitlines()[-1]) == (2, told)
+        assert (code, err.splitlines()[-1]) == (2, line)
 
 
 def test_the_program_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,8 +87,8 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def items(folder: Path) -> list[Any]:
     """What the journal tells, but how long it took."""
-    told = journal.read(folder / "journal.bin")[1]
-    return [replace(item, seconds=0.0) if isinstance(item, Taken) else item for item in told]
+    entries = journal.read(folder / "journal.bin")[1]
+    return [replace(item, seconds=0.0) if isinstance(item, Taken) else item for item in entries]
 
 
 def at(step: int, act: Callable[[], Any]) -> Hooks:
@@ -132,9 +132,9 @@ def test_a_run_that_crashed_or_was_stopped_ends_as_one_that_was_not(way, spec, d
         run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=at(7, terminate))
     began: list[tuple[int, int]] = []
     progress = Hooks(begin=lambda done, total: began.append((done, total)))
-    found = run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=progress, resume=True)
+    resumed = run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=progress, resume=True)
     assert began == [(7, 10)]
-    assert_same(whole, parts, expected, found)
+    assert_same(whole, parts, expected, resumed)
     losses = expected.samples["loss"]
     assert None not in losses
     assert len(set(losses)) > 8  # it moves
@@ -189,23 +189,23 @@ def test_the_curve_its_best_and_the_test_set(spec, data_dir, tmp_path, monkeypat
     moments: list[StepReport] = []
     wanted = spec(lr=1e-2, lr_schedule="linear")
     result = run(wanted, folder=tmp_path, data_dir=data_dir, progress=Hooks(evaluated=seen.append, step=moments.append))
-    found = result.evaluation
+    evaluation = result.evaluation
     assert result.outcome is Outcome.OK
-    assert [row[0] for row in found["curve"]] == [0, 4, 8, 10]
-    assert found["curve"] == [[e.step, e.loss, e.accuracy] for e in seen[:4]]
-    assert found["start"] == {"step": 0, "loss": seen[0].loss, "accuracy": seen[0].accuracy, "count": 12}
+    assert [row[0] for row in evaluation["curve"]] == [0, 4, 8, 10]
+    assert evaluation["curve"] == [[e.step, e.loss, e.accuracy] for e in seen[:4]]
+    assert evaluation["start"] == {"step": 0, "loss": seen[0].loss, "accuracy": seen[0].accuracy, "count": 12}
     lowest = min(seen[1:4], key=lambda e: e.loss)
-    assert found["best"] == {"step": lowest.step, "loss": lowest.loss, "accuracy": lowest.accuracy, "count": 12}
+    assert evaluation["best"] == {"step": lowest.step, "loss": lowest.loss, "accuracy": lowest.accuracy, "count": 12}
     assert (seen[4].split, seen[4].step, seen[4].count) == ("test", lowest.step, 16)
-    assert found["test"] == {"step": lowest.step, "loss": seen[4].loss, "accuracy": seen[4].accuracy, "count": 16}
-    assert found["majority"]["test"] == 0.5
+    assert evaluation["test"] == {"step": lowest.step, "loss": seen[4].loss, "accuracy": seen[4].accuracy, "count": 16}
+    assert evaluation["majority"]["test"] == 0.5
     read = [METRICS.get(name).of(result) for name in ("accuracy", "dev_accuracy", "start_accuracy")]
-    assert read == [found[part]["accuracy"] for part in ("test", "best", "start")]
+    assert read == [evaluation[part]["accuracy"] for part in ("test", "best", "start")]
     assert list(curve(result)) == [0, 4, 8, 10]
-    assert dev_loss(result) == found["best"]["loss"]
-    assert found["task"]["counts"] == {"train": 24, "dev": 12, "test": 16}
+    assert dev_loss(result) == evaluation["best"]["loss"]
+    assert evaluation["task"]["counts"] == {"train": 24, "dev": 12, "test": 16}
     lines = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
-    assert [[line["step"], line["dev_loss"], line["dev_accuracy"]] for line in lines] == found["curve"]
+    assert [[line["step"], line["dev_loss"], line["dev_accuracy"]] for line in lines] == evaluation["curve"]
     losses = result.samples["loss"]
     assert lines[2]["train_loss"] == pytest.approx(sum(losses[4:8]) / 4)  # type: ignore[arg-type]
     assert [moment.lr for moment in moments] == [1e-2 * (1 - step / 10) for step in range(10)]
@@ -279,8 +279,8 @@ def test_a_step_whose_g_is_not_finite_is_skipped_counted_and_told(spec, data_dir
     result = run(spec(), folder=tmp_path, data_dir=data_dir, progress=Hooks(step=moments.append))
     assert result.skipped_updates == 2
     assert [moment.skipped for moment in moments] == [0, 0, 1, 1, 2, 2, 2, 2, 2, 2]
-    told = journal.read(tmp_path / "journal.bin")[1]
-    assert [entry.step for entry in journal.entries(told)] == [0, 1, 3, 5, 6, 7, 8, 9]
+    record = journal.read(tmp_path / "journal.bin")[1]
+    assert [entry.step for entry in journal.entries(record)] == [0, 1, 3, 5, 6, 7, 8, 9]
     assert result.warnings[0] == "2 updates were skipped, because their projected gradient was not finite"
     assert result.to_dict()["samples"]["loss"][2] is None
 
@@ -326,9 +326,9 @@ def test_a_cell_finds_its_data_in_the_environment_and_leaves_nothing_and_keeps_i
 
 def test_learning_lifts_the_accuracy(spec: Any, data_dir: Path, tmp_path: Path) -> None:
     wanted = spec(method="fo-adam", steps=30, lr=1e-2, batch_size=8, eval_every=10)
-    found = run(wanted, folder=tmp_path, data_dir=data_dir).evaluation
-    assert found["best"]["accuracy"] > found["start"]["accuracy"]
-    assert found["test"]["accuracy"] >= 0.9  # its words are those of training
+    evaluation = run(wanted, folder=tmp_path, data_dir=data_dir).evaluation
+    assert evaluation["best"]["accuracy"] > evaluation["start"]["accuracy"]
+    assert evaluation["test"]["accuracy"] >= 0.9  # its words are those of training
 
 
 @pytest.mark.parametrize(
@@ -342,8 +342,8 @@ def test_learning_lifts_the_accuracy(spec: Any, data_dir: Path, tmp_path: Path) 
     ],
 )
 def test_the_best_has_the_lowest_loss_then_the_highest_accuracy_then_came_first(curve, expected) -> None:
-    found = best(curve)
-    assert (None if found is None else found[0]) == expected
+    chosen = best(curve)
+    assert (None if chosen is None else chosen[0]) == expected
 
 
 def test_the_first_signal_asks_and_the_second_interrupts() -> None:

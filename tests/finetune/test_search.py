@@ -32,17 +32,17 @@ def searched(
 
 
 def test_the_winner_has_the_lowest_dev_loss_and_alone_is_tested(searched, data_dir, tmp_path) -> None:
-    folder, found, winner = searched
-    assert [cell.changes for cell in found] == [{"lr": lr, "eps": 1e-3} for lr in AXES["lr"]]
-    lowest = min(found, key=lambda cell: cell.result.evaluation["best"]["loss"])
+    folder, trials, winner = searched
+    assert [cell.changes for cell in trials] == [{"lr": lr, "eps": 1e-3} for lr in AXES["lr"]]
+    lowest = min(trials, key=lambda cell: cell.result.evaluation["best"]["loss"])
     assert winner.changes == lowest.changes
-    assert all("test" not in cell.result.evaluation for cell in found)
+    assert all("test" not in cell.result.evaluation for cell in trials)
     assert winner.result.evaluation["test"]["count"] == 16
     tested = [path for path in folder.glob("*/result.json") if "test" in json.loads(path.read_text())["evaluation"]]
     assert [path.parent.name for path in tested] == [winner.result.spec.hash]
     assert [path.parent.name for path in folder.glob("*/model")] == [winner.result.spec.hash]
     assert list(folder.glob("*/snapshot-*")) == []
-    last = found[-1].result  # alone it comes to the same
+    last = trials[-1].result  # alone it comes to the same
     alone = run(last.spec, folder=tmp_path / last.spec.hash, data_dir=data_dir)
     assert alone.evaluation["curve"] == last.evaluation["curve"]
 
@@ -64,20 +64,20 @@ def test_a_search_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
     monkeypatch.setattr(module, "finetune", own)
-    found, winner = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
+    trials, winner = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
     assert winner.result.evaluation == expected
     assert winner.result.memory["device_peak_bytes"] is None  # of all runs that this process has had
     assert any("shares its process" in text for text in winner.result.warnings)
     again = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=tmp_path / "absent")
     assert again[1].result.evaluation == expected
-    assert len(found) == 3
+    assert len(trials) == 3
 
 
 def test_a_loser_cannot_be_tested(searched, data_dir) -> None:
-    folder, found, winner = searched
-    loser = next(cell for cell in found if cell.changes != winner.changes).result.spec
-    told = rf"must be looked at once, but .*search.json has looked for {winner.result.spec.hash}, and "
-    with pytest.raises(ValueError, match=told):
+    folder, trials, winner = searched
+    loser = next(cell for cell in trials if cell.changes != winner.changes).result.spec
+    message = rf"must be looked at once, but .*search.json has looked for {winner.result.spec.hash}, and "
+    with pytest.raises(ValueError, match=message):
         run(loser, folder=folder / loser.hash, data_dir=data_dir)
     assert not (folder / loser.hash / "model").exists()
 
@@ -86,8 +86,8 @@ def test_a_test_that_the_folder_remembers_is_the_only_one(searched, spec, data_d
     _, _, winner = searched
     loser = next(own for own, point in cells(short(spec), AXES).items() if point != winner.changes)
     run(loser, folder=tmp_path / loser.hash, data_dir=data_dir)
-    told = rf"^the test set must be looked at once, but .* holds the test of {loser.hash}, "
-    with pytest.raises(ValueError, match=told):
+    message = rf"^the test set must be looked at once, but .* holds the test of {loser.hash}, "
+    with pytest.raises(ValueError, match=message):
         search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
     assert not (tmp_path / winner.result.spec.hash / "model").exists()
 
@@ -98,14 +98,14 @@ def test_a_test_that_the_folder_remembers_is_the_only_one(searched, spec, data_d
      ([float("nan"), 9.0], [1, 0], 1)],
 )  # fmt: skip
 def test_ranks(spec: Any, losses: list[Any], accuracies: list[float], wins: int) -> None:
-    found = [
+    trials = [
         Trial(changes={"lr": n}, result=Result(
             spec=spec(), outcome=Outcome.OK, evaluation={"best": {"step": 1, "loss": loss, "accuracy": accuracy}}
         ))
         for n, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))
     ]  # fmt: skip
-    assert min(found, key=lambda cell: cell.result.rank_on_dev) is found[wins]
-    assert found[0].row()["dev_loss"] == (None if losses[0] is None or losses[0] != losses[0] else losses[0])
+    assert min(trials, key=lambda cell: cell.result.rank_on_dev) is trials[wins]
+    assert trials[0].row()["dev_loss"] == (None if losses[0] is None or losses[0] != losses[0] else losses[0])
 
 
 def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
@@ -128,9 +128,9 @@ def test_the_published_grids(scheme: str, lr: list[float], eps: list[float]) -> 
 
 
 def test_what_a_run_is_not_told_is_the_papers() -> None:
-    taken, told = grids.defaults({"method": "zo-sgd", "scheme": "lora"})
+    taken, note = grids.defaults({"method": "zo-sgd", "scheme": "lora"})
     assert taken == {"lr": 1e-4, "eps": 1e-2, "steps": 20_000, "batch_size": 16, "eval_every": 1000}
-    assert told == (
+    assert note == (
         "not given, so taken: lr=0.0001, eps=0.01, steps=20000, batch_size=16 (ZO-Bench), "
         "eval_every=1000 (for 20 evaluations)"
     )

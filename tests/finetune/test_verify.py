@@ -36,9 +36,9 @@ def copied(ended: tuple[Path, Result], tmp_path: Path) -> Path:
 
 
 def edited(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    told = json.loads((folder / "result.json").read_text())
-    change(told)
-    (folder / "result.json").write_text(json.dumps(told))
+    values = json.loads((folder / "result.json").read_text())
+    change(values)
+    (folder / "result.json").write_text(json.dumps(values))
 
 
 def refused(folder: Path, data_dir: Path, **more: Any) -> str:
@@ -53,16 +53,16 @@ def test_the_stored_accuracies_come_from_journal_and_base_weights_alone(ended, c
     assert sorted(path.name for path in copied.iterdir() if "snapshot" in path.name) == []
     for name in ("curve.csv", "curve.jsonl", "progress.jsonl"):
         (copied / name).unlink()
-    found = verify(copied, data_dir=data_dir)
-    assert [seen.point for seen in found.seen] == [result.evaluation["best"], result.evaluation["test"]]
+    verified = verify(copied, data_dir=data_dir)
+    assert [seen.point for seen in verified.seen] == [result.evaluation["best"], result.evaluation["test"]]
     assert sendable(result).environment.journal_sha256 == result.environment.journal_sha256
-    assert found.seconds > 0
+    assert verified.seconds > 0
 
 
 @pytest.mark.parametrize("sealed", [True, False], ids=["its SHA-256 in the result", "a result from before that"])
 def test_a_journal_with_one_bit_changed_or_an_end_cut_off_is_refused(copied, data_dir, sealed) -> None:
     if not sealed:
-        edited(copied, lambda told: told["environment"].pop("journal_sha256"))
+        edited(copied, lambda values: values["environment"].pop("journal_sha256"))
     path = copied / "journal.bin"
     whole = path.read_bytes()
     places = {0, 17, 20, len(whole) // 2, *range(len(whole) - 110, len(whole), 21), len(whole) - 1}
@@ -140,9 +140,12 @@ def test_what_is_not_the_run_is_refused(copied: Path, data_dir: Path, tmp_path: 
     rows = (data / "SST-2" / "train.tsv").read_text().replace("\t0", "\t1", 3)
     (data / "SST-2" / "train.tsv").write_text(rows)
     assert "the task's data must be those of the run, but its labels are" in refused(copied, data)
-    edited(copied, lambda told: told["evaluation"]["test"].update(accuracy=told["evaluation"]["test"]["accuracy"] / 2))
+    edited(
+        copied,
+        lambda values: values["evaluation"]["test"].update(accuracy=values["evaluation"]["test"]["accuracy"] / 2),
+    )
     assert "the evaluation on test must be the stored one, but after step" in refused(copied, data_dir)
-    edited(copied, lambda told: told["evaluation"]["curve"][1].__setitem__(2, 0.0))
+    edited(copied, lambda values: values["evaluation"]["curve"][1].__setitem__(2, 0.0))
     assert "must have the curve on dev that its result says, but has another" in refused(copied, data_dir)
     (copied / "result.json").unlink()
     assert refused(copied, data_dir).startswith("`RUN` must be the folder of a run that has ended, or a stored ")

@@ -27,8 +27,8 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, mo
     hooks.step(StepReport(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
     (task,) = bar._bars.tasks
     assert (task.completed, task.total, task.description) == (30, 110, "opt-tiny sst2 zo-sgd")
-    told = "loss 0.5123, g -1.5, lr 1e-06, least dev loss 0.5000 (62.5%), 2 skipped, 5 steps/s, about 16 s left"
-    assert task.fields["scores"] == told
+    is_warned = "loss 0.5123, g -1.5, lr 1e-06, least dev loss 0.5000 (62.5%), 2 skipped, 5 steps/s, about 16 s left"
+    assert task.fields["scores"] == is_warned
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "best so far, step 8: dev accuracy 50.0%, loss 0.5500 (best)\nstep 10: " in written
     assert "step 10: dev accuracy 62.5%, loss 0.5000 (best)" in written
@@ -38,10 +38,10 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, mo
 
 def test_a_run_that_only_lost_says_so_and_its_best_is_one_after_the_start() -> None:
     lost, won = (tuned(0.5, dev_loss=loss) for loss in (0.8, 0.6))
-    for result, told in ((lost, True), (won, False)):
+    for result, is_warned in ((lost, True), (won, False)):
         console = Console(file=io.StringIO(), width=200)
         show_result(console, replace(result, samples={"step_seconds": [1.0]}))
         written = console.file.getvalue()  # type: ignore[attr-defined]
         line = "warning: the loss on dev was 0.7000 at the start and never below it after a step: this run learnt not"
-        assert (line in written, "dev, best after the start" in written) == (told, told)
-        assert ("dev at its best" in written) is not told
+        assert (line in written, "dev, best after the start" in written) == (is_warned, is_warned)
+        assert ("dev at its best" in written) is not is_warned

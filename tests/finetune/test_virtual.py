@@ -33,25 +33,25 @@ LARGER: list[dict[str, Any]] = [
 def test_the_formulas_say_what_the_engine_takes(form: dict[str, Any]) -> None:
     """Within 4 %: what formulas leave out is around the blocks, as kernels of the embedding and the loss."""
     spec = cell("OPT-125M", **{"seq_len": 2048, **form})
-    known, found = gpu.predict(spec, CARD), virtual_step(spec, CARD)
-    assert found.prediction.step_seconds == pytest.approx(known.step_seconds, rel=0.04)
-    assert found.prediction.bound == known.bound
+    known, virtual = gpu.predict(spec, CARD), virtual_step(spec, CARD)
+    assert virtual.prediction.step_seconds == pytest.approx(known.step_seconds, rel=0.04)
+    assert virtual.prediction.bound == known.bound
     for part in ("products", "attention", "passes", "noise", "kernels"):
-        off = found.prediction.parts[part] - known.parts[part]
+        off = virtual.prediction.parts[part] - known.parts[part]
         assert abs(off) <= 0.04 * known.step_seconds, part
-    assert found.timeline
-    assert 0 <= found.stall <= found.prediction.step_seconds
+    assert virtual.timeline
+    assert 0 <= virtual.stall <= virtual.prediction.step_seconds
 
 
 def test_the_timeline_is_that_of_one_step() -> None:
-    found = virtual_step(cell(engine="offload", noise="counter"), CARD)
+    virtual = virtual_step(cell(engine="offload", noise="counter"), CARD)
     layers = models.get("opt-tiny").layers
-    kinds = [kind for _, kind, *_ in found.timeline]
+    kinds = [kind for _, kind, *_ in virtual.timeline]
     assert {kind: kinds.count(kind) for kind in kinds} == dict.fromkeys(("upload", "compute", "offload"), layers)
-    computed = [(block, start, end) for _, kind, block, start, end in found.timeline if kind == "compute"]
+    computed = [(block, start, end) for _, kind, block, start, end in virtual.timeline if kind == "compute"]
     assert [block for block, *_ in computed] == list(range(layers))
     assert all(end <= after for (_, _, end), (_, after, _) in itertools.pairwise(computed))
-    assert computed[-1][2] <= found.prediction.step_seconds
+    assert computed[-1][2] <= virtual.prediction.step_seconds
 
 
 def test_the_page_shows_seconds_of_several_gpus_as_they_are_predicted() -> None:
@@ -74,12 +74,12 @@ FACTORED: list[dict[str, Any]] = [
 def test_what_directions_of_low_rank_take_is_priced_as_the_engine_issues_it(form: dict[str, Any]) -> None:
     """Thin products, the kernels of factors, and those that orthogonalise, which are most of ZO-Muon's step here."""
     spec = cell("OPT-125M", noise="counter", engine="resident", **form)
-    known, found = gpu.predict(spec, CARD), virtual_step(spec, CARD).prediction
-    assert found.step_seconds == pytest.approx(known.step_seconds, rel=0.08)
+    known, virtual = gpu.predict(spec, CARD), virtual_step(spec, CARD).prediction
+    assert virtual.step_seconds == pytest.approx(known.step_seconds, rel=0.08)
     for part in ("products", "attention", "passes", "noise", "kernels"):
-        assert abs(found.parts[part] - known.parts[part]) <= 0.08 * known.step_seconds, part
+        assert abs(virtual.parts[part] - known.parts[part]) <= 0.08 * known.step_seconds, part
     if spec.method == "lozo":
-        assert known.parts["products"] == pytest.approx(found.parts["products"], rel=0.02)
+        assert known.parts["products"] == pytest.approx(virtual.parts["products"], rel=0.02)
 
 
 def test_in_the_short_ablation_a_step_without_overlap_is_longer_by_what_the_engines_own_schedule_says() -> None:

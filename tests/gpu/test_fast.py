@@ -40,7 +40,7 @@ def waits():
     """Counts the operators that make the host wait for the device, by the function of ours or transformers' they are
     in. Waits for an event or a stream that somebody asks for by name are not seen."""
     ours, theirs = (Path(package.__file__).parent for package in (zobench, transformers))
-    found = collections.Counter()
+    counts = collections.Counter()
 
     def note(message, *_, **__):
         if "synchronizing CUDA operation" not in str(message):
@@ -48,24 +48,24 @@ def waits():
         for frame in reversed(traceback.extract_stack()):
             for package, root in (("zobench", ours), ("transformers", theirs)):
                 if Path(frame.filename).is_relative_to(root):
-                    found[package, Path(frame.filename).name, frame.name] += 1
+                    counts[package, Path(frame.filename).name, frame.name] += 1
                     return
-        found["elsewhere", "", ""] += 1
+        counts["elsewhere", "", ""] += 1
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = note
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield found
+            yield counts
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
 
 def test_the_watch_for_waits_sees_one():
-    with waits() as found:
+    with waits() as counts:
         torch.ones(3, device="cuda").tolist()
-    assert sum(found.values()) == 1
+    assert sum(counts.values()) == 1
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -82,13 +82,13 @@ def test_a_step_waits_for_the_device_only_to_read_the_losses(name, granularity, 
         method = ZOSGD(lr=1e-3, weight_decay=0.1)
         for _ in range(5):
             method.step(engine, Batch(ids, ids))
-        with waits() as found:
+        with waits() as counts:
             for _ in range(4):
                 method.step(engine, Batch(ids, ids))
-    print(dict(found))
-    ours = [(package, function, count) for (package, _, function), count in found.items() if package != "transformers"]
+    print(dict(counts))
+    ours = [(package, function, count) for (package, _, function), count in counts.items() if package != "transformers"]
     assert ours == [("zobench", "on_cpu", 4)]
-    assert sum(found.values()) - 4 < 4 * 3, "a wait in every block"
+    assert sum(counts.values()) - 4 < 4 * 3, "a wait in every block"
 
 
 def test_uploads_run_under_computes():

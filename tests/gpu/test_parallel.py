@@ -86,14 +86,14 @@ def test_two_ranks_on_nccl_get_the_bits_of_one_device(tmp_path):
         for transfers in ("whole", "sliced")
         for engine in ENGINES.values()
     ]
-    for case, (told, tensors) in zip(cases, ranks(cases, tmp_path), strict=True):
+    for case, (answer, tensors) in zip(cases, ranks(cases, tmp_path), strict=True):
         assert plain_spec(RunSpec(**case["spec"])).gpus == 1
         engine = {key: value for key, value in case["engine"].items() if key != "tier"}
         with engine_of(device="cuda:0", tier="pinned", **engine) as ran:
             steps = take(case, ran)
             final = dict(ran.named_tensors())
         expected = {"losses": [step.loss for step in steps], "gs": [step.projected_grad for step in steps]}
-        for own, weights_of in zip(told, tensors, strict=True):
+        for own, weights_of in zip(answer, tensors, strict=True):
             assert own == expected, case
             assert all(torch.equal(weights_of[name], value) for name, value in final.items()), case
 

@@ -62,7 +62,7 @@ def trainer(folder, model=None, zo=None, collator=None, **changed):  # type: ign
     )  # fmt: skip
 
 
-def told(run, key):  # type: ignore[no-untyped-def]
+def logged(run, key):  # type: ignore[no-untyped-def]
     return [entry[key] for entry in run.state.log_history if key in entry]
 
 
@@ -85,8 +85,8 @@ def test_its_steps_are_the_engines_own(placement, schedule, tmp_path):
             result = method.step(engine, batch)
             losses.append(float(np.float32(result.loss)))
             gradients.append(result.projected_grad)
-        assert told(run, "loss") == losses
-        assert told(run, "projected_grad") == gradients
+        assert logged(run, "loss") == losses
+        assert logged(run, "projected_grad") == gradients
         assert len(set(gradients)) == STEPS
         assert_equal(held(run.engine), held(engine))
 
@@ -144,7 +144,7 @@ def test_callbacks_are_told_what_a_trainer_tells_and_the_projected_gradient(tmp_
     run.add_callback(listener)
     run.train()
     assert run.state.global_step == 6
-    assert [told(run, key)[-1] for key in ("projected_grad", "skipped")] == [run.last.projected_grad, 0]
+    assert [logged(run, key)[-1] for key in ("projected_grad", "skipped")] == [run.last.projected_grad, 0]
     assert listener.events == ["evaluate", "save"] * 2
 
 
@@ -162,8 +162,8 @@ def test_a_run_that_stopped_and_resumes_is_one_that_did_not(zo, tmp_path):
     again = trainer(tmp_path / "again", zo=zo, max_steps=6, learning_rate=1e-3)
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
     name = "grad_norm" if "fo-" in zo.get("method", "") else "projected_grad"
-    assert told(again, name) == told(whole, name)
-    assert told(again, "loss") == told(whole, "loss")
+    assert logged(again, name) == logged(whole, name)
+    assert logged(again, "loss") == logged(whole, "loss")
     assert_equal(held(again.engine), held(whole.engine))
     assert again.method.state() == whole.method.state()
 
@@ -175,7 +175,7 @@ def test_the_best_model_is_loaded_at_the_end(tmp_path):
         max_steps=6,
     )  # fmt: skip
     run.train()
-    losses = told(run, "eval_loss")
+    losses = logged(run, "eval_loss")
     assert min(losses) != losses[-1]
     assert run.evaluate()["eval_loss"] == min(losses)
 
@@ -290,6 +290,6 @@ def test_trls_trainer_takes_the_engines_steps(tmp_path):
         for step, batch in enumerate(seen[:4]):
             method.lr = 1e-2 * (4 - step) / 4
             gradients.append(method.step(engine, Batch(**batch)).projected_grad)
-    assert told(run, "projected_grad") == gradients
+    assert logged(run, "projected_grad") == gradients
     with pytest.raises(ValueError, match="checkpointing` has no meaning"):
         ZOSFTTrainer(made("opt"), trl.SFTConfig(**usual), train_dataset=texts, processing_class=words())

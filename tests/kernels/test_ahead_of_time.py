@@ -133,11 +133,11 @@ def disassembled(kernel, folder):
     """(registers, bytes of local memory and stack, the machine's instructions)."""
     file = folder / "kernel.cubin"
     file.write_bytes(kernel.asm["cubin"])
-    told = subprocess.run([TOOLS / "cuobjdump", "-res-usage", file], capture_output=True, text=True, check=True).stdout
-    registers, stack, local = map(int, re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", told).groups())
+    usage = subprocess.run([TOOLS / "cuobjdump", "-res-usage", file], capture_output=True, text=True, check=True).stdout
+    registers, stack, local = map(int, re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", usage).groups())
     text = subprocess.run([TOOLS / "nvdisasm", "-c", file], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^\s+/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", text, re.MULTILINE)
-    return registers, stack + local, [name for name in found if name != "NOP"]
+    names = re.findall(r"^\s+/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", text, re.MULTILINE)
+    return registers, stack + local, [name for name in names if name != "NOP"]
 
 
 def fused(kernel):

@@ -12,8 +12,8 @@ from zobench.machine.device import choose_device
 
 def has(monkeypatch: pytest.MonkeyPatch, family: str | None, count: int = 1) -> None:
     """A machine whose torch was built for ``family``."""
-    found = None if family is None else SimpleNamespace(type=family)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: found)
+    device = None if family is None else SimpleNamespace(type=family)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: device)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
 
 

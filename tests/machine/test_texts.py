@@ -36,6 +36,6 @@ def test_what_is_no_json_is_one_line(text: str | bytes) -> None:
 def test_what_is_no_toml_names_its_place_and_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "runner.toml"
     path.write_text('title = "x"\n[base]\nmodel = OPT-125M\n')
-    told = r"must be TOML, but is not: .*line 3, column 9\); mend it there: text stands in"
-    with pytest.raises(ValueError, match=told):
+    message = r"must be TOML, but is not: .*line 3, column 9\); mend it there: text stands in"
+    with pytest.raises(ValueError, match=message):
         toml_of(path)

@@ -20,9 +20,9 @@ def test_rates_of_the_cpu(tmp_path):
     assert all(rate > 1e6 for rate in rates["noise_elements_per_second"].values())
     assert rates["disk_both_bytes_per_second"] > 0
     assert list(rates["operators_per_second"]) == ["fp32", "fp16", "bf16"]
-    for found in rates["operators_per_second"].values():
-        assert set(found) == {"attention", "passes", "losses", "normals", "fused"}
-        assert all(0 < rate < math.inf for rate in found.values())
+    for rates_of_dtype in rates["operators_per_second"].values():
+        assert set(rates_of_dtype) == {"attention", "passes", "losses", "normals", "fused"}
+        assert all(0 < rate < math.inf for rate in rates_of_dtype.values())
     assert rates["between_ranks_bytes_per_second"] > 1e6
     assert rates["link_up_bytes_per_second"] is None
     assert "link: none, because the device is the CPU" in rates["notes"]
@@ -48,11 +48,11 @@ def test_a_failing_disk_thread_is_not_lost(tmp_path, monkeypatch):
 def test_report_names_a_remedy_for_what_is_missing(tmp_path, monkeypatch, fake_nvml):
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     lines = doctor.report("cpu", tmp_path, 0.3, fake_nvml(init_error="Driver Not Loaded"))
-    found = {line.item: line for line in lines}
+    by_item = {line.item: line for line in lines}
     assert {line.status for line in lines} <= {"ok", "missing", "info"}
-    assert found["NVML"].status == "missing"
-    assert "driver not loaded" in found["NVML"].value
-    assert found["pyarrow"].value == "needed for results as Parquet: pip install 'zobench[report]'"
-    assert found["noise fused"].value.endswith(" G elements/s")
-    assert found["disk read"].value.endswith("GB/s")
-    assert found["between ranks"].value.endswith("GB/s")
+    assert by_item["NVML"].status == "missing"
+    assert "driver not loaded" in by_item["NVML"].value
+    assert by_item["pyarrow"].value == "needed for results as Parquet: pip install 'zobench[report]'"
+    assert by_item["noise fused"].value.endswith(" G elements/s")
+    assert by_item["disk read"].value.endswith("GB/s")
+    assert by_item["between ranks"].value.endswith("GB/s")

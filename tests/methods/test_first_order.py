@@ -79,8 +79,8 @@ def test_the_loss_scale_follows_overflows():
         parameter.grad = torch.tensor([norm])
         theirs.step(optimizer)
         theirs.update()
-        loss, found = mine.backward(engine, None)
-        assert (loss, str(found)) == (1.0, str(norm))
+        loss, gradients = mine.backward(engine, None)
+        assert (loss, str(gradients)) == (1.0, str(norm))
     assert engine.scales == expected
     assert max(expected) == FIRST_SCALE
     assert min(expected) == FIRST_SCALE / 4

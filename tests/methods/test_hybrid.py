@@ -94,11 +94,11 @@ def test_both_halves_are_those_of_a_plain_loop(name, tied, layers, decay, querie
 
 @pytest.mark.parametrize("autocast", ["none", "fp16"])
 def test_without_layers_below_it_is_first_order_sgd(autocast):
-    found = []
+    runs = []
     for method in (Hybrid(lr=0.1, seed=SEED, weight_decay=0.1), FirstOrder(lr=0.1, weight_decay=0.1)):
         config = EngineConfig(placement="resident", autocast=autocast)
         with backprop("opt-tiny", config=config, zo_layers=0) as engine:
-            found.append(([method.step(engine, batch) for batch in batches(3)], dict(engine.named_tensors())))
-    (steps, tensors), (others, expected) = found
+            runs.append(([method.step(engine, batch) for batch in batches(3)], dict(engine.named_tensors())))
+    (steps, tensors), (others, expected) = runs
     assert steps == others
     assert all(torch.equal(tensors[key], expected[key]) for key in expected)

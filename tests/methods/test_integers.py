@@ -98,8 +98,8 @@ def test_qzo_is_its_programs_loop_bit_for_bit(bits, definition, least):
         **QZO | {"lr": size * 4 / clip, "eps": size, "options": options, "definition": definition, "noise": "torch"}
     )
     losses, gs, own = plain_qzo(spec, least)
-    found, slopes, tensors, _ = run(spec)
-    assert (found, slopes) == (losses, gs)
+    mean_losses, slopes, tensors, _ = run(spec)
+    assert (mean_losses, slopes) == (losses, gs)
     assert any(abs(g) > clip for (g,) in gs)
     assert any(abs(g) < clip for (g,) in gs)
     for name, scale in own.scales.items():
@@ -115,11 +115,11 @@ def test_one_normal_number_rounds_as_a_draw_and_a_coin_do(sigma):
     x = sigma * draws.standard_normal(count)
     wanted = np.floor(x) + (draws.random(count) < x - np.floor(x))
     u = torch.from_numpy(draws.standard_normal(count).astype(np.float32))
-    found = WholeSteps(sigma, 8, 0.9).shape(u, u, (), math.inf).numpy()
+    steps = WholeSteps(sigma, 8, 0.9).shape(u, u, (), math.inf).numpy()
     for step in range(-4, 5):
         share = (wanted == step).mean()
-        assert (found == step).mean() == pytest.approx(share, abs=5 * math.sqrt((share + 1e-5) / count))
-    assert found.std() == pytest.approx(wanted.std(), rel=0.02)
+        assert (steps == step).mean() == pytest.approx(share, abs=5 * math.sqrt((share + 1e-5) / count))
+    assert steps.std() == pytest.approx(wanted.std(), rel=0.02)
     assert list(edges(sigma)) == sorted(edges(sigma))
 
 

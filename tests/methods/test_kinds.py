@@ -37,13 +37,13 @@ def asked_for(tree: ast.AST) -> Iterator[int]:
 
 
 def test_nobody_but_the_methods_asks_for_a_methods_name() -> None:
-    found = [
+    places = [
         f"{path.relative_to(PACKAGE)}:{line}"
         for path in sorted(PACKAGE.rglob("*.py"))
         if "methods" not in path.relative_to(PACKAGE).parts
         for line in asked_for(ast.parse(path.read_text()))
     ]
-    assert not found
+    assert not places
 
 
 def test_the_kinds_of_methods_and_schemes_import_no_torch() -> None:
@@ -68,7 +68,7 @@ COUNTER = {"noise": "counter"}
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "told"),
+    ("name", "changes", "message"),
     [
         ("lozo", {}, "needs noise=counter"),
         ("lozo", {**COUNTER, "compile": True}, "needs compile=False"),
@@ -88,14 +88,14 @@ COUNTER = {"noise": "counter"}
          "needs weight_decay=0.0, but got weight_decay=0.1; nothing"),
     ],
 )  # fmt: skip
-def test_a_spec_that_cannot_run_is_one_line(name: str, changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told if "`" in told else f"`method={name}`.*{told}") as error:
+def test_a_spec_that_cannot_run_is_one_line(name: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message if "`" in message else f"`method={name}`.*{message}") as error:
         RunSpec(model="opt-tiny", method=name, **changes)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "message"),
     [
         ("lozo", {"rank": 0}, "`options.rank >= 1` must hold, but got"),
         ("lozo-m", {"beta": 1.0}, "`options.beta < 1` must hold, but got options.beta=1.0; use options.beta=0.9"),
@@ -108,9 +108,9 @@ def test_a_spec_that_cannot_run_is_one_line(name: str, changes: dict[str, Any], 
         ("meazo", {"zeta": 0.0}, "`options.zeta > 0` must hold, but got options.zeta=0.0; use options.zeta=1e-08"),
     ],
 )  # fmt: skip
-def test_an_option_out_of_range_is_one_line(name: str, options: dict[str, Any], told: str) -> None:
+def test_an_option_out_of_range_is_one_line(name: str, options: dict[str, Any], message: str) -> None:
     plain = RunSpec(model="opt-tiny", batch_size=3)
-    with pytest.raises(ValueError, match=told) as error:
+    with pytest.raises(ValueError, match=message) as error:
         methods.make(plain.replace(method=name, **METHODS.get(name).changes(plain), options=options))
     assert "\n" not in str(error.value)
 

@@ -210,13 +210,13 @@ def test_each_step_on_a_model_is_the_formula(name, mode):
             us = [direction(model, seed, mode.get("noise", "torch")) for seed in result.seeds]
             update, slopes = formula.update(functools.partial(loss_at, model, batch), us)
             assert result.gradients == pytest.approx(slopes, abs=2e-3, rel=3e-3)
-            found, largest = dict(engine.named_tensors()), 0.0
+            tensors, largest = dict(engine.named_tensors()), 0.0
             scale = max(float(change.abs().max()) for change in update.values())
             for key, p in model.named_parameters():
-                change = (p.data - found[key]).double() / lr
+                change = (p.data - tensors[key]).double() / lr
                 assert float((change - update[key]).abs().max()) < 6e-3 * scale + 3e-7 / lr, key
-                largest = max(largest, float((found[key] - p.data).abs().max()))
-                p.data = found[key]  # each step is judged on its own
+                largest = max(largest, float((tensors[key] - p.data).abs().max()))
+                p.data = tensors[key]  # each step is judged on its own
             assert largest > 1e-5
             if name == "conmezo":
                 states = dict(engine.state_tensors())
@@ -229,11 +229,11 @@ def test_each_step_on_a_model_is_the_formula(name, mode):
 def test_a_threshold_is_the_quantile_of_its_own_tensor(share):
     model = models.build("opt-tiny", "fp32")
     start = weights.RandomWeights(model, 3)
-    found = magnitude_quantiles(model, start, share)
+    limits = magnitude_quantiles(model, start, share)
     for name, parameter in model.named_parameters():
         values = torch.empty(parameter.shape)
         start.fill(name, values)
-        kept = float((values.abs() <= found[name]).double().mean())
+        kept = float((values.abs() <= limits[name]).double().mean())
         tied = values.unique().numel() < 3  # norms and biases begin as ones and zeros
         assert kept == 1 if tied else kept == pytest.approx(share, abs=2e-2), name
 

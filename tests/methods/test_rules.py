@@ -30,9 +30,9 @@ def states_of(rule, dtype=torch.float32, count=COUNT):
     return [torch.zeros(count, dtype=rule.state_dtype(dtype)) for _ in rule.states]
 
 
-def run(rule, dtype=torch.float32, decay=0.0, found=None):
+def run(rule, dtype=torch.float32, decay=0.0, ghats=None):
     weights, states = start(dtype), states_of(rule, dtype)
-    for step, estimate in enumerate(estimates() if found is None else found):
+    for step, estimate in enumerate(estimates() if ghats is None else ghats):
         rule.apply(weights, torch.from_numpy(estimate.copy()), states, lr=LR, weight_decay=decay, step=step)
     return weights, states
 
@@ -41,12 +41,12 @@ def root(values):
     return torch.from_numpy(values).sqrt().numpy()
 
 
-def float32_formula(rule, decay, found):
+def float32_formula(rule, decay, ghats):
     """(weights, states): NumPy rounds each product, sum and quotient to float32. The root is torch's, whose last bit
     differs from NumPy's in one of 150 numbers."""
     f, w = np.float32, start().numpy()
     m, v = np.zeros(COUNT, f), np.zeros(COUNT, f)
-    for t, ghat in enumerate(found, 1):
+    for t, ghat in enumerate(ghats, 1):
         if isinstance(rule, Sign):
             update = np.sign(ghat)
         elif isinstance(rule, Momentum):
@@ -77,11 +77,11 @@ def test_each_operation_rounds_on_its_own(rule, decay):
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_torch_adam_is_the_optimiser_of_torch(dtype):
     """In float32 to rounding; in 16 bits torch rounds between operations, so to a few ulps of each update."""
-    found = estimates(scale=1.0)
-    weights, states = run(TorchAdam(), dtype, found=found)
+    ghats = estimates(scale=1.0)
+    weights, states = run(TorchAdam(), dtype, ghats=ghats)
     theirs = start(dtype).requires_grad_()
     optimizer = torch.optim.Adam([theirs], lr=LR, foreach=False)
-    for estimate in found:
+    for estimate in ghats:
         theirs.grad = torch.from_numpy(estimate).to(dtype)
         optimizer.step()
     kept = optimizer.state[theirs]

@@ -55,15 +55,15 @@ def test_a_layers_sparsity_is_its_share_of_the_smallest_weights(share, trainable
     model = model_of(trainable=trainable)
     source = Normals(model)
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    found = sparsity.layer_sparsity(model, source, share)
+    shares = sparsity.layer_sparsity(model, source, share)
     expected = sorted_shares(source.values, names, share)
-    assert list(found) == names
+    assert list(shares) == names
     for name in names:  # a bin of the histogram is a thousandth of a magnitude wide, and it holds whole elements
-        assert found[name] == pytest.approx(expected[name], abs=1.5e-3 + 1 / source.values[name].numel())
+        assert shares[name] == pytest.approx(expected[name], abs=1.5e-3 + 1 / source.values[name].numel())
     sizes = {name: source.values[name].numel() for name in names}
-    assert sum(found[name] * sizes[name] for name in names) == pytest.approx(share * sum(sizes.values()), rel=1e-9)
+    assert sum(shares[name] * sizes[name] for name in names) == pytest.approx(share * sum(sizes.values()), rel=1e-9)
     if share:
-        assert len(set(found.values())) > 10
+        assert len(set(shares.values())) > 10
 
 
 def test_zeros_are_pruned_in_equal_shares():
@@ -74,8 +74,8 @@ def test_zeros_are_pruned_in_equal_shares():
     zeros = sum(source.values[name].numel() for name in names[:5])
     everything = sum(value.numel() for value in source.values.values())
     share = 0.5 * zeros / everything
-    found = sparsity.layer_sparsity(model, source, share)
-    assert [found[name] for name in names] == pytest.approx([0.5] * 5 + [0.0] * (len(names) - 5))
+    shares = sparsity.layer_sparsity(model, source, share)
+    assert [shares[name] for name in names] == pytest.approx([0.5] * 5 + [0.0] * (len(names) - 5))
 
 
 def test_thresholds_of_both_definitions():

@@ -115,10 +115,10 @@ def test_a_folder_of_a_registered_model_has_the_registered_facts(tmp_path: Path,
 
 def test_a_folder_of_an_encoder_and_a_decoder_is_refused_and_its_decoder_alone_is_not(tmp_path: Path) -> None:
     sizes = {"vocab_size": 64, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48}
-    told = {"model_type": "bart", "is_encoder_decoder": True, "max_position_embeddings": 64, **sizes}
+    config = {"model_type": "bart", "is_encoder_decoder": True, "max_position_embeddings": 64, **sizes}
     for name, named in (("whole", "BartForConditionalGeneration"), ("decoder", "BartForCausalLM")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps({**told, "architectures": [named]}))
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, "architectures": [named]}))
     assert models.of(matrix.single({"model": str(tmp_path / "decoder"), "seq_len": 16}, "cpu")).layers == 2
     with pytest.raises(ValueError, match="BartForConditionalGeneration has an encoder and a decoder; use"):
         matrix.single({"model": str(tmp_path / "whole"), "seq_len": 16}, "cpu")

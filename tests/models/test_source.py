@@ -52,9 +52,9 @@ def test_a_run_of_a_folder_is_hashed_by_what_it_holds_and_shown_by_its_name(fold
 
 def test_a_result_is_read_and_shown_where_the_folder_is_not(folder: Path, tmp_path: Path) -> None:
     spec = given(folder)
-    told = json.dumps(Result(spec=spec, outcome="ok").to_dict())  # type: ignore[arg-type]
+    text = json.dumps(Result(spec=spec, outcome="ok").to_dict())  # type: ignore[arg-type]
     shutil.rmtree(folder)
-    back = Result.from_dict(json.loads(told))
+    back = Result.from_dict(json.loads(text))
     assert (back.spec, back.spec.hash, back.spec.label) == (spec, spec.hash, "mine resident fp32 b1 s16")
     with pytest.raises(ValueError, match=r"must be a folder with a config\.json, but .*mine is not there; check it"):
         models.checked(spec, "cpu")
@@ -119,7 +119,7 @@ def test_what_cannot_be_a_model_is_one_line(model, more, text, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"num_attention_heads": "four"}, "suit llama.*expected int, got str"),
         ({"num_attention_heads": 5}, "suit llama.*is not a multiple of the number of attention heads"),
@@ -128,8 +128,8 @@ def test_what_cannot_be_a_model_is_one_line(model, more, text, tmp_path, monkeyp
     ],
     ids=lambda value: "" if isinstance(value, str) else "=".join(map(str, *value.items())),
 )
-def test_a_config_json_that_no_model_can_have_is_one_line(change: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=told) as error:
+def test_a_config_json_that_no_model_can_have_is_one_line(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message) as error:
         given(written(tmp_path / "wrong", {**LLAMA, **change}))
     assert "\n" not in str(error.value)
     assert str(error.value).endswith("; mend it")
@@ -165,8 +165,8 @@ def test_a_gguf_file_is_converted_once_and_is_then_a_folder(tmp_path: Path, caps
 
     original = of_llama(tmp_path / "small.F32.gguf")
     spec = given(tmp_path / "small.F32.gguf", weights="pretrained")
-    told = capsys.readouterr().err
-    first, last, *more = told.splitlines()  # and no bar of transformers' own
+    output = capsys.readouterr().err
+    first, last, *more = output.splitlines()  # and no bar of transformers' own
     assert first.startswith("small.F32.gguf: converting it to safetensors, once")
     assert last.startswith("small.F32.gguf: ")
     assert [line for line in more if not line.startswith("small.F32.gguf: ")] == []
@@ -185,8 +185,8 @@ def test_a_gguf_file_without_all_tensors_and_a_model_that_was_not_added_are_one_
     whole = (tmp_path / "part.gguf").read_bytes()
     for size in (4, 30, 500, len(whole) - 1000):  # in the header, in its keys, in a tensor
         (tmp_path / "cut.gguf").write_bytes(whole[:size])
-        told = r"^transformers must be able to read cut\.gguf, but .*; download"
-        with pytest.raises(ValueError, match=told) as error:
+        message = r"^transformers must be able to read cut\.gguf, but .*; download"
+        with pytest.raises(ValueError, match=message) as error:
             given(tmp_path / "cut.gguf")
         assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="must hold all tensors") as error:

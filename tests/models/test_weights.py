@@ -218,11 +218,11 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_in_one_line(case: str, tmp_
     (folder := tmp_path / "model").mkdir()
     saved(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "secret.safetensors")  # it would do, if it were opened
-    make, told = REFUSED[case]
+    make, message = REFUSED[case]
     make(folder)
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the text is compared)
         loaded(folder, "opt-tiny")
-    assert str(error.value).startswith(told.replace("{}", str(folder))), str(error.value)
+    assert str(error.value).startswith(message.replace("{}", str(folder))), str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -259,8 +259,8 @@ def test_experts_that_do_not_go_together_are_named(tmp_path: Path) -> None:
     name = "model.layers.1.mlp.experts.gate_up_proj"
     weights = PretrainedWeights(tmp_path, model)
     values(weights, model, name.replace("1", "0"))
-    told = rf"`{name}` must be what transformers makes of 23 tensors in .*, but they do not"
-    with pytest.raises(ValueError, match=told):
+    message = rf"`{name}` must be what transformers makes of 23 tensors in .*, but they do not"
+    with pytest.raises(ValueError, match=message):
         values(weights, model, name)
     with pytest.raises(ValueError, match=r"`tier=checkpoint` reads weights as they lie, but .* in another form"):
         weights.locate(name)

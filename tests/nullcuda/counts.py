@@ -30,8 +30,8 @@ def runtime() -> ctypes.CDLL:
 
 def counts() -> dict[str, int]:
     """All counts since the process began."""
-    found = _Counts.in_dll(runtime(), "nullcuda_counts")
-    return {name: getattr(found, name) for name in FIELDS}
+    counts = _Counts.in_dll(runtime(), "nullcuda_counts")
+    return {name: getattr(counts, name) for name in FIELDS}
 
 
 def kernels() -> dict[str, int]:

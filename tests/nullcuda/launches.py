@@ -31,8 +31,8 @@ def watch(driver: ModuleType) -> None:
         call(self, *rest)
         if values.ENABLED:
             with values.without_values():
-                told = dict(zip(self.function.arg_names, rest[9:], strict=True))
-                typing = {name: typed(value, self.types[name]) for name, value in told.items()}
+                arguments = dict(zip(self.function.arg_names, rest[9:], strict=True))
+                typing = {name: typed(value, self.types[name]) for name, value in arguments.items()}
                 perform(self.function.__name__, {**typing, "programs": rest[0]})
 
     launcher.__init__, launcher.__call__ = made, called
@@ -43,12 +43,12 @@ def typed(value: Any, kind: str) -> Any:
     return value.view(TYPES[kind]) if isinstance(value, Tensor) and kind in TYPES else value
 
 
-def perform(kernel: str, told: dict[str, Any]) -> None:
+def perform(kernel: str, arguments: dict[str, Any]) -> None:
     """Writes what ``kernel`` writes when it is launched with ``told``."""
-    writes = [told[name] for name in WRITES[kernel] if told.get(name) is not None]
-    reads = [value for value in told.values() if isinstance(value, Tensor)]
+    writes = [arguments[name] for name in WRITES[kernel] if arguments.get(name) is not None]
+    reads = [value for value in arguments.values() if isinstance(value, Tensor)]
     values.arrive(kernel, reads, writes)
-    KERNELS[kernel]({name: on_host(value) for name, value in told.items()})
+    KERNELS[kernel]({name: on_host(value) for name, value in arguments.items()})
 
 
 def _word(low: int, high: int) -> int:
@@ -58,30 +58,30 @@ def _word(low: int, high: int) -> int:
 TYPES = {"*fp32": torch.float32, "*fp16": torch.float16, "*i16": torch.bfloat16}
 
 
-def _span(told: dict[str, Any]) -> Any:
+def _span(arguments: dict[str, Any]) -> Any:
     from zobench.kernels import Span
 
-    start = _word(told["start0"], told["start1"]) if told["rows"] is None else 0
-    return Span(told["tensor_id"] & 0xFFFFFFFF, start, told["rows"])
+    start = _word(arguments["start0"], arguments["start1"]) if arguments["rows"] is None else 0
+    return Span(arguments["tensor_id"] & 0xFFFFFFFF, start, arguments["rows"])
 
 
-def _normals(told: dict[str, Any]) -> None:
+def _normals(arguments: dict[str, Any]) -> None:
     from zobench.kernels import cpu
 
-    cpu.normals(_word(told["key0"], told["key1"]), _span(told), told["out"])
+    cpu.normals(_word(arguments["key0"], arguments["key1"]), _span(arguments), arguments["out"])
 
 
-def _advance(told: dict[str, Any]) -> None:
+def _advance(arguments: dict[str, Any]) -> None:
     from zobench.kernels import Flat, Segment, Update, cpu
 
-    rows = [] if told["table"] is None else told["table"][: told["count"]].tolist()
+    rows = [] if arguments["table"] is None else arguments["table"][: arguments["count"]].tolist()
     updates = [Update(_word(low, high), *map(_float, numbers)) for low, high, *numbers in rows]
-    master, *others = (told[name] for name in ("master", "base", "scratch", "mirror"))
-    draw = _word(told["key0"], told["key1"]), told["scale"]
-    if told["segments"] is None:
-        cpu.advance(master, _span(told), updates, *others, *draw)  # type: ignore[call-arg]
+    master, *others = (arguments[name] for name in ("master", "base", "scratch", "mirror"))
+    draw = _word(arguments["key0"], arguments["key1"]), arguments["scale"]
+    if arguments["segments"] is None:
+        cpu.advance(master, _span(arguments), updates, *others, *draw)  # type: ignore[call-arg]
         return
-    rows = told["segments"][: told["pieces"]].tolist()
+    rows = arguments["segments"][: arguments["pieces"]].tolist()
     segments = [
         Segment(tensor, start, offset, numel, bool(decayed)) for _, offset, start, numel, tensor, decayed in rows
     ]
@@ -94,12 +94,12 @@ def _float(bits: int) -> float:
     return torch.tensor(bits, dtype=torch.int32).view(torch.float32).item()
 
 
-def _packing(told: dict[str, Any]) -> Any:
+def _packing(arguments: dict[str, Any]) -> Any:
     from zobench.kernels.base import Packing, WireTensor
 
-    rows = told["segments"][: told["count"]].tolist()
-    ends = [row[0] for row in rows[1:]] + [told["programs"]]
-    dtype = told["weights"].dtype
+    rows = arguments["segments"][: arguments["count"]].tolist()
+    ends = [row[0] for row in rows[1:]] + [arguments["programs"]]
+    dtype = arguments["weights"].dtype
     pieces = [
         WireTensor(weights * dtype.itemsize, values, None if scales < 0 else 4 * scales, end - first, width)
         for (first, weights, values, width, scales, _), end in zip(rows, ends, strict=True)
@@ -107,22 +107,22 @@ def _packing(told: dict[str, Any]) -> Any:
     return Packing(dtype, pieces)
 
 
-def _pack(told: dict[str, Any]) -> None:
+def _pack(arguments: dict[str, Any]) -> None:
     from zobench.kernels import scaled
 
-    scaled.pack(_packing(told), told["weights"].view(torch.uint8), told["values"].view(torch.uint8))
+    scaled.pack(_packing(arguments), arguments["weights"].view(torch.uint8), arguments["values"].view(torch.uint8))
 
 
-def _unpack(told: dict[str, Any]) -> None:
+def _unpack(arguments: dict[str, Any]) -> None:
     from zobench.kernels import scaled
 
-    scaled.unpack(_packing(told), told["values"].view(torch.uint8), told["weights"].view(torch.uint8))
+    scaled.unpack(_packing(arguments), arguments["values"].view(torch.uint8), arguments["weights"].view(torch.uint8))
 
 
-def _flip(told: dict[str, Any]) -> None:
+def _flip(arguments: dict[str, Any]) -> None:
     from zobench.kernels import cpu
 
-    cpu.flip(told["master"], told["scratch"])
+    cpu.flip(arguments["master"], arguments["scratch"])
 
 
 KERNELS: dict[str, Callable[[dict[str, Any]], None]] = {

@@ -63,8 +63,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             patch.setenv("NULLCUDA_VALUES", "0")
         races()
         yield
-    if found := races():
-        pytest.fail(f"work on two streams without a wait between:\n{found}")
+    if race := races():
+        pytest.fail(f"work on two streams without a wait between:\n{race}")
 
 
 @pytest.hookimpl(wrapper=True)

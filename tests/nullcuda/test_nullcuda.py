@@ -114,9 +114,9 @@ def test_a_gather_that_nobody_waited_for_is_found(tmp_path):
         subprocess.Popen(command, env={**os.environ, **settings, "RANK": rank}, text=True, stdout=subprocess.PIPE)
         for rank in "01"
     ]
-    for told, _ in [process.communicate(timeout=120) for process in started]:
-        assert told.startswith("aten::mul.Tensor on stream ")
-        assert " reads 16 bytes that a collective on stream " in told
+    for output, _ in [process.communicate(timeout=120) for process in started]:
+        assert output.startswith("aten::mul.Tensor on stream ")
+        assert " reads 16 bytes that a collective on stream " in output
 
 
 def test_devices_of_one_process_give_each_other_their_slices():
@@ -156,8 +156,8 @@ def test_a_gpu_is_found_again_by_the_uuid_that_zobench_gives_it(machine):
     uuid, device = plan.gpu_uuids()[-1], accelerator.devices()[-1]
     print(uuid, Nvml().handle(device.uuid()) is not None, Nvml().handle(uuid) is not None)
     """
-    uuid, *found = run(program, NULLCUDA_MACHINE=machine)[0].split()
-    assert found == ["True", "True"]
+    uuid, *known = run(program, NULLCUDA_MACHINE=machine)[0].split()
+    assert known == ["True", "True"]
     program = "print(torch.cuda.device_count(), torch.cuda.get_device_properties(0).uuid)"
     assert run(program, NULLCUDA_MACHINE=machine, CUDA_VISIBLE_DEVICES=uuid)[0] == f"1 {uuid[4:]}"
 

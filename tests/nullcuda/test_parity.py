@@ -52,11 +52,11 @@ def _small_tiles(monkeypatch):
 def both(method, **changes):
     """What a few steps give on the null GPU, and what they give on the CPU, whose tier is pageable for pinned."""
     fields = {"eps": EPS, "engine": "offload", "noise": "counter", **changes}
-    found = []
+    runs = []
     for device in (CUDA, "cpu"):
         tier = HOST[device] if fields["engine"] == "offload" and fields.get("tier") != "disk" else "auto"
-        found.append(run(spec_of(method, device, **{"tier": tier, **fields})))
-    return found
+        runs.append(run(spec_of(method, device, **{"tier": tier, **fields})))
+    return runs
 
 
 def assert_same(here, there):

@@ -58,14 +58,14 @@ def outcomes(folder, listed):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     printed = done.stdout + done.stderr
-    found = re.findall(r"^([A-Z]+) +test_planted\.py::(\S+)", done.stdout, re.MULTILINE)
-    return {name: outcome for outcome, name in found}, printed
+    listed_outcomes = re.findall(r"^([A-Z]+) +test_planted\.py::(\S+)", done.stdout, re.MULTILINE)
+    return {name: outcome for outcome, name in listed_outcomes}, printed
 
 
 def test_a_list_that_is_not_true_is_an_error(tmp_path):
     listed = [f"{FILE}::test_impossible_{name}" for name in ("and_fails", "and_passes")]
-    found, printed = outcomes(tmp_path, listed)
-    assert found == {
+    ended, printed = outcomes(tmp_path, listed)
+    assert ended == {
         "test_impossible_and_fails": "XFAIL",
         "test_impossible_and_passes": "FAILED",
         "test_skipped": "ERROR",
@@ -78,5 +78,5 @@ def test_a_list_that_is_not_true_is_an_error(tmp_path):
 
 
 def test_a_listed_test_that_is_not_there_is_named():
-    beside = next(iter(plugin.NOT_RUN)).partition("::")[0]
-    assert plugin.absent({f"{beside}::test_another"}) == sorted(plugin.NOT_RUN)
+    missing_file = next(iter(plugin.NOT_RUN)).partition("::")[0]
+    assert plugin.absent({f"{missing_file}::test_another"}) == sorted(plugin.NOT_RUN)

@@ -22,22 +22,22 @@ def findings(checks, planted="", **settings):
     engines.FORMS = {name: engines.FORMS[name] for name in ("torch noise", "linear layers", "tiles")}
     run.main()
     """)
-    found, place = {}, json.dumps({"device": "cuda:0", "seconds": 0.0})
+    rows, place = {}, json.dumps({"device": "cuda:0", "seconds": 0.0})
     for check in checks:
         command = [build.interpreter(), "-c", program, check, place]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr
-        found |= {row["name"]: (row["status"], row["told"]) for row in json.loads(done.stdout.splitlines()[-1])}
-    return found
+        rows |= {row["name"]: (row["status"], row["told"]) for row in json.loads(done.stdout.splitlines()[-1])}
+    return rows
 
 
 def test_the_checks_of_the_numbers_are_ok():
-    found = findings(["kernels", "offload", "devices", "races"])
-    assert {name: status for name, (status, _) in found.items()} == {
+    rows = findings(["kernels", "offload", "devices", "races"])
+    assert {name: status for name, (status, _) in rows.items()} == {
         "kernel bits": "ok", "offload = resident": "ok", "device = CPU": "ok", "late copies": "ok",
     }  # fmt: skip
-    assert found["device = CPU"][1].startswith("losses differ from the CPU's by 0.0e+00 of them at most")
+    assert rows["device = CPU"][1].startswith("losses differ from the CPU's by 0.0e+00 of them at most")
 
 
 MISSING_WAIT = """
@@ -50,8 +50,8 @@ MISSING_WAIT = """
 
 
 def test_a_missing_wait_gives_wrong_numbers():
-    status, told = findings(["races"], MISSING_WAIT)["late copies"]
-    assert status == "failed", told
+    status, reason = findings(["races"], MISSING_WAIT)["late copies"]
+    assert status == "failed", reason
 
 
 LEAK = """
@@ -69,6 +69,6 @@ LEAK = """
 
 
 def test_a_slot_that_leaks_makes_the_peak_more_than_the_ledgers():
-    status, told = findings(["memory"], LEAK, NULLCUDA_VALUES="0")["peak = ledger"]
-    assert status == "failed", told
-    assert told.endswith(": more than half a slot of 14.2 MB apart")
+    status, reason = findings(["memory"], LEAK, NULLCUDA_VALUES="0")["peak = ledger"]
+    assert status == "failed", reason
+    assert reason.endswith(": more than half a slot of 14.2 MB apart")

@@ -136,11 +136,11 @@ def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The arguments that an operator writes, by its schema."""
-    found: list[Any] = []
+    tensors: list[Any] = []
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found.append(args[index] if index < len(args) else kwargs.get(argument.name))
-    return _tensors(found)
+            tensors.append(args[index] if index < len(args) else kwargs.get(argument.name))
+    return _tensors(tensors)
 
 
 def _tensors(values: Any) -> list[Tensor]:
@@ -266,15 +266,15 @@ def _like(generator: torch.Generator) -> torch.Generator:
 def attended(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Attention as the CPU computes it; what the backward pass would need beside it stays without a value."""
     out = func(*args, **kwargs)
-    told = _by_name(func, args, kwargs)
-    bias = told.get("attn_bias")
+    named = _by_name(func, args, kwargs)
+    bias = named.get("attn_bias")
     arrive(func.name(), _tensors((args, kwargs)), [out[0]])
     grouped = args[0].shape[-3] != args[1].shape[-3]
     value = functional.scaled_dot_product_attention(
         *map(on_host, args[:3]),
         attn_mask=on_host(bias),
-        is_causal=told["is_causal"],
-        scale=told.get("scale"),
+        is_causal=named["is_causal"],
+        scale=named.get("scale"),
         enable_gqa=grouped,
     )
     on_host(out[0]).copy_(value)
@@ -284,11 +284,11 @@ def attended(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def attended_backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The gradients of query, key and value, as the CPU computes them from a forward pass of its own."""
     out = func(*args, **kwargs)
-    told = _by_name(func, args, kwargs)
-    query, key, value, bias = (on_host(told.get(name)) for name in ("query", "key", "value", "attn_bias"))
+    named = _by_name(func, args, kwargs)
+    query, key, value, bias = (on_host(named.get(name)) for name in ("query", "key", "value", "attn_bias"))
     arrive(func.name(), _tensors((args, kwargs)), list(out[:3]))
-    options = {"attn_mask": bias, "scale": told.get("scale")}
-    dropout, causal = told["dropout_p"], told["is_causal"]
+    options = {"attn_mask": bias, "scale": named.get("scale")}
+    dropout, causal = named["dropout_p"], named["is_causal"]
     ran = _aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, causal, **options)
     gradients = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
         on_host(args[0]), query, key, value, *ran, dropout, causal, **options
@@ -301,8 +301,8 @@ def attended_backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """All arguments of a call, the defaults included."""
     arguments = func._schema.arguments
-    told = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    return told | dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    named = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return named | dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
 
 
 def _rules() -> Iterator[tuple[Any, Rule]]:

@@ -50,8 +50,8 @@ def launch(gpus, cases, spec, folder):
     if cases:
         run_ranks("tests.support.host_rank", gpus, words, folder / "log")
     else:  # memory is measured, of which forks share: what was freed may stay resident, or not, without the threshold
-        told = {"GLOO_SOCKET_IFNAME": "lo", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-        torchrun("tests.support.host_rank", gpus, *words, **told)
+        environment = {"GLOO_SOCKET_IFNAME": "lo", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+        torchrun("tests.support.host_rank", gpus, *words, **environment)
     return [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
 
 
@@ -118,7 +118,7 @@ def hasty_cases(gpus):
 
 
 @pytest.fixture(scope="module", params=(2, 4))
-def found(request, tmp_path_factory, single):
+def cases_run(request, tmp_path_factory, single):
     """All cases on this many ranks, which start once: the case, what came of it on each, and whether it is right."""
     gpus, folder = request.param, tmp_path_factory.mktemp(f"hosts{request.param}")
     resumed = [a_case("opt-tiny", 2, way, {"noise": "torch"}, way="resumed") for way in ("whole", "sliced")]
@@ -126,25 +126,25 @@ def found(request, tmp_path_factory, single):
     parts["resumed"] = resumed if gpus == 2 else []
     cases = [case for part in parts.values() for case in part]
     ranks = launch(gpus, cases, cases[0]["spec"], folder)
-    told, number = {}, 0
+    parts_of_cases, number = {}, 0
     for name, part in parts.items():
-        told[name] = []
+        parts_of_cases[name] = []
         for case in part:
             same = name != "resumed" and is_that(case, gpus, number, ranks, folder, single)
-            told[name].append((case, [rank[number] for rank in ranks], same))
+            parts_of_cases[name].append((case, [rank[number] for rank in ranks], same))
             number += 1
-    return told
+    return parts_of_cases
 
 
 @pytest.mark.slow
-def test_ranks_over_one_copy_get_the_bits_of_a_single_process(found):
-    assert [case for case, _, same in found["plain"] if not same] == []
+def test_ranks_over_one_copy_get_the_bits_of_a_single_process(cases_run):
+    assert [case for case, _, same in cases_run["plain"] if not same] == []
 
 
 @pytest.mark.slow
-def test_slow_lanes_change_nothing_and_a_missing_wait_is_found(found):
-    assert [case for case, _, same in found["slow"] if not same] == []
-    assert [same for _, _, same in found["hasty"]] == [False, False]
+def test_slow_lanes_change_nothing_and_a_missing_wait_is_found(cases_run):
+    assert [case for case, _, same in cases_run["slow"] if not same] == []
+    assert [same for _, _, same in cases_run["hasty"]] == [False, False]
 
 
 @pytest.mark.slow
@@ -162,15 +162,15 @@ def test_two_ranks_take_less_than_1_3_times_the_memory_of_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_start_from_the_parts_that_each_has_read_and_all_know_it(found):
-    for _, ranks, _ in found["resumed"]:
-        for told in ranks:
-            assert told["changed"] == [False] + [True] * (len(told["changed"]) - 1)
-            assert told["applied"] == [0] + [STEPS] * (len(told["applied"]) - 1)
-            assert len(told["changed"]) > 1
-            assert told["same"]
-            assert told["first differs"]
-            assert told["refused"]
+def test_ranks_start_from_the_parts_that_each_has_read_and_all_know_it(cases_run):
+    for _, ranks, _ in cases_run["resumed"]:
+        for answer in ranks:
+            assert answer["changed"] == [False] + [True] * (len(answer["changed"]) - 1)
+            assert answer["applied"] == [0] + [STEPS] * (len(answer["applied"]) - 1)
+            assert len(answer["changed"]) > 1
+            assert answer["same"]
+            assert answer["first differs"]
+            assert answer["refused"]
 
 
 def test_parts_are_whole_pages_and_make_the_block():
@@ -194,8 +194,8 @@ def test_a_silent_rank_is_named(monkeypatch):
     counts.publish(1, 0, 2)
     with pytest.raises(PeerGoneError) as error:
         counts.wait(1, 0, 1)
-    told = "another rank of the run is gone, or was silent for 0.05 s: local rank 1 at block 0"
-    assert str(error.value) == told
+    environment = "another rank of the run is gone, or was silent for 0.05 s: local rank 1 at block 0"
+    assert str(error.value) == environment
     monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "600")
     with pytest.raises(PeerGoneError):  # at once: this rank is to end
         counts.wait(0, 0, 1)
@@ -237,7 +237,7 @@ class Linked(FakeNvml):
 
 
 @pytest.mark.parametrize(
-    ("access", "nvml", "found"),
+    ("access", "nvml", "expected"),
     [
         (True, Linked(0), ("sliced", "transfers: sliced, because all GPUs of the node are linked as peers")),
         (True, Linked(0, fail=["nvmlDeviceGetP2PStatus"]), ("sliced", None)),
@@ -245,10 +245,10 @@ class Linked(FakeNvml):
         (False, Linked(0), ("whole", "transfers: whole, because cuda:0 cannot access cuda:1")),
     ],
 )
-def test_gpus_take_slices_where_all_pairs_have_a_fast_link(access, nvml, found, monkeypatch):
+def test_gpus_take_slices_where_all_pairs_have_a_fast_link(access, nvml, expected, monkeypatch):
     monkeypatch.setattr(Accelerator, "reaches", lambda self, other: access)
     monkeypatch.setattr(Accelerator, "uuid", lambda self: f"GPU-{self.device.index}")
     monkeypatch.setattr(hosts, "Nvml", lambda: Nvml(nvml))
     kind, reason = hosts.transfers(a_spec(device="cuda", tier="pinned"), 2)
-    assert kind == found[0]
-    assert found[1] in (None, reason)
+    assert kind == expected[0]
+    assert expected[1] in (None, reason)

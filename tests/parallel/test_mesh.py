@@ -58,9 +58,9 @@ def test_shards_in_order_are_the_batch(rows, count, masked):
             assert torch.equal(torch.cat([getattr(part, name) for part in parts]), whole)
 
 
-def told(batch):
+def batches(batch):
     """For each example: whether a candidate is the answer, and its tokens, each with the row that predicts it."""
-    own, found = batch.choices, []
+    own, losses = batch.choices, []
     for example, answer in enumerate(own.answers.tolist()):
         rows = []
         for candidate in (own.groups == example).nonzero()[:, 0].tolist():
@@ -70,14 +70,14 @@ def told(batch):
                 for (row, place), token in zip(own.places[kept].tolist(), own.tokens[kept].tolist(), strict=True)
             ]
             rows.append((candidate == answer, scored))
-        found.append(rows)
-    return found
+        losses.append(rows)
+    return losses
 
 
 @pytest.mark.parametrize(("batch", "count"), [(batch_of(), 3), (choosing(), 2)], ids=["prompts", "a shared row"])
 def test_shards_of_choices_in_order_are_the_choices(batch, count):
     parts = [batch.shard(index, count) for index in range(count)]
-    assert [row for part in parts for row in told(part)] == told(batch)
+    assert [row for part in parts for row in batches(part)] == batches(batch)
 
 
 def test_a_batch_that_cannot_be_cut_equally_is_refused():

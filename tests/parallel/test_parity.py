@@ -27,12 +27,14 @@ ENGINES = {
 def run_ranks(cases, gpus, folder):
     (folder / "cases.json").write_text(json.dumps(cases))
     forked_ranks.run_ranks("tests.support.rank", gpus, (folder / "cases.json", folder / "out"), folder / "log")
-    told = [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
+    outcomes = [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
     tensors = [
         [load_file(folder / f"out.{number}.{rank}.safetensors") for rank in range(gpus)] for number in range(len(cases))
     ]
-    assert [interfaces for _, _, interfaces in told] == [["lo", "=lo", True]] * gpus  # where the ranks listen, and sums
-    return [ranks for ranks, _, _ in told], tensors, [sent for _, sent, _ in told]
+    assert [interfaces for _, _, interfaces in outcomes] == [
+        ["lo", "=lo", True]
+    ] * gpus  # where the ranks listen, and sums
+    return [ranks for ranks, _, _ in outcomes], tensors, [sent for _, sent, _ in outcomes]
 
 
 def a_case(model, parallel, gpus, engine, data, exact=True):
@@ -45,7 +47,7 @@ def a_case(model, parallel, gpus, engine, data, exact=True):
 
 
 @pytest.fixture(scope="module", params=(2, 4))
-def found(request, tmp_path_factory):
+def cases_run(request, tmp_path_factory):
     gpus = request.param
     cases = [
         a_case(model, parallel, gpus, engine, data)
@@ -76,8 +78,8 @@ def sharded(loss_of, shards):
 
     def loss(model, batch):
         parts = [batch.shard(index, shards) for index in range(shards)]
-        told = [(int((part.labels[:, 1:] != -100).sum()), loss_of(model, part)) for part in parts]
-        return sum(n * own for n, own in told) / sum(n for n, _ in told)
+        outcomes = [(int((part.labels[:, 1:] != -100).sum()), loss_of(model, part)) for part in parts]
+        return sum(n * own for n, own in outcomes) / sum(n for n, _ in outcomes)
 
     return loss
 
@@ -104,13 +106,13 @@ def plain(model, spec, loss_of):
 
 
 @pytest.mark.slow
-def test_all_ranks_get_the_bits_of_a_plain_loop_over_the_shards(found, monkeypatch):
+def test_all_ranks_get_the_bits_of_a_plain_loop_over_the_shards(cases_run, monkeypatch):
     """Of counter noise that is not exact the ranks have each other's bits."""
-    _, cases, ranks, tensors, _ = found
+    _, cases, ranks, tensors, _ = cases_run
     known, loss_of = {}, reference.plain_loss
     for number, case in enumerate(cases):
         spec, (first, *others) = RunSpec(**case["spec"]), tensors[number]
-        assert all(told[number] == ranks[0][number] for told in ranks), case
+        assert all(outcomes[number] == ranks[0][number] for outcomes in ranks), case
         assert all(torch.equal(other[name], first[name]) for other in others for name in first), case
         exact, shards = spec.exact or spec.parallel == "ddp", shards_of(spec)
         if spec.noise == "counter" and not exact:
@@ -119,12 +121,12 @@ def test_all_ranks_get_the_bits_of_a_plain_loop_over_the_shards(found, monkeypat
         if key not in known:
             model = materialised(spec.model, spec.dtype)
             if spec.noise == "torch":
-                told = plain(model, spec, sharded(own_loss, shards))
+                outcomes = plain(model, spec, sharded(own_loss, shards))
             else:
                 monkeypatch.setattr(reference, "plain_loss", sharded(loss_of, shards))
                 seeds = [(seed,) for seed in draw_seeds(7, STEPS)]
-                told = pristine_mezo(model, batches_of(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
-            known[key] = (*told, dict(model.named_parameters()))
+                outcomes = pristine_mezo(model, batches_of(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
+            known[key] = (*outcomes, dict(model.named_parameters()))
         losses, gs, final = known[key]
         assert (ranks[0][number]["losses"], ranks[0][number]["gs"]) == (losses, gs), case
         assert all(torch.equal(first[name], final[name]) for name in final), case
@@ -159,13 +161,13 @@ class Shards:
 
     def _mean(self, batch, look):
         parts = [batch.shard(index, self.count) for index in range(self.count)]
-        told = [(int((part.labels[:, 1:] != -100).sum()), look(part)) for part in parts]
-        total = sum(n for n, _ in told)
-        return [sum(n * row[at] for n, row in told) / total for at in range(len(told[0][1]))]
+        outcomes = [(int((part.labels[:, 1:] != -100).sum()), look(part)) for part in parts]
+        total = sum(n for n, _ in outcomes)
+        return [sum(n * row[at] for n, row in outcomes) / total for at in range(len(outcomes[0][1]))]
 
 
 @pytest.fixture(scope="module")
-def methods_found(tmp_path_factory):
+def methods_run(tmp_path_factory):
     """With two shards an engine that looks twice has perturbed in place twice, so those cases have counter noise."""
     cases = []
     for way, noise in (("pertp", "torch"), ("pertp", "counter"), ("ddp", "counter")):
@@ -179,27 +181,27 @@ def methods_found(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_found):
-    cases, ranks, tensors, _ = methods_found
+def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_run):
+    cases, ranks, tensors, _ = methods_run
     for number, case in enumerate(cases):
         spec = RunSpec(**case["spec"])
         with rank.engine(case, spec) as engine:
             alone, method = Shards(engine, shards_of(spec)), methods.make(spec)
             steps = [method.step(alone, batch) for batch in batches_of(spec, FEW)]
             final = {name: value.clone() for name, value in engine.named_tensors()}
-        for told, own in zip(ranks, tensors[number], strict=True):
-            assert told[number]["losses"] == [step.loss for step in steps], case
-            assert told[number]["gs"] == [step.projected_grad for step in steps], case
+        for outcomes, own in zip(ranks, tensors[number], strict=True):
+            assert outcomes[number]["losses"] == [step.loss for step in steps], case
+            assert outcomes[number]["gs"] == [step.projected_grad for step in steps], case
             assert own.keys() == final.keys()
             assert all(torch.equal(own[name], final[name]) for name in final), case
         assert len({step.projected_grad for step in steps}) == FEW
 
 
 @pytest.mark.slow
-def test_ranks_exchange_less_than_a_kilobyte_a_step(found):
+def test_ranks_exchange_less_than_a_kilobyte_a_step(cases_run):
     """As the kernel counts it, Gloo's headers included, of every rank in every strategy: in the median of its steps,
     because on a busy machine a single step was outside once, which the same code was not when it ran again."""
-    _, cases, _, _, sent = found
+    _, cases, _, _, sent = cases_run
     for number, case in enumerate(cases):
         for own in sent:
             assert len(own[number]) == STEPS

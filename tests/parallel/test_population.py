@@ -37,9 +37,9 @@ class Worlds:
             self.barrier.wait()
             self.table[rank] = row
             self.barrier.wait()
-            told = self.table.clone()
+            table = self.table.clone()
             self.barrier.wait()
-            return told
+            return table
 
         return SimpleNamespace(rank=rank, mesh=Mesh(rank=rank, shards=RANKS, signs=1), gather=gather, from_first=list)
 

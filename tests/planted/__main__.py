@@ -37,12 +37,12 @@ def finder(copy: Path, bug: Bug) -> str:
     path.write_text(bug.planted_in(plain))
     in_kernels = bug.file.startswith("zobench/kernels/")  # of which compiled ones do not see a changed constant
     try:
-        found = failing(copy, bug.tests, "planted" if in_kernels else "plain")
+        finding = failing(copy, bug.tests, "planted" if in_kernels else "plain")
     finally:
         path.write_text(plain)
-    if found and failing(copy, found[:1], "plain"):
-        raise RuntimeError(f"{found[0]} fails without the bug {bug.name!r} too")
-    return found[0] if found else ""
+    if finding and failing(copy, finding[:1], "plain"):
+        raise RuntimeError(f"{finding[0]} fails without the bug {bug.name!r} too")
+    return finding[0] if finding else ""
 
 
 def main(words: list[str]) -> int:
@@ -53,13 +53,13 @@ def main(words: list[str]) -> int:
         copy = copied(Path(folder))
         for bug in chosen:
             begin = time.monotonic()
-            told = found = ""
+            report = finding = ""
             try:
-                told = (found := finder(copy, bug)) or "NO TEST"
+                report = (finding := finder(copy, bug)) or "NO TEST"
             except subprocess.TimeoutExpired:
-                told = "timed out"
-            missed += not found
-            print(f"{time.monotonic() - begin:5.0f} s  {bug.name}: {told}", flush=True)
+                report = "timed out"
+            missed += not finding
+            print(f"{time.monotonic() - begin:5.0f} s  {bug.name}: {report}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} planted bugs are found")
     return int(missed > 0)
 

@@ -31,13 +31,13 @@ def test_each_is_listed_with_its_package_and_only_a_methods_costs_are_asked_of_i
         assert code == 0
         for name in names:
             if kind == "methods":
-                told = f"the method '{name}' of the package my-zo must be importable, but RuntimeError: imported"
-                assert told in " ".join(out.split())
+                message = f"the method '{name}' of the package my-zo must be importable, but RuntimeError: imported"
+                assert message in " ".join(out.split())
             else:
                 assert [name, "from", "my-zo", "1.0"] in [line.split() for line in out.splitlines()]
     ((_, out, _),) = commands(folder, "list methods")
-    told = "scaled-sign 2 0 w -= scale * lr * sign(ghat); options.scale=1.0; from my-zo"
-    assert told in " ".join(out.split())
+    message = "scaled-sign 2 0 w -= scale * lr * sign(ghat); options.scale=1.0; from my-zo"
+    assert message in " ".join(out.split())
 
 
 FAILS = {
@@ -59,9 +59,9 @@ def test_one_that_cannot_be_imported_is_a_line_that_names_it(tmp_path: Path) -> 
     package(tmp_path).write_text("import nowhere_at_all\n")
     (tmp_path / "mine.toml").write_text(TABLE)
     for (code, out, err), (line, what) in zip(commands(tmp_path, *FAILS), FAILS.items(), strict=True):
-        told = f"the {what} of the package my-zo must be importable, but ModuleNotFoundError: No module named "
+        message = f"the {what} of the package my-zo must be importable, but ModuleNotFoundError: No module named "
         assert (code, out) == (2, ""), line
-        assert told in err.splitlines()[-1], line
+        assert message in err.splitlines()[-1], line
 
 
 @pytest.mark.slow

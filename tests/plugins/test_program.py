@@ -19,17 +19,17 @@ RUN = "run --model opt-tiny --device cpu --set seq_len=16 --set steps=2"
 
 def test_what_a_program_raises_is_the_cells_outcome_and_what_cannot_run_is_one_line(tmp_path: Path) -> None:
     package(tmp_path, FAILING)
-    found = commands(
+    outputs = commands(
         tmp_path, f"{RUN} --set program=dry --set seed=7", f"{RUN} --set program=dry --set seed=8",
         f"{RUN} --set program=drry", "finetune --model opt-tiny --task sst2 --set program=dry",
     )  # fmt: skip
-    told = [(code, err.splitlines()[-1]) for code, _, err in found]
-    assert told[0][1].endswith("RuntimeError: it could not sleep")
-    assert told[1][1].endswith("the program 'dry' of my-zo 1.0 must return the Result of its spec, but did not")
+    lines = [(code, err.splitlines()[-1]) for code, _, err in outputs]
+    assert lines[0][1].endswith("RuntimeError: it could not sleep")
+    assert lines[1][1].endswith("the program 'dry' of my-zo 1.0 must return the Result of its spec, but did not")
     names = "zobench, mezo, zo-llm, zo2, dry"
-    assert f"`program` must be one of {names}, but got 'drry'; did you mean dry?" in told[2][1]
-    assert "fine-tuning is zobench's own, but got program=dry of my-zo 1.0" in told[3][1]
-    assert [code for code, _ in told] == [1, 1, 2, 2]
+    assert f"`program` must be one of {names}, but got 'drry'; did you mean dry?" in lines[2][1]
+    assert "fine-tuning is zobench's own, but got program=dry of my-zo 1.0" in lines[3][1]
+    assert [code for code, _ in lines] == [1, 1, 2, 2]
 
 
 @pytest.mark.slow

@@ -28,18 +28,18 @@ def test_what_a_package_gives_is_planned_swept_and_shown_in_a_table(tmp_path: Pa
     metric = 'name = "loss_spread"\nheader = "Spread"\nunit = "mnats"\nformat = ".3f"'
     (tmp_path / "mine.toml").write_text(table(metric, '["my-llama", "my-qwen"]', 'method = "scaled-sign"'))
     sweep, asked = "sweep guests.toml --device cpu", "table mine.toml --format"
-    (_, plan, _), *told, (_, shown, _), (_, as_csv, _) = commands(
+    (_, plan, _), *outputs, (_, shown, _), (_, as_csv, _) = commands(
         tmp_path, f"{sweep} --dry-run", sweep, "run --model my-QWEN --device cpu --set seq_len=8 --set steps=1",
         f"{asked} markdown", f"{asked} csv",
     )  # fmt: skip
-    assert [code for code, *_ in told] == [0, 0], told
+    assert [code for code, *_ in outputs] == [0, 0], outputs
     assert "8 of 8 cells to run" in plan
     fields = ("model", "engine", "method")
-    found = {tuple(one["spec"][field] for field in fields): one["samples"]["loss"] for one in results(tmp_path)}
-    assert len(found) == 8
+    series = {tuple(one["spec"][field] for field in fields): one["samples"]["loss"] for one in results(tmp_path)}
+    assert len(series) == 8
     for model in ("my-llama", "my-qwen"):  # MeZO and ZO2 are one computation, and the package's sign is the built-in
-        assert len({tuple(losses) for key, losses in found.items() if key[0] == model}) == 1
-    ours = [losses for key, losses in sorted(found.items()) if key[1:] == ("resident", "scaled-sign")]
+        assert len({tuple(losses) for key, losses in series.items() if key[0] == model}) == 1
+    ours = [losses for key, losses in sorted(series.items()) if key[1:] == ("resident", "scaled-sign")]
     spreads = [max(losses) - min(losses) for losses in ours]
     rows = list(csv.DictReader(io.StringIO(as_csv)))
     assert [(row["metric"], row["unit"]) for row in rows] == [("loss_spread", "nats")] * 2

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_model_is_fine_tuned_on_a_task_of_a_package(folder: Path) -> None:
-    (code, _, err), (_, listed, _), (refused, _, told) = commands(
+    (code, _, err), (_, listed, _), (refused, _, message) = commands(
         folder, RUN, "results --where task=colours", f"{RUN} --set aligned=false"
     )
     assert code == 0, err
@@ -39,4 +39,4 @@ def test_a_model_is_fine_tuned_on_a_task_of_a_package(folder: Path) -> None:
     assert facts["majority"]["test"] == 0.5
     assert "colours" in listed
     assert refused == 2
-    assert "`aligned=false` needs task=sst2 or rte, but got task=colours" in told.splitlines()[-1]
+    assert "`aligned=false` needs task=sst2 or rte, but got task=colours" in message.splitlines()[-1]

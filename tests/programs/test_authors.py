@@ -101,7 +101,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def told(tmp_path: Path, clone: Path) -> Callable[[str], Path]:
+def add_program(tmp_path: Path, clone: Path) -> Callable[[str], Path]:
     """Adds the clone with a shell script as its interpreter."""
 
     def add(script: str) -> Path:
@@ -162,8 +162,8 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
         (says(kind="error", type="RuntimeError", text="can't allocate memory", trace="t"), Outcome.OOM, "host memory"),
     ],
 )  # fmt: skip
-def test_what_a_program_does_is_the_cells_outcome(told: Any, script: str, outcome: Outcome, reason: str) -> None:
-    told(script)
+def test_what_a_program_does_is_the_cells_outcome(add_program: Any, script: str, outcome: Outcome, reason: str) -> None:
+    add_program(script)
     result = author_cell.run(SPEC)
     assert result.outcome is outcome
     assert reason in result.reason
@@ -172,30 +172,32 @@ def test_what_a_program_does_is_the_cells_outcome(told: Any, script: str, outcom
     assert result.environment.program == text
 
 
-def test_a_program_whose_environment_was_changed_since_is_refused(told: Any) -> None:
-    told(f"{says(kind='facts', versions={**VERSIONS, 'torch': '2.9.0'}, threads=1)}\n{says(kind='ready')}\nread x")
+def test_a_program_whose_environment_was_changed_since_is_refused(add_program: Any) -> None:
+    add_program(
+        f"{says(kind='facts', versions={**VERSIONS, 'torch': '2.9.0'}, threads=1)}\n{says(kind='ready')}\nread x"
+    )
     result = author_cell.run(SPEC)
     assert result.outcome is Outcome.FAILED
     assert "which had torch 2.1.0, but " in result.reason
     assert "has torch 2.9.0; add it again" in result.reason
 
 
-def test_a_program_that_ends_after_a_step_keeps_it_and_one_that_stops_in_time_is_partial(told: Any) -> None:
+def test_a_program_that_ends_after_a_step_keeps_it_and_one_that_stops_in_time_is_partial(add_program: Any) -> None:
     step = says(kind="step", step_seconds=0.5, loss=4.0, projected_grad=1.0)
-    told(f"{BEGUN}\n{step}\n{step}")
+    add_program(f"{BEGUN}\n{step}\n{step}")
     crashed = author_cell.run(SPEC)
     assert (crashed.outcome, crashed.samples["loss"], crashed.warmup["loss"]) == (Outcome.FAILED, [4.0], [4.0])
-    told(f"{BEGUN}\n{step}\n{step}\n{DONE}")
+    add_program(f"{BEGUN}\n{step}\n{step}\n{DONE}")
     ended = author_cell.run(SPEC)
     assert (ended.outcome, ended.partial, ended.samples["loss"]) == (Outcome.OK, True, [4.0])
     assert "partial: 1 of 3 steps, because the time it was given was used up" in ended.warnings
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs process groups and /proc")
-def test_a_program_that_hangs_is_ended_with_its_cell(told, tmp_path, monkeypatch) -> None:
+def test_a_program_that_hangs_is_ended_with_its_cell(add_program, tmp_path, monkeypatch) -> None:
     """The clock leaps once it hangs."""
     pid = tmp_path / "pid"
-    told(f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 1000")
+    add_program(f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 1000")
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1000 * pid.exists())
     monkeypatch.setattr(process, "time", clock)
     result = run_in_process(SPEC, timeout=900.0)
@@ -220,7 +222,7 @@ def test_what_a_program_cannot_do_is_refused_in_one_line(changes: dict[str, Any]
 
 
 def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_its_cells(
-    told: Any, clone: Path, tmp_path: Path
+    add_program: Any, clone: Path, tmp_path: Path
 ) -> None:
     def refused(text: str) -> None:
         with pytest.raises(ValueError, match=text):
@@ -231,7 +233,7 @@ def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_
         assert text in step.reason
 
     refused("but none was added; zobench program add mezo --path CLONE --python ENV/bin/python")
-    python = told("exit 1")
+    python = add_program("exit 1")
     programs.check(SPEC)
     facts = Facts(plug_ins={"program": authors.origin("mezo")})
     first, result = clones.commit_of(clone), Result(spec=SPEC, outcome=Outcome.OK, environment=facts)
@@ -252,7 +254,7 @@ def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_
     git(clone, "commit", "-am", "two")
     assert len({first, changed, clones.commit_of(clone)}) == 3
     refused(f"must be at commit {first}, at which it was added, but")
-    told("exit 1")
+    add_program("exit 1")
     programs.check(SPEC)
     assert not is_current(result), "measured by another commit"
     python.unlink()
@@ -281,7 +283,7 @@ def test_the_commands_add_list_and_remove(clone: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{FACTS}\n")
     python.chmod(0o755)
-    (_, none, _), (_, done, _), (_, listed, _), (wrong, _, told), (_, removed, _) = commands(
+    (_, none, _), (_, done, _), (_, listed, _), (wrong, _, message), (_, removed, _) = commands(
         tmp_path, "program list", f"program add mezo --path {clone} --python {python}", "program list",
         "program remove zo2", "program remove mezo",
     )  # fmt: skip
@@ -290,7 +292,7 @@ def test_the_commands_add_list_and_remove(clone: Path, tmp_path: Path) -> None:
     assert done.startswith(f"added: mezo {commit}, torch 2.1.0, transformers 4.28.1, Python 3.9.18\n")
     assert listed.splitlines()[1].split()[:5] == ["mezo", commit, "2.1.0", "4.28.1", "3.9.18"]
     assert wrong == 2
-    assert told.splitlines()[-1].startswith("zobench: `NAME` must be a program that was added, but got 'zo2'")
+    assert message.splitlines()[-1].startswith("zobench: `NAME` must be a program that was added, but got 'zo2'")
     assert removed == "removed: mezo\n"
     assert clones.load() == {}
     for broken in ({"path": "p"}, "mezo"):

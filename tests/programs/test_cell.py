@@ -115,9 +115,9 @@ def test_an_update_that_is_said_to_round_away_does_and_one_a_little_larger_does_
 def test_methods_whose_updates_round_away(method: str, size: str) -> None:
     """With sign, g has no part in it."""
     share = {"sparsity": 0.5} if method == "zo-sgd-sparse" else {}
-    told = cautions(cell(method=method, dtype="bf16", **share), [1.0, 2.0, 3.0], 0)
+    notes = cautions(cell(method=method, dtype="bf16", **share), [1.0, 2.0, 3.0], 0)
     value = {"lr": "1.0e-07", "lr * g": "2.0e-07"}.get(size)
-    assert [text.split(" is below")[0] for text in told] == (
+    assert [text.split(" is below")[0] for text in notes] == (
         [f"bf16 updates are lost: {size} = {value}"] if size else []
     )
     assert cautions(cell(method=method, dtype="bf16", scheme="lora", **share), [1.0], 0) == []
@@ -158,12 +158,12 @@ def spec(weights_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_rows_are_the_sentences_end_to_end(spec: RunSpec, data_dir: Path) -> None:  # noqa: F811
     """Each row is a window of what the tokenizer makes of the training set, written again and again."""
-    told = spec.replace(data="sst2")
+    sentences = spec.replace(data="sst2")
     lines = (data_dir / "SST-2" / "train.tsv").read_text().splitlines()[1:]
     words = AutoTokenizer.from_pretrained(spec.weights_path)
     ids = [number for line in lines for number in words(line.split("\t")[0])["input_ids"]]
     endless = " ".join(map(str, ids + ids))
-    first, second = itertools.islice(batches(told, empty_model(told)), 2)
+    first, second = itertools.islice(batches(sentences, empty_model(sentences)), 2)
     for row in first.input_ids.tolist():
         assert f" {' '.join(map(str, row))} " in f" {endless} "
     assert not torch.equal(first.input_ids, second.input_ids)
@@ -174,9 +174,9 @@ def test_a_step_makes_the_same_bytes_and_takes_the_same_products(spec: RunSpec) 
     """Every storage that a step of the resident model makes, and its products by torch's own counter of them."""
     counted = {}
     for data in ("random", "sst2"):
-        told = spec.replace(data=data, engine="resident", tier="auto")
-        with tuner(told) as built:
-            fed = batches(told, empty_model(told))
+        asked = spec.replace(data=data, engine="resident", tier="auto")
+        with tuner(asked) as built:
+            fed = batches(asked, empty_model(asked))
             first = next(fed)
             built.method.step(built.engine, first)
             with Ledger("cpu") as ledger, FlopCounterMode(display=False) as products:

@@ -24,12 +24,12 @@ def load(here: Path, text: str) -> campaign.Campaign:
 
 def test_a_part_is_a_matrix_with_what_it_changes_of_the_device_s_own(here: Path) -> None:
     changes = "repeats = 2\nbase = { eps = 0.01 }\naxes = { seed = [7] }\ninclude = []\n"
-    found = load(here, HEAD + PART.format("a") + PART.format("b") + changes)
-    first, second = found.on("cpu")
+    campaign = load(here, HEAD + PART.format("a") + PART.format("b") + changes)
+    first, second = campaign.on("cpu")
     assert [spec.seed for spec in first.cells] == [0, 1, 5]
     assert [(spec.seed, spec.eps, spec.steps, spec.seq_len) for spec in second.cells] == [(7, 0.01, 4, 32)]
     assert (list(first.rounds), list(second.rounds)) == ([0, 1, 2], [0, 1])
-    assert (found.name, found.title, found.selftest) == ("c", "Mine", None)
+    assert (campaign.name, campaign.title, campaign.selftest) == ("c", "Mine", None)
 
 
 def test_a_cell_of_two_parts_has_rounds_of_its_own_in_each(here: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_cell_of_two_parts_has_rounds_of_its_own_in_each(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (HEAD, "c.toml: `parts` must be given in the file, but is missing; write [[parts]]"),
         (HEAD + PART.format("a") * 2, "c.toml: [[parts]] must have names that differ, but got a, a; rename one"),
@@ -48,14 +48,14 @@ def test_a_cell_of_two_parts_has_rounds_of_its_own_in_each(here: Path) -> None:
          "c.toml: part a: `repeats > 0` must hold in [[parts]], but got 0; raise it"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_that_names_the_file(here: Path, text: str, told: str) -> None:
+def test_a_mistake_is_one_line_that_names_the_file(here: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=r"^c\.toml: ") as caught:
         load(here, text)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ('methods = ["ZO-SGD"]',
          "mine.toml: `methods` of a part choose those of a protocol, but the file has none; leave it out"),
@@ -64,11 +64,11 @@ def test_a_mistake_is_one_line_that_names_the_file(here: Path, text: str, told: 
          'takes for another; write axes = { dtype = ["fp32", "bf16"] }'),
     ],
 )  # fmt: skip
-def test_a_part_that_no_matrix_can_be_says_why_and_the_others_have_their_cells(here, more, told) -> None:
-    found = load(here, HEAD + PART.format("a") + more + "\n" + PART.format("b"))
-    first, second = found.on("cpu")
-    assert (first.obstacle, first.cells) == (told, ())
+def test_a_part_that_no_matrix_can_be_says_why_and_the_others_have_their_cells(here, more, message) -> None:
+    campaign = load(here, HEAD + PART.format("a") + more + "\n" + PART.format("b"))
+    first, second = campaign.on("cpu")
+    assert (first.obstacle, first.cells) == (message, ())
     assert (second.obstacle, len(second.cells)) == ("", 3)
     with pytest.raises(ValueError, match=r"^part a: ") as caught:
-        chosen_parts(found, "cpu", "a")
-    assert str(caught.value) == f"part a: {told}"
+        chosen_parts(campaign, "cpu", "a")
+    assert str(caught.value) == f"part a: {message}"

@@ -91,15 +91,15 @@ def test_nothing_refuses_a_shipped_cell(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_every_shipped_cell_takes_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages(tmp_path, monkeypatch, layers=3)
-    told: dict[RunSpec, str] = {}
+    first_of: dict[RunSpec, str] = {}
     for where, cell in shipped(tmp_path):
-        told.setdefault(tiny(cell), f"{where}: {cell.label}")
+        first_of.setdefault(tiny(cell), f"{where}: {cell.label}")
     failed = {}
-    for spec, name in told.items():
+    for spec, name in first_of.items():
         try:
             with tuner(spec) as built:
                 built.method.step(built.engine, next(stream(spec, built.engine.model.config.vocab_size, 1)))
         except Exception as error:  # all that fail are told at once
             failed[name] = f"{type(error).__name__}: {error}"
-    assert len(told) > 100
+    assert len(first_of) > 100
     assert failed == {}

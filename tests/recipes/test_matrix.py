@@ -70,8 +70,8 @@ def test_a_rule_that_leaves_nothing_out_is_told(tmp_path: Path) -> None:
     (path := tmp_path / "mine.toml").write_text(
         '[axes]\nmodel = ["opt-tiny"]\nseq_len = [16, 32]\n[[exclude]]\nseq_len = 64\n[[exclude]]\nseq_len = 16\n'
     )
-    told = "mine.toml: the rule of [[exclude]] seq_len=64 leaves nothing out; no cell has all of its values"
-    assert matrix.load(path, "cpu").notes == (told,)
+    message = "mine.toml: the rule of [[exclude]] seq_len=64 leaves nothing out; no cell has all of its values"
+    assert matrix.load(path, "cpu").notes == (message,)
     assert matrix.load(path, "cpu", {"seq_len": 32}).notes == ()  # the command's change, not the file
     path.write_text(path.read_text() + "[on.cuda.axes]\nseq_len = [16, 64]\n")
     assert matrix.load(path, "cpu").notes == ()  # it leaves something out elsewhere
@@ -218,12 +218,12 @@ def test_every_shipped_runner_loads_and_its_tables_exist(path: Path, device: str
 
 def test_zo_bench_s_accuracies_have_the_precision_of_its_appendix() -> None:
     """C.2: half precision for ZO methods, mixed for what backpropagates, neither for Forward-Grad."""
-    found: dict[tuple[str, str], set[str]] = {}
+    methods_of: dict[tuple[str, str], set[str]] = {}
     for cell in matrix.load(recipes.find("runners", "zo_bench_accuracy"), "cuda").cells:
-        found.setdefault((cell.dtype, cell.autocast), set()).add(cell.method)
-    assert found.pop(("fp32", "none")) == {"forward-grad"}
-    assert found.pop(("fp32", "fp16")) == {"fo-sgd", "fo-adam", "hybrid"}
-    assert {key: "zo-sgd" in methods and "forward-grad" not in methods for key, methods in found.items()} == {
+        methods_of.setdefault((cell.dtype, cell.autocast), set()).add(cell.method)
+    assert methods_of.pop(("fp32", "none")) == {"forward-grad"}
+    assert methods_of.pop(("fp32", "fp16")) == {"fo-sgd", "fo-adam", "hybrid"}
+    assert {key: "zo-sgd" in methods and "forward-grad" not in methods for key, methods in methods_of.items()} == {
         ("fp16", "none"): True
     }
 

@@ -22,14 +22,14 @@ def load(folder: Path, text: str = PROTOCOL, **changes: Any) -> Any:
 
 
 def test_equal_forwards_buy_each_method_the_steps_that_they_pay_for(tmp_path: Path) -> None:
-    found = load(tmp_path)
-    steps = {header: {spec.steps for spec in specs} for header, specs in found.tuning.items()}
+    contest = load(tmp_path)
+    steps = {header: {spec.steps for spec in specs} for header, specs in contest.tuning.items()}
     assert steps == {"ZO-SGD": {60}, "Four queries": {15}, "FO-SGD": {40}}  # 2, 8, and a forward and a backward: 1 + 2
-    assert {spec.eval_every for spec in found.tuning["Four queries"]} == {4}  # after 4, 8, 12 and 15
-    assert [spec.lr for spec in found.tuning["ZO-SGD"]] == [1e-3, 3e-3]
-    assert [spec.lr for spec in found.tuning["FO-SGD"]] == [1e-2, 1e-1]
-    assert [(spec.seed, spec.test_size) for spec in found.cells] == [(9, 0)] * 6 + [(10, 0)] * 6
-    assert [spec.queries for spec in found.cells] == [1, 4, 1] * 4  # a point of every method after the other
+    assert {spec.eval_every for spec in contest.tuning["Four queries"]} == {4}  # after 4, 8, 12 and 15
+    assert [spec.lr for spec in contest.tuning["ZO-SGD"]] == [1e-3, 3e-3]
+    assert [spec.lr for spec in contest.tuning["FO-SGD"]] == [1e-2, 1e-1]
+    assert [(spec.seed, spec.test_size) for spec in contest.cells] == [(9, 0)] * 6 + [(10, 0)] * 6
+    assert [spec.queries for spec in contest.cells] == [1, 4, 1] * 4  # a point of every method after the other
 
 
 def test_evaluations_are_paid_for_by_the_budget(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_the_bytes_that_a_step_moves_are_those_of_its_transfers_or_of_its_passes
 
 
 def test_the_winner_has_the_least_mean_loss_on_dev_and_waits_for_its_whole_grid(tmp_path: Path) -> None:
-    found = load(tmp_path, PROTOCOL.replace("extra = 2", "extra = 0"))
-    small, large = found.tuning["ZO-SGD"]
+    contest = load(tmp_path, PROTOCOL.replace("extra = 2", "extra = 0"))
+    small, large = contest.tuning["ZO-SGD"]
 
     def of(*losses: float | None, dev: float = 0.7, last: Outcome = Outcome.OK) -> Any:
         """The winner, of the losses of small and large with the first seed and then with the second."""
@@ -80,7 +80,7 @@ def test_the_winner_has_the_least_mean_loss_on_dev_and_waits_for_its_whole_grid(
         if len(losses) == 4:
             made[3] = result(runs[3], dev=[0.5, dev], loss=losses[3], outcome=last)
         known = {one.spec.hash: one for one in made}
-        return found.winner("ZO-SGD", known), found.is_tuned("ZO-SGD", known), found.finals(known)
+        return contest.winner("ZO-SGD", known), contest.is_tuned("ZO-SGD", known), contest.finals(known)
 
     assert of(0.4, 0.6, 0.4) == (None, False, ())
     assert of(0.4, 0.6, 0.4, 0.6) == (small, True, tuple(small.replace(seed=i, test_size=1000) for i in (0, 1, 2)))
@@ -103,11 +103,11 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
     text = text.replace('lr = ["x1", "x3"]', 'lr = ["x1", "x2", "x4", "x8"]').replace(
         'method = "fo-sgd"\nlr = ["x10", "x100"]', 'method = "zo-sgd-mmt"\nlr = [1e-2, 1e-1]\nmomentum = [0.5, 0.75]'
     )
-    found = load(tmp_path, text)
+    contest = load(tmp_path, text)
 
     def tried(header: str, loss: Any) -> tuple[list[tuple[float, float]], Any, bool]:
-        known = {one.spec.hash: one for one in tuned(only(found, [header]), loss)}
-        state = found.search(header, known)
+        known = {one.spec.hash: one for one in tuned(only(contest, [header]), loss)}
+        state = contest.search(header, known)
         return [(one.lr, one.momentum) for one in state.points[4:]], state.best, bool(state.beyond)
 
     assert [tried("ZO-SGD", lambda spec: abs(spec.lr - 1e-3))[i] for i in (0, 2)] == [[], False]  # interior already
@@ -150,24 +150,24 @@ def test_a_grid_over_an_option_goes_on_as_far_as_its_declared_range(
 
 
 def test_runs_that_grids_may_still_add_are_counted_until_the_best_points_are_interior(tmp_path: Path) -> None:
-    found = load(tmp_path)
-    assert len(found.addable({})) == 3 * 2 * 2  # methods, extra points, tuning seeds
-    interior = {one.spec.hash: one for one in tuned(only(found, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
-    assert {spec.queries for spec in found.addable(interior)} == {1, 4}
-    assert len(found.addable(interior)) == 2 * 2 * 2
-    edges = {one.spec.hash: one for one in tuned(found, lambda spec: -spec.lr)}
-    assert found.addable(edges) == ()  # all are used up
+    contest = load(tmp_path)
+    assert len(contest.addable({})) == 3 * 2 * 2  # methods, extra points, tuning seeds
+    interior = {one.spec.hash: one for one in tuned(only(contest, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
+    assert {spec.queries for spec in contest.addable(interior)} == {1, 4}
+    assert len(contest.addable(interior)) == 2 * 2 * 2
+    edges = {one.spec.hash: one for one in tuned(contest, lambda spec: -spec.lr)}
+    assert contest.addable(edges) == ()  # all are used up
 
 
 def test_a_neighbour_that_ran_out_of_memory_leaves_an_edge(tmp_path: Path) -> None:
     """It was not evaluated, so nobody knows whether it is worse; it is not run without end either."""
-    found = load(tmp_path)
-    known = {one.spec.hash: one for one in tuned(only(found, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
-    assert found.search("ZO-SGD", known).beyond == ()
-    beyond = found.search("ZO-SGD", known).points[-1]
+    contest = load(tmp_path)
+    known = {one.spec.hash: one for one in tuned(only(contest, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
+    assert contest.search("ZO-SGD", known).beyond == ()
+    beyond = contest.search("ZO-SGD", known).points[-1]
     lost = beyond.replace(seed=10)
     known[lost.hash] = result(lost, dev=[0.5, 0.7], loss=None, outcome=Outcome.OOM)
-    state = found.search("ZO-SGD", known)
+    state = contest.search("ZO-SGD", known)
     assert (state.waiting, state.best.lr, [one.lr for one in state.beyond]) == ((), 3e-3, [beyond.lr])
 
 
@@ -187,7 +187,7 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("points = 2", "points = 3",
          "every method must have 3 points in its grid, as [protocol] says, but ZO-SGD has 2; give all as many"),
@@ -206,19 +206,19 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
          "[[methods]] must be two or more with headers that differ, but got "),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, told: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, message: str, tmp_path: Path) -> None:
     assert old in PROTOCOL
-    with pytest.raises(ValueError, match=re.escape(f"mine.toml: {told}")) as caught:
+    with pytest.raises(ValueError, match=re.escape(f"mine.toml: {message}")) as caught:
         load(tmp_path, PROTOCOL.replace(old, new, 1))
     assert "\n" not in str(caught.value)
 
 
 def test_the_shipped_protocol_compares_18_methods_with_five_seeds() -> None:
-    found = contest(Path("runners/methods_2026.toml"))
-    assert len(found.tuning) == 18
-    assert (len(found.protocol.seeds), len(found.protocol.tuning_seeds)) == (5, 2)
-    assert {spec.lr_schedule for spec in found.cells} == {"linear"}
-    for specs in found.tuning.values():
+    shipped = contest(Path("runners/methods_2026.toml"))
+    assert len(shipped.tuning) == 18
+    assert (len(shipped.protocol.seeds), len(shipped.protocol.tuning_seeds)) == (5, 2)
+    assert {spec.lr_schedule for spec in shipped.cells} == {"linear"}
+    for specs in shipped.tuning.values():
         rates = sorted({spec.lr for spec in specs})
         assert all(2.9 < b / a < 3.5 for a, b in itertools.pairwise(rates))
-        assert all(spec.steps == found.protocol.steps(spec, budget.price) for spec in specs)
+        assert all(spec.steps == shipped.protocol.steps(spec, budget.price) for spec in specs)

@@ -53,8 +53,8 @@ def test_names_lists_shipped_and_own_once(tree: Path) -> None:
 def test_an_unknown_name_is_one_line_with_the_nearest_and_the_list(tree: Path) -> None:
     with pytest.raises(ValueError, match="no such recipe") as caught:
         recipes.find("tables", "mian")
-    told = "no such recipe in tables: 'mian'; did you mean main? known: main; or give the path of a .toml file"
-    assert str(caught.value) == told
+    message = "no such recipe in tables: 'mian'; did you mean main? known: main; or give the path of a .toml file"
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("name", ["\0", "x" * 5000])

@@ -40,8 +40,8 @@ def wheel(built: Path) -> Iterator[zipfile.ZipFile]:
 
 def files(folder: Path) -> set[str]:
     """The files below ``folder``, hidden ones and compiled ones left out."""
-    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return {path.as_posix() for path in found if not any(_is_hidden(part) for part in path.parts)}
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {path.as_posix() for path in paths if not any(_is_hidden(part) for part in path.parts)}
 
 
 def _is_hidden(part: str) -> bool:
@@ -91,15 +91,15 @@ def test_the_sdist_holds_what_builds_and_tests_it(built: Path) -> None:
 
 
 def test_the_metadata_says_what_pyproject_does_and_names_the_version_once(wheel: zipfile.ZipFile) -> None:
-    told = message_from_bytes(wheel.read(f"{NAME}.dist-info/METADATA"))
-    assert (told["Name"], told["Version"]) == ("zobench", zobench.__version__)
-    assert told["License-Expression"] == "Apache-2.0"
-    assert told["License-File"] == "LICENSE"
-    assert told["Description-Content-Type"] == "text/markdown"
-    python = re.sub(r"\s", "", told["Requires-Python"]).split(",")
+    metadata = message_from_bytes(wheel.read(f"{NAME}.dist-info/METADATA"))
+    assert (metadata["Name"], metadata["Version"]) == ("zobench", zobench.__version__)
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    python = re.sub(r"\s", "", metadata["Requires-Python"]).split(",")
     assert sorted(python) == sorted(PROJECT["requires-python"].split(","))
-    assert set(told.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
-    assert [one for one in told.get_all("Requires-Dist") if "@" in one] == []
+    assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
+    assert [one for one in metadata.get_all("Requires-Dist") if "@" in one] == []
     points = wheel.read(f"{NAME}.dist-info/entry_points.txt").decode()
     assert points.split() == ["[console_scripts]", "zobench", "=", "zobench.cli:main"]
     said = [path for path in (ROOT / "zobench").rglob("*.py") if f'"{zobench.__version__}"' in path.read_text("utf-8")]

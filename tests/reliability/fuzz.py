@@ -107,9 +107,9 @@ def limited(seconds: float) -> Iterator[None]:
 
 def outside(folder: Path) -> set[tuple[str, int]]:
     """Everything beside ``folder``, where nothing may appear or change: names and sizes."""
-    beside = [path for path in folder.parent.iterdir() if path != folder and path.name not in LOGS]
+    strays = [path for path in folder.parent.iterdir() if path != folder and path.name not in LOGS]
     escaped = [path for path in (Path("/tmp/escape"), Path("/tmp/x.json")) if path.exists()]
-    return {(str(path), path.stat().st_size) for path in (*beside, *escaped)}
+    return {(str(path), path.stat().st_size) for path in (*strays, *escaped)}
 
 
 def _where(error: BaseException) -> str:

@@ -139,7 +139,7 @@ def toml_text(tree: Mapping[str, Any]) -> bytes:
     if not isinstance(tree, dict):
         return str(tree).encode("utf-8", "surrogatepass")
     try:
-        lines = [f"{_key(key)} = {told}" for key, one in tree.items() if (told := _toml(one)) is not None]
+        lines = [f"{_key(key)} = {text}" for key, one in tree.items() if (text := _toml(one)) is not None]
     except RecursionError:
         lines = [f"a = {'[' * 2000}{']' * 2000}"]
     return ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass")
@@ -155,9 +155,9 @@ def _toml(one: Any) -> str | None:
     if isinstance(one, (datetime.date, datetime.time)):
         return one.isoformat()
     if isinstance(one, list):
-        return f"[{', '.join(told for item in one if (told := _toml(item)) is not None)}]"
+        return f"[{', '.join(text for item in one if (text := _toml(item)) is not None)}]"
     if isinstance(one, dict):
-        pairs = [f"{_key(key)} = {told}" for key, item in one.items() if (told := _toml(item)) is not None]
+        pairs = [f"{_key(key)} = {text}" for key, item in one.items() if (text := _toml(item)) is not None]
         return f"{{{', '.join(pairs)}}}"
     return None
 

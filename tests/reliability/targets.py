@@ -278,8 +278,8 @@ def journals(folder: Path) -> Feed:
         path.write_bytes(changed(random_))
         if not journal.is_begun(path.read_bytes()):
             return False
-        found, items = journal.read(path)
-        journal.check_header(path, found, header)
+        read_head, items = journal.read(path)
+        journal.check_header(path, read_head, header)
         journal.entries(items)
         with JournalFile(path, header):
             pass
@@ -317,18 +317,18 @@ def snapshots(folder: Path) -> Feed:
 
     def feed(random_: random.Random) -> bool:
         shard.write_bytes(whole)
-        kind, told = random_.randrange(3), copy.deepcopy(tree)
+        kind, manifest = random_.randrange(3), copy.deepcopy(tree)
         if kind == 0:
             state.write_bytes(drawn(random_, [text], json_text, [tree]))
         else:
-            del told["sum"]
+            del manifest["sum"]
             if kind == 1:
-                told = edited(random_, told)
+                manifest = edited(random_, manifest)
             else:
                 shard.write_bytes(_tensors(random_, whole))
-                told["shards"] = {shard.name: {"bytes": shard.stat().st_size, "sum": snapshot.checksum(shard)}}
-            sum_ = snapshot._sum(told) if isinstance(told, dict) else ""
-            state.write_bytes(json_text({**told, "sum": sum_} if isinstance(told, dict) else told))
+                manifest["shards"] = {shard.name: {"bytes": shard.stat().st_size, "sum": snapshot.checksum(shard)}}
+            sum_ = snapshot._sum(manifest) if isinstance(manifest, dict) else ""
+            state.write_bytes(json_text({**manifest, "sum": sum_} if isinstance(manifest, dict) else manifest))
         snapshot.steps(folder)
         snapshot.passes(path)
         start = SnapshotStart(path)
@@ -350,8 +350,8 @@ def _tensors(random_: random.Random, whole: bytes) -> bytes:
     if kind == 0:
         return flipped(random_, whole)
     if kind == 1:
-        told = random_.choice((0, 1, length - 1, length + 1, len(whole), 2**31, 2**63 - 1, 2**63, 2**64 - 1))
-        return told.to_bytes(8, "little") + whole[8:]
+        length_said = random_.choice((0, 1, length - 1, length + 1, len(whole), 2**31, 2**63 - 1, 2**63, 2**64 - 1))
+        return length_said.to_bytes(8, "little") + whole[8:]
     header = json_text(edited(random_, json.loads(whole[8 : 8 + length])))
     padded = header.ljust(length) if kind == 2 else header
     return len(padded).to_bytes(8, "little") + padded + whole[8 + length :]
@@ -421,11 +421,11 @@ def safetensors(folder: Path) -> Feed:
             if kind == 1:
                 index.write_bytes(text)
         identity.weights_hash(folder)
-        found = checkpoint.tensors(folder)
-        assert all(path.resolve().parent == folder.resolve() for path in found.values()), found
+        places = checkpoint.tensors(folder)
+        assert all(path.resolve().parent == folder.resolve() for path in places.values()), places
         from safetensors import safe_open
 
-        for name, path in found.items():
+        for name, path in places.items():
             with safe_open(path, framework="pt") as handle:
                 handle.get_tensor(name)
         return True
@@ -528,9 +528,9 @@ def archives(folder: Path) -> Feed:
             strange = [path for path in target.rglob("*") if path.is_symlink() or not (path.is_file() or path.is_dir())]
             assert not strange, f"the archive put {strange} into the store"
         assert all(problem.isprintable() for problem in merged.problems), merged.problems
-        found = Store(target)
-        found.runs()
-        assert not found.problems, found.problems
+        merged_store = Store(target)
+        merged_store.runs()
+        assert not merged_store.problems, merged_store.problems
         return merged.added > 0
 
     return feed

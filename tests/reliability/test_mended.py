@@ -58,10 +58,10 @@ def test_a_snapshots_manifest_that_is_a_number_is_one_line(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", LINES])
 def test_a_snapshot_reads_nothing_outside_of_its_folder(tmp_path: Path, name: str) -> None:
     path = whole(tmp_path)
-    told = snapshot.state(path)
-    (shard,) = told["shards"].values()
+    state = snapshot.state(path)
+    (shard,) = state["shards"].values()
     (tmp_path / "secret.safetensors").write_bytes(next(path.glob("*.safetensors")).read_bytes())
-    snapshot.write_state(path, {**told, "shards": {name: shard}})
+    snapshot.write_state(path, {**state, "shards": {name: shard}})
     with pytest.raises(ValueError, match="must name shards that lie in it, but names") as error:
         SnapshotStart(path)
     one_line(error)
@@ -71,8 +71,8 @@ def test_a_shard_that_is_no_safetensors_is_one_line_though_its_sum_is_right(tmp_
     path = whole(tmp_path)
     shard = next(path.glob("*.safetensors"))
     shard.write_bytes(b"\xff" * 200)
-    told = {"bytes": 200, "sum": snapshot.checksum(shard)}
-    snapshot.write_state(path, {**snapshot.state(path), "shards": {shard.name: told}})
+    shard_facts = {"bytes": 200, "sum": snapshot.checksum(shard)}
+    snapshot.write_state(path, {**snapshot.state(path), "shards": {shard.name: shard_facts}})
     with pytest.raises(ValueError, match="must be whole safetensors, but is damaged"):
         SnapshotStart(path)
 
@@ -95,8 +95,8 @@ def test_what_is_no_rate_is_not_computed_with(place: str, wrong: Any) -> None:
 def test_a_result_with_rates_of_none_is_shown(tmp_path: Path) -> None:
     text = TINY.replace("M1", "OPT-125M").replace("M2", "OPT-350M").replace("seq_len = 100", "")
     tree = samples()[0].to_dict()
-    for told in ({}, {"copy_bytes_per_second": 0}, {"copy_bytes_per_second": "fast"}):
-        tree["environment"] = {**tree["environment"], "calibration": told}
+    for rates_of_run in ({}, {"copy_bytes_per_second": 0}, {"copy_bytes_per_second": "fast"}):
+        tree["environment"] = {**tree["environment"], "calibration": rates_of_run}
         assert render(table_from(tmp_path, text), [Result.from_dict(tree)], "markdown", reference=PAPER)
 
 
@@ -109,9 +109,9 @@ def test_what_a_job_wrote_is_of_its_kinds(wrong: dict[str, Any], tmp_path: Path)
     one_line(error)
 
 
-@pytest.mark.parametrize("told", ["5", "[", '{"winner": {}}'])
-def test_a_damaged_record_of_a_search_is_one_line(tmp_path: Path, told: str) -> None:
-    (tmp_path / examine.RECORD).write_text(told)
+@pytest.mark.parametrize("text", ["5", "[", '{"winner": {}}'])
+def test_a_damaged_record_of_a_search_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / examine.RECORD).write_text(text)
     with pytest.raises(ValueError, match="must name the winner of a search, but is damaged"):
         examine.check_winner("r", tmp_path / "run")
     (tmp_path / examine.RECORD).write_text(json.dumps({"winner": {"run": LINES}}))

@@ -158,9 +158,9 @@ def test_a_run_is_one_click_away_with_its_complete_json(view: Any, tmp_path: Pat
     stored = Store(tmp_path / "results").save(RICH)
     assert view.execute_script("return document.querySelector('#detail-json').textContent") == stored.read_text()
     assert json.loads(stored.read_text())["memory"]["device_peak_bytes"] == 200 * MIB
-    told = element(view, "#detail").text
+    content = element(view, "#detail").text
     for text in ("opt-125m offload/disk fp32 b1 s64", "Warning: swapped: 3 pages", "200 MiB", "Box, 2 cores"):
-        assert text in told
+        assert text in content
     view.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     [save] = [button for button in view.find_elements("css selector", ".tools button") if button.text == "Download"]
     view.execute_script("arguments[0].scrollIntoView()", save)
@@ -185,11 +185,11 @@ def test_traces_are_drawn_with_units_and_tell_their_values(view: Any) -> None:
     assert wait(view, points) == [3, 4, 3, 3]  # the loss has one step without a value
     section = element(view, ".charts section:nth-child(2)")
     drawing = section.find_element("tag name", "svg")
-    told = []
+    content = []
     for key in (Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT):
         drawing.send_keys(key)
-        told.append(section.find_element("css selector", ".readout").text)
-    assert told == ["step 0: 1", "step 1: 0.5", "step 0: 1"]
+        content.append(section.find_element("css selector", ".readout").text)
+    assert content == ["step 0: 1", "step 1: 0.5", "step 0: 1"]
     memory = element(view, ".charts section:nth-child(3)")
     ActionChains(view).move_to_element(memory.find_element("tag name", "svg")).perform()
     assert memory.find_element("css selector", ".readout").text == "s 0.5: 300"
@@ -197,9 +197,9 @@ def test_traces_are_drawn_with_units_and_tell_their_values(view: Any) -> None:
 
 def test_what_a_result_says_is_shown_and_not_run(view: Any) -> None:
     open_run(view, BAD)
-    told = view.execute_script("return document.getElementById('detail').textContent")
-    assert "why" + ATTACK in told
-    assert "w" + ATTACK in told
+    content = view.execute_script("return document.getElementById('detail').textContent")
+    assert "why" + ATTACK in content
+    assert "w" + ATTACK in content
     shown = view.execute_script("return document.getElementById('detail-json').textContent")
     assert shown == json.dumps(BAD.to_dict(), sort_keys=True, indent=1) + "\n"
     assert view.execute_script("return document.querySelectorAll('#detail img').length") == 0

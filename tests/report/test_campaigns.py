@@ -64,12 +64,12 @@ NAMES = sorted(EMPTY)
 @functools.cache
 def ran(name: str) -> tuple[tuple[PartOn, tuple[RunSpec, ...]], ...]:
     """All parts of a campaign with those of their cells that fit a machine of its size."""
-    found = campaigns.shipped(name)
-    if found.device == "cpu":
-        outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in found.on("cpu")]
+    shipped = campaigns.shipped(name)
+    if shipped.device == "cpu":
+        outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in shipped.on("cpu")]
         return tuple((one.on, tuple(step.spec for step in one.steps if step.action == "run")) for one in outlooks)
     gpu = hardware.load("h100-pcie")
-    return tuple((on, campaign.forecast(on, gpu).cells) for on in found.on("cuda:0"))
+    return tuple((on, campaign.forecast(on, gpu).cells) for on in shipped.on("cuda:0"))
 
 
 @functools.cache
@@ -128,22 +128,22 @@ def test_two_parts_never_run_one_cell_in_one_round(name: str) -> None:
 
 
 def test_on_two_cores_every_cell_fits_and_no_part_is_predicted_to_take_two_hours() -> None:
-    found = campaigns.shipped("small-cpu")
-    outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in found.on("cpu")]
+    shipped = campaigns.shipped("small-cpu")
+    outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in shipped.on("cpu")]
     assert {one.on.part.name: [step.reason for step in one.unfit] for one in outlooks if one.unfit} == {}
     assert {one.on.part.name: one.whole / HOUR for one in outlooks if one.whole > 2 * HOUR} == {}
     longest = max(step.estimate.seconds for one in outlooks for step in one.steps if step.estimate)
     assert longest * TIMES_LATE < 40 * 60
-    assert (found.longest, found.timeout) == ("2h", "40m")
+    assert (shipped.longest, shipped.timeout) == ("2h", "40m")
 
 
 @pytest.mark.parametrize("gpu", ["h100-pcie", "h100-sxm", "h200"])
 def test_on_one_gpu_no_part_is_predicted_to_take_nine_minutes_and_it_begins_with_the_selftest(gpu: str) -> None:
-    found, place = campaigns.shipped("one-gpu"), hardware.load(gpu)
-    known = {on.part.name: campaign.forecast(on, place) for on in found.on("cuda:0")}
+    shipped, place = campaigns.shipped("one-gpu"), hardware.load(gpu)
+    known = {on.part.name: campaign.forecast(on, place) for on in shipped.on("cuda:0")}
     assert {name: one.seconds for name, one in known.items() if one.seconds > 540} == {}
     assert [name for name, one in known.items() if not one.cells] == []
-    assert (found.longest, found.selftest) == ("9m", "3m")
+    assert (shipped.longest, shipped.selftest) == ("9m", "3m")
 
 
 @functools.cache
@@ -163,9 +163,9 @@ def test_every_ratio_between_published_runs_has_an_interval() -> None:
     """But of bytes that are counted, which are the same each time."""
     groups = [(place, group) for place, sheet in published_sheets() for group in sheet.groups]
     entries = [(place, group.header.text, one) for place, group in groups for row in group.body for one in row]
-    found = [(place, header, one.text, one.detail) for place, header, one in entries if one.detail.startswith("(x")]
-    bare = [one for one in found if " to " not in one[-1]]
-    assert len(found) > 100
+    ratios = [(place, header, one.text, one.detail) for place, header, one in entries if one.detail.startswith("(x")]
+    bare = [one for one in ratios if " to " not in one[-1]]
+    assert len(ratios) > 100
     assert [one for one in bare if not one[1].startswith("Moved a step")] == []
 
 

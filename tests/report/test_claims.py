@@ -25,8 +25,8 @@ def table(tmp_path: Path) -> Table:
     return table_from(tmp_path, TINY + CLAIMS)
 
 
-def verdicts(found: list[claims.CheckedClaim]) -> list[tuple[str, list[tuple[str, float]]]]:
-    return [(verdict.verdict, [(ratio.header, ratio.value) for ratio in verdict.ratios]) for verdict in found]
+def verdicts(checked: list[claims.CheckedClaim]) -> list[tuple[str, list[tuple[str, float]]]]:
+    return [(verdict.verdict, [(ratio.header, ratio.value) for ratio in verdict.ratios]) for verdict in checked]
 
 
 def steady(
@@ -63,14 +63,14 @@ def test_what_was_measured_is_held_against_the_same_bounds(table: Table) -> None
         steady("M2", "resident", 1.0),
         steady("M2", "offload", 1.0, memory=51 * MIB),
     ]
-    found = claims.checked(table, grids(table, results, "box", PAPER)[0][1], claims.measured)
-    assert [verdict.verdict for verdict in found] == [claims.FAILS, claims.FAILS, claims.HOLDS]
-    assert [ratio.value for ratio in found[0].ratios] == pytest.approx([0.5, 0.51])
-    assert found[0].evidence == "0.5 to 0.51 in 2 of 2; not within: 0.51 in M2"
-    slower = found[1].ratios[0]
+    checked = claims.checked(table, grids(table, results, "box", PAPER)[0][1], claims.measured)
+    assert [verdict.verdict for verdict in checked] == [claims.FAILS, claims.FAILS, claims.HOLDS]
+    assert [ratio.value for ratio in checked[0].ratios] == pytest.approx([0.5, 0.51])
+    assert checked[0].evidence == "0.5 to 0.51 in 2 of 2; not within: 0.51 in M2"
+    slower = checked[1].ratios[0]
     assert slower.low < slower.value < slower.high < 0.9
     assert slower.value == pytest.approx(1 / 1.2, rel=0.01)
-    assert found[2].evidence == "1.02"
+    assert checked[2].evidence == "1.02"
     assert claims.bounds(table.claims[0]) == "B / A at most 0.5"
 
 
@@ -85,10 +85,10 @@ def test_what_was_measured_is_held_against_the_same_bounds(table: Table) -> None
 )
 def test_a_ratio_of_times_counts_only_with_its_interval(table, seconds, rounds, verdict) -> None:
     results = [steady("M1", engine, took, rounds=rounds) for engine, took in (("resident", 1.0), ("offload", seconds))]
-    found = claims.checked(table, grids(table, results, "box", PAPER)[0][1], claims.measured)[1]
-    assert found.verdict == verdict
+    checked = claims.checked(table, grids(table, results, "box", PAPER)[0][1], claims.measured)[1]
+    assert checked.verdict == verdict
     if rounds == 1:
-        assert "no interval: too few processes or steps" in found.evidence
+        assert "no interval: too few processes or steps" in checked.evidence
 
 
 def test_a_ratio_from_rounds_is_of_their_pairs_as_its_interval_is(table: Table) -> None:
@@ -123,20 +123,20 @@ def test_a_ratio_of_accuracies_counts_only_with_the_interval_of_so_many_examples
         tuned(adam, method="zo-adam", **common),
         tuned(sgd, method="fo-sgd", dtype="fp32", autocast="fp16", steps=625, **common),
     ]
-    found = claims.checked(table, fill(table, runs, REFERENCE), claims.measured)[0]
-    assert found.verdict == verdict
-    (ratio,) = found.ratios
+    checked = claims.checked(table, fill(table, runs, REFERENCE), claims.measured)[0]
+    assert checked.verdict == verdict
+    (ratio,) = checked.ratios
     (low, high), (least, most) = (wilson_interval(share, 872) for share in accuracies)
     assert (ratio.value, ratio.low, ratio.high) == (adam / sgd, low / most, high / least)
-    assert not claims.inside(dataclasses.replace(found.claim, at_least=ratio.value, at_most=ratio.value + 1), ratio)
+    assert not claims.inside(dataclasses.replace(checked.claim, at_least=ratio.value, at_most=ratio.value + 1), ratio)
 
 
 @pytest.mark.parametrize(("offloaded", "verdict"), [(0.8, claims.HOLDS), (0.801, claims.FAILS)])
 def test_that_two_accuracies_are_the_same_is_judged_without_an_interval(offloaded: float, verdict: str) -> None:
     table = MEASURED["zo2/table2"]
     runs = [tuned(0.8, model="OPT-13B"), tuned(offloaded, model="OPT-13B", engine="offload")]
-    found = claims.checked(table, fill(table, runs, REFERENCE), claims.measured)[0]
-    assert (found.verdict, [ratio.header for ratio in found.ratios]) == (verdict, ["SST-2"])
+    checked = claims.checked(table, fill(table, runs, REFERENCE), claims.measured)[0]
+    assert (checked.verdict, [ratio.header for ratio in checked.ratios]) == (verdict, ["SST-2"])
 
 
 def test_rows_that_are_not_the_papers_say_nothing_of_its_claims(table: Table) -> None:

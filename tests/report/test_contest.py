@@ -31,8 +31,8 @@ def table(folder: Path) -> ContestTable:
 
 
 def stored(folder: Path, test: Callable[[str, int], float] | None = None, **changes: Any) -> list[Result]:
-    found = support.contest(folder / "runners" / "mine.toml")
-    return support.stored(found, test or (lambda header, seed: TEST[header] + 0.01 * seed), **changes)
+    contest = support.contest(folder / "runners" / "mine.toml")
+    return support.stored(contest, test or (lambda header, seed: TEST[header] + 0.01 * seed), **changes)
 
 
 def rows(table: ContestTable, results: list[Result], part: int) -> dict[str, dict[str, str]]:
@@ -80,10 +80,10 @@ def test_what_is_shown_moves_with_the_spread_of_the_seeds(table: ContestTable, f
 
 
 def test_a_method_whose_best_point_is_an_end_has_no_claim(table: ContestTable, folder: Path) -> None:
-    found = support.contest(folder / "runners" / "mine.toml")
-    made = support.tuned(found, lambda spec: 1 / spec.lr if spec.method == "fo-sgd" else abs(spec.lr - 3e-3))
+    contest = support.contest(folder / "runners" / "mine.toml")
+    made = support.tuned(contest, lambda spec: 1 / spec.lr if spec.method == "fo-sgd" else abs(spec.lr - 3e-3))
     known = {one.spec.hash: one for one in made}
-    for spec in found.finals(known):
+    for spec in contest.finals(known):
         share = 0.85 if spec.method == "fo-sgd" else 0.7 + 0.001 * spec.queries * spec.seed
         made.append(support.result(spec, dev=[0.5, 0.6, 0.7, 0.7, 0.75], test=share))
     shown, claims = rows(table, made, 0), rows(table, made, 2)

@@ -96,9 +96,9 @@ def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_sa
     runs, problems = tuning.load(folders(tmp_path))
     assert problems == []
     artifact = tuning.figure(runs, forwards=True)
-    told = rows(csv_of(artifact.frame))
+    written = rows(csv_of(artifact.frame))
     read: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in told:
+    for row in written:
         read.setdefault((row["quantity"], row["series"]), []).append((float(row["x"]), float(row["value"])))
     loss, score = "Loss on dev", "Accuracy on dev (%)"
     zo, fo, going = "zo-sgd lr=1e-06", "fo-sgd lr=1e-06", "zo-sgd lr=1e-07 (so far)"
@@ -109,7 +109,7 @@ def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_sa
     }  # fmt: skip
     (chart,) = artifact.charts
     for panel, axes in zip(chart.panels, figures.draw(chart).axes, strict=False):
-        own = [(float(row["x"]), float(row["value"])) for row in told if row["quantity"] == panel.y_label]
+        own = [(float(row["x"]), float(row["value"])) for row in written if row["quantity"] == panel.y_label]
         shown = [point for line in drawn_lines(axes, linestyle="None") for point in points(line)]
         assert sorted(shown) == [pytest.approx(point) for point in sorted(own)]
         ticks = [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]

@@ -40,8 +40,8 @@ def test_bars_hold_the_measured_values_in_the_axis_unit_and_the_papers_beside_th
         result("M2", outcome=Outcome.OOM, reason="no room"),
         result("M2", "offload", "fp16", outcome=Outcome.FAILED, reason="boom"),
     ]
-    found = drawn(plot_from(tmp_path, BARS), results)
-    memory, throughput = found.panels
+    made = drawn(plot_from(tmp_path, BARS), results)
+    memory, throughput = made.panels
     assert (memory.positions, memory.x_label, memory.log_y) == (("M1", "M2"), "Model", True)
     assert memory.y_label == "GPU Memory (MB)"
     assert memory.limit == (1e9 / MIB, "1 GB")
@@ -52,8 +52,8 @@ def test_bars_hold_the_measured_values_in_the_axis_unit_and_the_papers_beside_th
     assert a.paper == (400.0, None)
     assert b.paper == (100.0, 300.0)
     assert throughput.series[0].marks[0].value == 50.0
-    assert found.source.startswith("Measured on box (1x BOX); ")
-    assert "paper: p t1, on 1x G-1" in found.source
+    assert made.source.startswith("Measured on box (1x BOX); ")
+    assert "paper: p t1, on 1x G-1" in made.source
 
 
 def test_intervals_are_those_of_the_median_step(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_lines_have_numbers_along_x(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_and_no_values_in_the_paper_is_said_and_not_blank(tmp_path: Path) -> None:
-    found = drawn(plot_from(tmp_path, LINES), [])
-    assert [panel.message for panel in found.panels] == [
+    made = drawn(plot_from(tmp_path, LINES), [])
+    assert [panel.message for panel in made.panels] == [
         "Nothing measured yet: `zobench reproduce figure` measures here what this machine can."
     ]
 
@@ -97,30 +97,30 @@ def test_a_timeline_compares_runs_that_differ_only_in_what_it_is_about(tmp_path:
     results = [
         recorded("M1", False), recorded("M2", False), recorded("M2", True, steps=9), recorded("M2", True, batch_size=2),
     ]  # fmt: skip
-    [(machine, found)] = timelines(plot, results)
+    [(machine, made)] = timelines(plot, results)
     assert machine == "box"
-    assert found.name == "p/f5"
-    naive, overlapped = found.panels
+    assert made.name == "p/f5"
+    naive, overlapped = made.panels
     assert [(e.lane, e.kind, e.block, e.start, e.end) for e in naive.events] == [
         ("upload", "upload", 0, 0.0, 1.0),
         ("compute", "compute", 0, 1.0, 3.0),
     ]
     assert overlapped.title == "b. overlapped"
     assert overlapped.events
-    assert "M2" in found.remarks[0]
+    assert "M2" in made.remarks[0]
     twos = [recorded("M1", overlap, batch_size=2) for overlap in (False, True)]
-    ((_, found),) = timelines(plot, [*twos, recorded("M2", False)])
-    assert "b2" in found.remarks[0]  # both panels, rather than one with what is meant
-    ((_, found),) = timelines(plot, [*twos, *(recorded("M2", overlap) for overlap in (False, True))])
-    assert "M2" in found.remarks[0]
-    assert "b1" in found.remarks[0]
+    ((_, made),) = timelines(plot, [*twos, recorded("M2", False)])
+    assert "b2" in made.remarks[0]  # both panels, rather than one with what is meant
+    ((_, made),) = timelines(plot, [*twos, *(recorded("M2", overlap) for overlap in (False, True))])
+    assert "M2" in made.remarks[0]
+    assert "b1" in made.remarks[0]
 
 
 def test_a_case_that_was_not_recorded_says_so_and_failed_runs_are_not_drawn(tmp_path: Path) -> None:
     plot = plot_from(tmp_path, TIMELINE)
     bad = dataclasses.replace(recorded("M1", True), outcome=Outcome.CONTAMINATED, reason="noise")
-    [(_, found)] = timelines(plot, [recorded("M1", False), bad])
-    assert found.panels[1].message == "This case was not measured on this machine."
+    [(_, made)] = timelines(plot, [recorded("M1", False), bad])
+    assert made.panels[1].message == "This case was not measured on this machine."
     [(machine, empty)] = timelines(plot, [bad])
     assert machine is None
     assert "zobench reproduce p/f5" in empty.panels[0].message

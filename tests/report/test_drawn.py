@@ -58,9 +58,9 @@ def test_bars_lines_and_maps_show_the_numbers_that_are_written(name: str, stored
         if plot.kind == "heatmap":
             check_map(plot, artifact, chart, machine)
             continue
-        found = {panel.y_label: sorted(map(near, shown(axes)))
+        shown_values = {panel.y_label: sorted(map(near, shown(axes)))
                  for panel, axes in zip(chart.drawn, drawn(chart), strict=True)}  # fmt: skip
-        assert found == expected(plot, own)
+        assert shown_values == expected(plot, own)
 
 
 def shown(axes: Axes) -> Iterator[float]:
@@ -76,7 +76,7 @@ def shown(axes: Axes) -> Iterator[float]:
 def expected(plot: Plot, own: Sequence[dict[str, str]]) -> dict[str, list[str]]:
     """Header of a metric -> what the CSV says of each of its cells, measured or else predicted, and the paper's."""
     assert plot.table is not None
-    told: dict[str, list[str]] = {}
+    by_header: dict[str, list[str]] = {}
     for metric in plot.table.metrics:
         cells: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
         for row in own:
@@ -86,10 +86,10 @@ def expected(plot: Plot, own: Sequence[dict[str, str]]) -> dict[str, list[str]]:
         for cell in cells.values():
             if cell.get("measured", {"status": "skipped"})["status"] != "skipped":
                 cell.pop("predicted", None)
-            told.setdefault(metric.header, []).extend(
+            by_header.setdefault(metric.header, []).extend(
                 near(float(row["value"]) / metric.scale) for row in cell.values() if row["value"]
             )
-    return {header: sorted(values) for header, values in told.items() if values}
+    return {header: sorted(values) for header, values in by_header.items() if values}
 
 
 def check_map(plot: Plot, artifact: Artifact, chart: Chart, machine: str) -> None:
@@ -131,11 +131,11 @@ def test_the_tables_print_the_numbers_of_the_csv(name: str, stored: str) -> None
     for row in rows(csv_of(artifact.frame)):
         if row["value"] and row["source"] in ("measured", "predicted"):
             metric = metrics[row["metric"]]
-            told = rounded(float(row["value"]) / metric.scale, metric.format)
-            told = f"~{told}" if row["source"] == "predicted" else told
-            assert told in printed[frozenset((metric.header, row["row"], row["column"]))]
-            assert markdown.escape(told) in texts["md"]
-            assert latex.escape(told) in texts["tex"]
+            shown_text = rounded(float(row["value"]) / metric.scale, metric.format)
+            shown_text = f"~{shown_text}" if row["source"] == "predicted" else shown_text
+            assert shown_text in printed[frozenset((metric.header, row["row"], row["column"]))]
+            assert markdown.escape(shown_text) in texts["md"]
+            assert latex.escape(shown_text) in texts["tex"]
 
 
 def test_timelines_curves_and_points_are_those_of_their_csv(stored: str) -> None:
@@ -144,27 +144,29 @@ def test_timelines_curves_and_points_are_those_of_their_csv(stored: str) -> None
             artifact = made(plot.name, stored)
             written = [] if artifact.frame is None else rows(csv_of(artifact.frame))
             for chart in artifact.charts:
-                told = [row for row in written if row.get("figure", chart.name) == chart.name]
-                _check_recorded(plot, chart, told)
+                own_rows = [row for row in written if row.get("figure", chart.name) == chart.name]
+                _check_recorded(plot, chart, own_rows)
 
 
-def _check_recorded(plot: Plot, chart: Chart, told: list[dict[str, Any]]) -> None:
+def _check_recorded(plot: Plot, chart: Chart, written: list[dict[str, Any]]) -> None:
     for panel, axes in zip(chart.drawn, drawn(chart), strict=True):
         if plot.kind == "timeline":
             drawn_by_kind = [patch for patch in axes.collections if isinstance(patch, PolyCollection)]
             boxes = [box for patch in drawn_by_kind for box in patch.get_paths()]
             lengths = [float(np.ptp(np.asarray(box.vertices)[:, 0])) for box in boxes]
             scale = figures.timeline.unit(chart)[1]
-            own = [scale * (float(row["end_s"]) - float(row["start_s"])) for row in told if row["panel"] == panel.title]
+            own = [
+                scale * (float(row["end_s"]) - float(row["start_s"])) for row in written if row["panel"] == panel.title
+            ]
             assert sorted(lengths) == pytest.approx(sorted(own))
         elif plot.kind == "curves":
-            own = [float(row["value"]) for row in told if row["quantity"] == panel.y_label]
+            own = [float(row["value"]) for row in written if row["quantity"] == panel.y_label]
             assert sorted(map(near, shown(axes))) == sorted(map(near, own))
         else:
             model, _, task = panel.title.partition(", ")
             machine = chart.source.split()[2]
             tests: dict[str, list[float]] = {}
-            for row in told:
+            for row in written:
                 place = row["model"], row["task"], row["machine"], row["stage"]
                 if place == (model, task, machine, "final") and row["quantity"] in ("test_accuracy", "test_f1"):
                     tests.setdefault(row["method"], []).append(100 * float(row["value"]))

@@ -22,9 +22,9 @@ rows = [
 def load(tmp_path: Path, text: str = TEXT) -> FactTable:
     path = tmp_path / "facts.toml"
     path.write_text(text)
-    found = load_file(path)
-    assert isinstance(found, FactTable)
-    return found
+    loaded = load_file(path)
+    assert isinstance(loaded, FactTable)
+    return loaded
 
 
 def test_the_paper_and_the_registry_stand_side_by_side(tmp_path: Path) -> None:
@@ -39,10 +39,10 @@ def test_the_paper_and_the_registry_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_every_fact_is_known_of_opt_and_qwen3() -> None:
-    told = {name: (fact("OPT-1.3B"), fact("Qwen3-1.7B")) for name, fact in FACTS.items()}
-    assert told["layers"] == (24, 28)
-    assert told["heads"] == (32, 16)
-    assert told["width"] == (2048, 2048)
-    assert told["ffn"] == (8192, 6144)
-    assert told["positions"][0] == 2048
-    assert told["parameters"][0] == 1_315_758_080
+    known = {name: (fact("OPT-1.3B"), fact("Qwen3-1.7B")) for name, fact in FACTS.items()}
+    assert known["layers"] == (24, 28)
+    assert known["heads"] == (32, 16)
+    assert known["width"] == (2048, 2048)
+    assert known["ffn"] == (8192, 6144)
+    assert known["positions"][0] == 2048
+    assert known["parameters"][0] == 1_315_758_080

@@ -42,8 +42,8 @@ def test_another_process_with_another_hash_seed_gives_the_same_bytes_and_loads_n
 
 def test_no_output_holds_a_date_or_a_version_and_a_pdf_has_truetype_fonts(tmp_path: Path) -> None:
     for path in figures.save(BARS, tmp_path / "a"):
-        found = re.search(rb"20\d\d-\d\d-\d\d|CreationDate|Producer|Software|Matplotlib v", path.read_bytes())
-        assert not found, path.name
+        match = re.search(rb"20\d\d-\d\d-\d\d|CreationDate|Producer|Software|Matplotlib v", path.read_bytes())
+        assert not match, path.name
         if path.suffix == ".pdf":
             assert b"/FontFile2" in path.read_bytes()
             assert b"/Type3" not in path.read_bytes()

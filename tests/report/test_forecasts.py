@@ -29,13 +29,13 @@ def cells(item: Filled) -> list[TableCell]:
 
 
 def test_every_cost_that_a_paper_reports_is_predicted_and_no_accuracy_is(filled: list[Filled]) -> None:
-    told = Counter()
+    counts = Counter()
     for item in filled:
         for cell in cells(item):
             if cell.paper is not None:
                 assert (cell.forecast is None) == (cell.metric.name in OF_ACCURACY), (item.table.name, cell.row.header)
-                told[cell.forecast is None] += 1
-    assert told == {False: 905, True: 184}
+                counts[cell.forecast is None] += 1
+    assert counts == {False: 905, True: 184}
     layers = next(sheet for sheet in sheets(filled) if sheet.title == "Measured, predicted, paper")
     assert layers.remarks[0] == "Of the 1089 values, 0 were measured here, 905 are predicted only, 184 neither."
     assert layers.remarks[1] == "Neither: 184 of accuracy, because what a run learns has no model of costs."

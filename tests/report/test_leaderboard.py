@@ -42,8 +42,8 @@ def ranks(*results: Result) -> list[list[tuple[str, int | None]]]:
 
 
 def test_the_fastest_comes_first_and_machines_that_are_not_shown_to_differ_share_a_rank() -> None:
-    found = ranks(measured("slow", 3.0), measured("twin", 1.002), measured("fast", 1.0), measured("middle", 2.0))
-    assert found == [[("fast", 1), ("twin", 1), ("middle", 3), ("slow", 4)]]
+    ranking = ranks(measured("slow", 3.0), measured("twin", 1.002), measured("fast", 1.0), measured("middle", 2.0))
+    assert ranking == [[("fast", 1), ("twin", 1), ("middle", 3), ("slow", 4)]]
 
 
 @pytest.mark.parametrize("changes", [{"steps": 8}, {"seed": 1}, {"device": "cuda:0"}])
@@ -87,12 +87,12 @@ def test_each_row_has_its_numbers_commit_date_and_run() -> None:
     assert sheet.title == "MeZO, OPT-125M, 32 bits"
     assert sheet.remarks[0] == f"The run: {MEZO.label}, 4 steps after 1, on cpu."
     header, first = sheet.groups[0].columns, sheet.groups[0].body[0]
-    told = {one.text: entry.text for one, entry in zip(header, first, strict=True)}
-    assert told["Machine"] == "fast"
-    assert 2030 < int(told["tokens/s ↑"]) <= 2048
-    assert (told["Memory (MB) ↓"], told["J/token ↓"], told["Runs"]) == ("300", "—", "6")
-    assert (told["Commit"], told["Date"]) == ("ee3ca2f17f", "2026-11-10")
-    assert told["Run"] == f"fast/OPT-125M-resident-fp32-{MEZO.hash}.json"
+    shown = {one.text: entry.text for one, entry in zip(header, first, strict=True)}
+    assert shown["Machine"] == "fast"
+    assert 2030 < int(shown["tokens/s ↑"]) <= 2048
+    assert (shown["Memory (MB) ↓"], shown["J/token ↓"], shown["Runs"]) == ("300", "—", "6")
+    assert (shown["Commit"], shown["Date"]) == ("ee3ca2f17f", "2026-11-10")
+    assert shown["Run"] == f"fast/OPT-125M-resident-fp32-{MEZO.hash}.json"
     assert made.frame is not None
     speeds = made.frame[made.frame["metric"] == "throughput"].to_dict("records")
     assert [(row["machine"], row["rank"]) for row in speeds] == [("fast", 1), ("slow", 2)]

@@ -61,8 +61,8 @@ def test_the_chart_has_what_was_measured_relative_to_mezo_and_no_empty_place(pap
     assert [series.marks[0].value for series in speed.series] == pytest.approx([0.8, 2.0])
     wanted = {"paper": "zo-offloading-iclr25", "artifact": "table1", "model": "OPT-125M", "dtype": "fp32"}
     rows = [paper.find({**wanted, "method": method, "metric": "throughput"}) for method in ("mezo", "zo2")]
-    told = [float(row["value"]) for row in rows if row and row["value"]]
-    assert speed.series[0].paper[0] == (pytest.approx(told[1] / told[0]) if len(told) == 2 else None)
+    values = [float(row["value"]) for row in rows if row and row["value"]]
+    assert speed.series[0].paper[0] == (pytest.approx(values[1] / values[0]) if len(values) == 2 else None)
     assert "<svg" in svg(chart, tmp_path)
 
 
@@ -87,10 +87,10 @@ def test_three_sentences_say_what_was_measured_on_what_evidence_and_what_the_pap
 def test_nothing_is_said_of_a_ratio_of_times_from_a_busy_machine(paper: Reference) -> None:
     busy = [f"{DISTURBED}0.9 cores busy meanwhile; expect slower steps"]
     disturbed = folded([dataclasses.replace(cell, warnings=busy) if cell.round else cell for cell in CELLS])
-    found = opened(disturbed, paper)
-    assert "throughput" not in found.sentences[0]
-    assert found.sentences[1].startswith("Throughput ratios left out: 2 disturbed by other programs and 1 of single")
-    assert [panel.title for panel in found.chart.panels] == ["Memory"]
+    made = opened(disturbed, paper)
+    assert "throughput" not in made.sentences[0]
+    assert made.sentences[1].startswith("Throughput ratios left out: 2 disturbed by other programs and 1 of single")
+    assert [panel.title for panel in made.chart.panels] == ["Memory"]
     some = folded([dataclasses.replace(cell, warnings=busy) if cell.round and cell.round.number < 2 else cell
                    for cell in CELLS])  # fmt: skip
     assert "has 0.80 (0.80 to 0.80" in opened(some, paper).sentences[0]
@@ -100,9 +100,9 @@ def test_where_nothing_was_measured_the_papers_values_are_shown_and_the_first_co
     paper: Reference, tmp_path: Path
 ) -> None:
     for results in ([], [result("opt-tiny", seq_len=64, machine="box")]):
-        found = opened(results, paper)
-        told = "Nothing that a paper compares was measured here yet: `zobench sweep main_table` begins with it."
-        assert found.sentences[0] == told
-        assert found.chart.source.startswith("Paper: zo2 table1, on ")
-        assert "<svg" in svg(found.chart, tmp_path)
-        assert "yet: <code>zobench sweep main_table</code> begins" in write(book(opening=found), {})
+        made = opened(results, paper)
+        values = "Nothing that a paper compares was measured here yet: `zobench sweep main_table` begins with it."
+        assert made.sentences[0] == values
+        assert made.chart.source.startswith("Paper: zo2 table1, on ")
+        assert "<svg" in svg(made.chart, tmp_path)
+        assert "yet: <code>zobench sweep main_table</code> begins" in write(book(opening=made), {})

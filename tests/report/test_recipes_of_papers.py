@@ -41,11 +41,11 @@ def test_every_reported_value_stands_in_exactly_one_cell_of_its_own_table() -> N
 
 @pytest.mark.parametrize("name", sorted(MEASURED))
 def test_a_papers_cell_shows_a_value_of_that_table_and_of_no_other(name: str) -> None:
-    found = [
+    papers_cells = [
         cell for cell in cells(MEASURED[name]) if cell.column.reference is not None and cell.metric.name != "floor"
     ]
-    assert found
-    for cell in found:
+    assert papers_cells
+    for cell in papers_cells:
         assert cell.paper is not None, f"{cell.row.header}, {cell.column.header}"
         assert f"{cell.paper['paper']}/{cell.paper['artifact']}" == name
         assert cell.paper["unit"] == cell.metric.unit
@@ -146,8 +146,8 @@ def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(name, d
     ],
 )  # fmt: skip
 def test_differences_are_those_that_the_paper_prints(name: str, differences: list[str]) -> None:
-    found = [cell.paper for cell in cells(MEASURED[name]) if cell.column.minus and not cell.row.extra]
-    assert [paper["value"] for paper in found if paper] == differences
+    printed = [cell.paper for cell in cells(MEASURED[name]) if cell.column.minus and not cell.row.extra]
+    assert [paper["value"] for paper in printed if paper] == differences
 
 
 def test_the_one_value_that_the_paper_leaves_out_is_marked_as_inferred() -> None:
@@ -195,10 +195,10 @@ def test_real_accuracy_shows_zero_shot_a_mean_over_seeds_with_its_range_and_wils
     assert (group.header.text, [column.text for column in group.columns]) == (
         "SST-2", ["Dev, start (%) ↑", "Dev, best (%) ↑", "Test (%) ↑"],
     )  # fmt: skip
-    told = {label.text: f"{row[2].text} {row[2].detail}" for label, row in zip(sheet.rows, group.body, strict=True)}
-    assert told["Zero-shot"] == "52.0 [48.7, 55.3]"
-    assert told["ZO-SGD, three seeds"] == "65.0 [61.0, 70.0]"
-    assert told["ZO-SGD, LoRA"] == "64.0 [60.8, 67.1]"
+    shown = {label.text: f"{row[2].text} {row[2].detail}" for label, row in zip(sheet.rows, group.body, strict=True)}
+    assert shown["Zero-shot"] == "52.0 [48.7, 55.3]"
+    assert shown["ZO-SGD, three seeds"] == "65.0 [61.0, 70.0]"
+    assert shown["ZO-SGD, LoRA"] == "64.0 [60.8, 67.1]"
     assert "The mean over seed 0, 1, 2; in brackets the least and the most." in sheet.notes
     assert not any("Measured with seed" in note for note in sheet.notes)  # the heading means all three
     assert "seed 0/1/2" in next(remark for remark in sheet.remarks if remark.startswith("Tuned for"))

@@ -20,26 +20,26 @@ def lost(g: str, ulp: str) -> str:
 def test_warnings_that_differ_in_numbers_alone_are_one_note_with_the_range_of_each_number() -> None:
     same = CellText(text="1", shared=(lost("6.6e-08", "7.8e-05"), "Measured with seq_len 512."))
     other = CellText(text="2", shared=(lost("1.2e-09", "7.8e-05"), "Measured with seq_len 256."))
-    told = number(sheet(same, other))
-    assert told.notes == (
+    numbered = number(sheet(same, other))
+    assert numbered.notes == (
         "Warning: bf16 updates are lost: lr * g = 1.2e-09 to 6.6e-08 is below 7.8e-05",  # at the group's heading
         "Measured with seq_len 512.", "Measured with seq_len 256.",  # conditions of their own are never merged
     )  # fmt: skip
-    assert [group.header.marks for group in told.groups] == [(1,)]
-    assert [column.marks for column in told.groups[0].columns] == [(2,), (3,)]
+    assert [group.header.marks for group in numbered.groups] == [(1,)]
+    assert [column.marks for column in numbered.groups[0].columns] == [(2,), (3,)]
 
 
 def test_a_terminal_has_at_most_four_notes_warnings_before_others_and_no_mark_without_its_note() -> None:
     notes = ["One.", "Two.", "Three.", "Warning: 4 pages", "Five.", "Six."]
     entries = [CellText(text=f"{i}0", notes=(note,)) for i, note in enumerate(notes)]
     text = terminal.write([number(sheet(*entries))], 200, color=False)
-    told = text.splitlines()
-    assert [line for line in told if line and line[0] in "¹²³⁴⁵⁶"] == [
+    lines = text.splitlines()
+    assert [line for line in lines if line and line[0] in "¹²³⁴⁵⁶"] == [
         "¹ One.",
         "² Two.",
         "³ Three.",
         "⁴ Warning: 4 pages",
     ]
-    assert "2 more notes: --format markdown has all." in told
-    row = next(line for line in told if line.startswith(" row"))
+    assert "2 more notes: --format markdown has all." in lines
+    row = next(line for line in lines if line.startswith(" row"))
     assert row.split() == ["row", "00¹", "10²", "20³", "30⁴", "40", "50"]

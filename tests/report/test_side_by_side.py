@@ -32,17 +32,17 @@ def cells(*results: Result) -> dict[tuple[str, str, str], TableCell]:
 def test_a_programs_losses_are_held_against_zobenchs_step_by_step() -> None:
     """The first step, which is not timed, counts; a run with fewer steps is compared as far as it goes."""
     theirs = [LOSSES[0] + 0.25, LOSSES[1], LOSSES[2] - 0.125]
-    found = cells(result(1.0, [*LOSSES]), result(2.0, [*theirs], program="mezo", steps=2))
+    grid = cells(result(1.0, [*LOSSES]), result(2.0, [*theirs], program="mezo", steps=2))
     row = "OPT-125M, fp32, 2048"
-    assert found[row, "MeZO (authors)", "loss_difference"].value == 0.25
-    assert found[row, "zobench", "loss_difference"].value is None
-    assert found[row, "MeZO (authors)", "throughput"].value == 1024
-    assert found[row, "ZO-LLM (authors)", "loss_difference"].value is None
+    assert grid[row, "MeZO (authors)", "loss_difference"].value == 0.25
+    assert grid[row, "zobench", "loss_difference"].value is None
+    assert grid[row, "MeZO (authors)", "throughput"].value == 1024
+    assert grid[row, "ZO-LLM (authors)", "loss_difference"].value is None
 
 
 @pytest.mark.parametrize("other", [{"lr": 1e-6}, {"own_order": True}])
 def test_losses_of_other_weights_tokens_or_seeds_are_not_compared(other: dict[str, Any]) -> None:
-    found = cells(result(1.0, [*LOSSES]), result(2.0, [*LOSSES], program="mezo", **other))
-    cell = found["OPT-125M, fp32, 2048", "MeZO (authors)", "loss_difference"]
+    grid = cells(result(1.0, [*LOSSES]), result(2.0, [*LOSSES], program="mezo", **other))
+    cell = grid["OPT-125M, fp32, 2048", "MeZO (authors)", "loss_difference"]
     assert cell.result is not None
     assert cell.value is None

@@ -57,9 +57,9 @@ def test_coverage_counts_what_was_measured_of_what_is_reported(table: Table) -> 
 
 def test_machines_are_never_mixed(table: Table) -> None:
     other = [result("M1", memory=800 * MIB, machine="other")]
-    found = sheets(filled(table, [*RESULTS, *other]))
-    assert [line[1] for line in lines(found[0]).values()] == ["2", "2", "0", "x2", "x2", "0", "0", "0", "3"]
-    by_source = {sheet.source: lines(sheet) for sheet in found if sheet.title == "Tables of the papers"}
+    summary = sheets(filled(table, [*RESULTS, *other]))
+    assert [line[1] for line in lines(summary[0]).values()] == ["2", "2", "0", "x2", "x2", "0", "0", "0", "3"]
+    by_source = {sheet.source: lines(sheet) for sheet in summary if sheet.title == "Tables of the papers"}
     assert by_source["measured on box (1x BOX)"]["p/t1"][1] == "5"
     assert by_source["measured on other (1x OTHER)"]["p/t1"][1:4] == ["2", "x2", "x2"]
-    assert [column.text for column in found[-1].groups[0].columns][2:] == ["Measured on box", "Measured on other"]
+    assert [column.text for column in summary[-1].groups[0].columns][2:] == ["Measured on box", "Measured on other"]

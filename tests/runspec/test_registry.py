@@ -53,7 +53,7 @@ def test_own_ones_come_first_and_a_plug_in_is_imported_only_when_it_is_named(thi
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("import nowhere_at_all", "must be importable, but ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("raise RuntimeError('two\\nlines')", "must be importable, but RuntimeError: two lines; mend or remove"),
@@ -62,11 +62,11 @@ def test_own_ones_come_first_and_a_plug_in_is_imported_only_when_it_is_named(thi
         ("from own_things import One\nADDED = One('other')", "must have that name, but guest:ADDED is called 'other'"),
     ],
 )  # fmt: skip
-def test_a_plug_in_that_fails_is_one_line_that_names_it(source, told, things, tmp_path) -> None:
+def test_a_plug_in_that_fails_is_one_line_that_names_it(source, message, things, tmp_path) -> None:
     install(tmp_path, "guest", "added = guest:ADDED", source)
     with pytest.raises(ValueError, match="the thing 'added' of the package guest") as error:
         things.get("added")
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -176,8 +176,8 @@ def test_a_rank_with_one_sign_was_exact_before_there_was_another_way_and_keeps_t
         assert RunSpec.from_stored(spec.to_dict()) == spec
     ddp = RunSpec(model="OPT-125M", parallel="ddp", gpus=2, batch_size=4)
     assert ddp.hash == "4b4f16ce3abc"
-    told = r"^`exact=true` needs parallel=pertp or 2d or 2d-outer, but got parallel=ddp;"
-    with pytest.raises(ValueError, match=told):
+    message = r"^`exact=true` needs parallel=pertp or 2d or 2d-outer, but got parallel=ddp;"
+    with pytest.raises(ValueError, match=message):
         ddp.replace(exact=True)
 
 
@@ -199,8 +199,8 @@ OLD = (
 
 
 def test_only_the_first_fields_are_in_the_hash_of_a_spec_that_has_nothing_else() -> None:
-    told = {name: value for name, value in RunSpec(model="OPT-125M").to_dict().items() if name in OLD}
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    fields = {name: value for name, value in RunSpec(model="OPT-125M").to_dict().items() if name in OLD}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     assert hashlib.sha256(text.encode()).hexdigest()[:12] == GOLDEN
     assert set(FIELDS) - set(OLD) == LATER
 
@@ -310,8 +310,8 @@ def test_the_text_of_every_value_reads_back_as_that_value(spec: RunSpec) -> None
 
 def test_a_label_names_what_is_not_the_papers() -> None:
     spec = RunSpec(model="OPT-125M", **OFFLOAD, writeback_every="inf", wire="fp8", queries=4, compile=True)
-    told = "queries=4 counter writeback_every=inf wire=fp8"
-    assert spec.resolve("cpu").label == f"OPT-125M offload/disk fp32 b1 s2048 {told} compile"
+    message = "queries=4 counter writeback_every=inf wire=fp8"
+    assert spec.resolve("cpu").label == f"OPT-125M offload/disk fp32 b1 s2048 {message} compile"
     limited = RunSpec(model="OPT-125M", **OFFLOAD, device_memory=512 * 10**6, overlap=False).resolve("cpu")
     assert limited.label == "OPT-125M offload/disk fp32 b1 s2048 no_overlap counter device_memory=512MB"
 
@@ -321,8 +321,10 @@ def test_a_label_names_method_scheme_and_task_by_their_own_words() -> None:
         model="OPT-125M", method="zo-sgd-sparse", sparsity=0.5, definition="as-shipped", scheme="lora", task="sst2",
         aligned=False, shots=16, eval_every=100, lr_schedule="cosine",
     )  # fmt: skip
-    told = "zo-sgd-sparse as-shipped sparsity=0.5 lr_schedule=cosine lora sst2 no_aligned shots=16"
-    assert spec.resolve("cpu").label == f"OPT-125M resident fp32 b1 s2048 {told}"  # when it is evaluated says nothing
+    message = "zo-sgd-sparse as-shipped sparsity=0.5 lr_schedule=cosine lora sst2 no_aligned shots=16"
+    assert (
+        spec.resolve("cpu").label == f"OPT-125M resident fp32 b1 s2048 {message}"
+    )  # when it is evaluated says nothing
 
 
 def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:

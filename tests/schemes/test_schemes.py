@@ -176,7 +176,7 @@ def test_a_prefix_that_a_window_would_hide_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("scheme", "kind", "config", "told"),
+    ("scheme", "kind", "config", "message"),
     [
         ("prefix", DistilBertForMaskedLM,
          DistilBertConfig(vocab_size=99, dim=16, n_layers=2, n_heads=2, hidden_dim=32),
@@ -185,8 +185,8 @@ def test_a_prefix_that_a_window_would_hide_is_refused():
          "layers named q_proj and v_proj or query and value, but GPT2LMHeadModel has none; use scheme=full"),
     ],
 )  # fmt: skip
-def test_a_model_that_a_scheme_cannot_tune_is_refused(scheme, kind, config, told):
-    with pytest.raises(ValueError, match=f"^`scheme={scheme}` needs {told}$"):
+def test_a_model_that_a_scheme_cannot_tune_is_refused(scheme, kind, config, message):
+    with pytest.raises(ValueError, match=f"^`scheme={scheme}` needs {message}$"):
         schemes.apply(RunSpec(model="opt-tiny", scheme=scheme), kind(config))
 
 

@@ -35,9 +35,9 @@ def few_forms(monkeypatch):
 
 def test_the_kernels_have_the_references_bits(monkeypatch):
     monkeypatch.setattr(bits, "SIZES", (5, 4096))
-    (found,) = bits.run(HERE)
-    assert (found.status, found.numbers["seeds"]) == (Status.OK, 1)
-    assert found.numbers["elements"] > 80_000
+    (finding,) = bits.run(HERE)
+    assert (finding.status, finding.numbers["seeds"]) == (Status.OK, 1)
+    assert finding.numbers["elements"] > 80_000
 
 
 @pytest.mark.parametrize(
@@ -56,21 +56,21 @@ def test_one_wrong_bit_of_one_number_is_found(function, written, dtype, named, m
             out.view(-1).view(torch.int32 if dtype == torch.float32 else torch.int16)[777] ^= 1
 
     monkeypatch.setattr(cpu, function, wrong)
-    (found,) = bits.run(HERE)
-    assert found.status is Status.FAILED
-    assert found.told.startswith(f"{named} of 4096 elements from 0"), found.told
-    assert ": 1 of 4096 differ, first number 777: " in found.told
+    (finding,) = bits.run(HERE)
+    assert finding.status is Status.FAILED
+    assert finding.told.startswith(f"{named} of 4096 elements from 0"), finding.told
+    assert ": 1 of 4096 differ, first number 777: " in finding.told
 
 
 @pytest.mark.usefixtures("few_forms")
 def test_offloaded_runs_have_the_resident_models_numbers_and_a_wrong_block_is_found(monkeypatch):
-    (found,) = engines.offloading(HERE)
-    assert (found.status, found.numbers) == (Status.OK, {"runs": 6})
+    (finding,) = engines.offloading(HERE)
+    assert (finding.status, finding.numbers) == (Status.OK, {"runs": 6})
     upload = HostTier.upload
     monkeypatch.setattr(HostTier, "upload", lambda tier, block, *at: upload(tier, 0 if block == 1 else block, *at))
-    (found,) = engines.offloading(HERE)
-    assert found.status is Status.FAILED
-    assert found.told.startswith("torch noise, fp32: the loss of step 1 is ")
+    (finding,) = engines.offloading(HERE)
+    assert finding.status is Status.FAILED
+    assert finding.told.startswith("torch noise, fp32: the loss of step 1 is ")
 
 
 @pytest.mark.parametrize("kind", ["upload", "compute"])
@@ -84,14 +84,14 @@ def test_a_missing_wait_is_found(kind, monkeypatch):
         lambda self, op, action, after: submit(self, op, action, () if op.kind == kind else after),
     )
     (check,) = run.chosen(["races"])
-    (found,) = run.performed(check, HERE)
-    assert found.status is Status.FAILED, found.told
+    (finding,) = run.performed(check, HERE)
+    assert finding.status is Status.FAILED, finding.told
 
 
 def test_with_every_wait_late_lanes_change_no_bit(monkeypatch):
     monkeypatch.setattr(engines, "LATE_SECONDS", 5e-4)
-    (found,) = engines.races(HERE)
-    assert (found.status, found.numbers) == (Status.OK, {"runs": 9})
+    (finding,) = engines.races(HERE)
+    assert (finding.status, finding.numbers) == (Status.OK, {"runs": 9})
 
 
 def test_what_two_devices_may_differ_by_is_what_the_rounding_of_a_loss_allows():
@@ -125,10 +125,10 @@ def test_overlap_is_what_the_shorter_hides_under_the_longer():
 
 
 @pytest.mark.parametrize(
-    ("step", "peak", "told"),
+    ("step", "peak", "message"),
     [(0.9, 95, ""), (0.3, 95, ": the step is more than 3 times off"), (1.0, 126, ": the peak is above 1.25 times")],
 )
-def test_a_cell_is_judged_by_its_prediction(step, peak, told):
+def test_a_cell_is_judged_by_its_prediction(step, peak, message):
     spec = RunSpec(model="OPT-125M", dtype="fp16", engine="offload", steps=1).resolve("cuda:0")
     result = Result(
         spec=spec, outcome=Outcome.OK, samples={"step_seconds": [step]}, memory={"device_peak_bytes": peak * 10**6}
@@ -142,19 +142,19 @@ def test_a_cell_is_judged_by_its_prediction(step, peak, told):
         least_seconds=1.0,
         source="calibration",
     )
-    found = speed.against_prediction(result, guess)
-    assert found.status is (Status.FAILED if told else Status.OK)
-    assert found.told.endswith(f"{peak} MB of device memory, predicted 100{told}")
+    finding = speed.against_prediction(result, guess)
+    assert finding.status is (Status.FAILED if message else Status.OK)
+    assert finding.told.endswith(f"{peak} MB of device memory, predicted 100{message}")
 
 
 # --- processes, page, command -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "message"),
     [("echo 'CUDA error' >&2; kill -ABRT $$", "ended by SIGABRT: CUDA error"), ("sleep 60", "took longer than 0 s")],
 )
-def test_a_check_whose_process_dies_or_hangs_is_failed_and_the_rest_goes_on(script, told, monkeypatch, tmp_path):
+def test_a_check_whose_process_dies_or_hangs_is_failed_and_the_rest_goes_on(script, message, monkeypatch, tmp_path):
     program = tmp_path / "python"
     good = json.dumps([{"name": "late copies", "status": "ok", "told": "fine", "numbers": {}}])
     program.write_text(f"#!/bin/sh\ncase $* in *races*) echo '{good}'; exit 0;; esac\n{script}\n")
@@ -163,12 +163,12 @@ def test_a_check_whose_process_dies_or_hangs_is_failed_and_the_rest_goes_on(scri
     monkeypatch.setattr(run, "PATIENCE", 0.4)
     monkeypatch.setattr(run, "environment", lambda device: FACTS)
     begun = []
-    found = run.selftest("cpu", 0.0, run.chosen(["offload", "races"]), begin=lambda check: begun.append(check.name))
-    assert [(one.name, one.status, one.told) for one in found.findings] == [
-        ("offload = resident", Status.FAILED, told),
+    verdict = run.selftest("cpu", 0.0, run.chosen(["offload", "races"]), begin=lambda check: begun.append(check.name))
+    assert [(one.name, one.status, one.told) for one in verdict.findings] == [
+        ("offload = resident", Status.FAILED, message),
         ("late copies", Status.OK, "fine"),
     ]
-    assert (found.failed, begun) == (True, ["offload", "races"])
+    assert (verdict.failed, begun) == (True, ["offload", "races"])
 
 
 def test_the_page_and_the_json_say_what_was_found_and_of_the_machine_what_may_be_sent():
@@ -176,16 +176,16 @@ def test_the_page_and_the_json_say_what_was_found_and_of_the_machine_what_may_be
     findings = [Finding("kernel bits", Status.FAILED, said, {"seeds": 1}), Finding("link", Status.ABSENT, "no GPU")]
     gpu = {"name": "NVIDIA H100", "uuid": "GPU-8d3b1f0a"}
     machine = replace(FACTS, notes=["read /home/mary/nvml.so"], gpu=gpu)
-    found = SelftestVerdict(device="cpu", machine=machine, findings=findings, seconds=90.0)
-    assert found.page() == (
+    verdict = SelftestVerdict(device="cpu", machine=machine, findings=findings, seconds=90.0)
+    assert verdict.page() == (
         "a machine; device cpu\nzobench 0.2.0, torch 2.13.0, Python 3.11.7\n\n"
         f"failed    kernel bits  {said}\nnot run   link         no GPU\n\n"
         "0 ok, 1 failed, 1 not run, in 1.5 minutes"
     )
-    told = found.to_dict()
-    assert (told["schema_version"], told["verdict"], told["device"]) == (1, "failed", "cpu")
-    assert told["findings"][0] == {"name": "kernel bits", "status": "failed", "told": said, "numbers": {"seeds": 1}}
-    assert told["machine"] == {"versions": FACTS.versions, "cuda": None, "gpu": {"name": "NVIDIA H100"}}
+    document = verdict.to_dict()
+    assert (document["schema_version"], document["verdict"], document["device"]) == (1, "failed", "cpu")
+    assert document["findings"][0] == {"name": "kernel bits", "status": "failed", "told": said, "numbers": {"seeds": 1}}
+    assert document["machine"] == {"versions": FACTS.versions, "cuda": None, "gpu": {"name": "NVIDIA H100"}}
 
 
 def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_failed(tmp_path, monkeypatch, zobench):
@@ -196,8 +196,8 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
     assert code == 0
     assert "\nok        kernel bits    1.0 M elements of noise" in page
     assert "\nnot run   peak = ledger  needs a CUDA device\n" in page
-    told = json.loads(file.read_text())
-    assert [one["status"] for one in told["findings"]] == ["ok", "not run"]
+    document = json.loads(file.read_text())
+    assert [one["status"] for one in document["findings"]] == ["ok", "not run"]
     assert os.uname().nodename not in file.read_text() or len(os.uname().nodename) < 3
     monkeypatch.setattr(run, "isolated", lambda check, place: [Finding(check.name, Status.FAILED, "wrong")])
     assert zobench(*arguments[:-1])[0] == 1

@@ -18,7 +18,7 @@ SLOW = 400
 
 def _processes(command: bytes, **environment: str) -> dict[int, dict[str, str]]:
     """Process to environment of all whose command line has ``command``, but for srun, and whose environment these."""
-    found = {}
+    states = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             line, text = (entry / "cmdline").read_bytes(), (entry / "environ").read_text()
@@ -26,8 +26,8 @@ def _processes(command: bytes, **environment: str) -> dict[int, dict[str, str]]:
             continue
         facts = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
         if command in line and b"srun" not in line and environment.items() <= facts.items():
-            found[int(entry.name)] = facts
-    return found
+            states[int(entry.name)] = facts
+    return states
 
 
 def _job(site: Site) -> str:
@@ -41,8 +41,8 @@ def test_six_cells_end_with_six_results_whatever_becomes_of_the_submitter(site: 
     here.wait(lambda: any(here.results.glob(".jobs/*/jobs.json")), "the submission", 30)
     submitter.kill()
     submitter.communicate()
-    _, told = here.sweep(code=1)  # a second sweep of the same cells
-    assert "a cell must be in one sweep at a time, but 6 of these are queued or running in cells" in told
+    _, output = here.sweep(code=1)  # a second sweep of the same cells
+    assert "a cell must be in one sweep at a time, but 6 of these are queued or running in cells" in output
     seen: set[str] = set()
     here.wait(lambda: bool(seen.update(now := here.now())) or not {"queued", "running"} & set(now), "the end")
     assert seen >= {"queued", "running"}
@@ -105,8 +105,8 @@ def test_cancelled_cells_are_not_stored_and_can_be_swept_again(site: Make) -> No
 
 def test_what_slurm_refuses_is_one_line_and_leaves_nothing(site: Make) -> None:
     here = site(2)
-    _, told = here.zobench("sweep", "cells.toml", "--executor", "slurm", "--partition", "none", code=2)
-    assert told.splitlines()[-1].startswith("zobench: `sbatch` must take the jobs, but said: invalid partition")
+    _, output = here.zobench("sweep", "cells.toml", "--executor", "slurm", "--partition", "none", code=2)
+    assert output.splitlines()[-1].startswith("zobench: `sbatch` must take the jobs, but said: invalid partition")
     assert list(here.results.glob(".jobs/*")) == []
 
 

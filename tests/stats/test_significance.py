@@ -29,11 +29,11 @@ def test_an_accuracy_exceeds_a_target_by_the_binomial_tail() -> None:
 
 def test_paired_losses_have_students_t() -> None:
     """By hand: mean 0.02, standard deviation 0.01, 3 seeds, and Student's table, 4.303 with 2 degrees of freedom."""
-    told = significance.paired([0.01, 0.02, 0.03])
+    judged = significance.paired([0.01, 0.02, 0.03])
     half = 4.303 * 0.01 / math.sqrt(3)
-    assert (told.value, told.low, told.high) == pytest.approx((0.02, 0.02 - half, 0.02 + half), rel=1e-3)
+    assert (judged.value, judged.low, judged.high) == pytest.approx((0.02, 0.02 - half, 0.02 + half), rel=1e-3)
     t = 0.02 / (0.01 / math.sqrt(3))
-    assert told.p == pytest.approx(1 - t / math.sqrt(2 + t * t))  # the distribution with 2 degrees of freedom
+    assert judged.p == pytest.approx(1 - t / math.sqrt(2 + t * t))  # the distribution with 2 degrees of freedom
     alone, equal = significance.paired([0.02]), significance.paired([0.02, 0.02])
     assert (alone.low, alone.high, alone.p) == (-math.inf, math.inf, 1.0)
     assert (equal.low, equal.high, equal.p) == (0.02, 0.02, 0.0)
@@ -74,11 +74,11 @@ def test_the_joint_interval_is_as_wide_as_the_mean_varies(of_seeds: float, of_ex
 
 def test_the_joint_interval_is_that_of_radiologys_readers_and_cases() -> None:
     """By hand, of two seeds and three examples: sums of squares 2/3, 7/3, 1/3 with 1, 2 and 2 degrees of freedom."""
-    told = significance.joint(np.array([[1.0, 0.0, -1.0], [1.0, 1.0, 0.0]]))
+    judged = significance.joint(np.array([[1.0, 0.0, -1.0], [1.0, 1.0, 0.0]]))
     by_seed, by_example, rest = (2 / 3) / 1, (7 / 3) / 2, (1 / 3) / 2
     variance = by_seed + by_example - rest
     half = stats.t.ppf(0.975, (variance / by_seed) ** 2) * math.sqrt(variance / 6)
-    assert (told.value, told.low, told.high) == pytest.approx((1 / 3, 1 / 3 - half, 1 / 3 + half))
+    assert (judged.value, judged.low, judged.high) == pytest.approx((1 / 3, 1 / 3 - half, 1 / 3 + half))
 
 
 @pytest.mark.parametrize("of_seeds", [0.0, 0.15])
@@ -90,9 +90,9 @@ def test_intervals_and_tests_raise_no_more_false_alarms_than_they_say(of_seeds: 
     for _ in range(trials):
         easy = rng.normal(1, 1, 200)
         right = [easy + rng.normal(0, of_seeds, (5, 1)) + rng.normal(0, 0.7, (5, 200)) > 0 for _ in range(2)]
-        told = significance.joint(1.0 * right[0] - right[1])
-        alarms += told.p < 0.05
-        misses += not told.low <= 0 <= told.high
+        judged = significance.joint(1.0 * right[0] - right[1])
+        alarms += judged.p < 0.05
+        misses += not judged.low <= 0 <= judged.high
         values = {str(i): significance.paired(list(rng.normal(0, 1, 5))).p for i in range(4)}
         errors += min(significance.holm(values).values()) < 0.05
     assert misses / trials == pytest.approx(0.05, abs=slack)
@@ -101,16 +101,16 @@ def test_intervals_and_tests_raise_no_more_false_alarms_than_they_say(of_seeds: 
 
 
 def test_adjusted_values_are_holms() -> None:
-    told = significance.holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
-    assert [told[name] for name in "abcd"] == pytest.approx([0.03, 0.06, 0.06, 0.02])  # Holm 1979, by hand
+    judged = significance.holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    assert [judged[name] for name in "abcd"] == pytest.approx([0.03, 0.06, 0.06, 0.02])  # Holm 1979, by hand
 
 
 @pytest.mark.parametrize(("seeds", "others"), [(3, 1), (5, 4)])
 def test_the_least_detectable_difference_is_found_as_often_as_it_says(seeds: int, others: int) -> None:
     shift = significance.detectable(0.02, seeds, others)
     drawn = np.random.default_rng(0).normal(shift, 0.02, (20_000, seeds))
-    found = stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05 / others
-    assert found.mean() == pytest.approx(0.8, abs=0.01)
+    rejected = stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05 / others
+    assert rejected.mean() == pytest.approx(0.8, abs=0.01)
     examples = significance.detectable(0.0, 5, 1, error=0.01)
     assert examples == pytest.approx(0.01 * (1.959964 + 0.841621), rel=1e-4)  # the normal distribution's
 

@@ -100,8 +100,10 @@ def test_a_planted_slowdown_of_a_tenth_is_found_among_twenty_steady_steps(seed: 
 def test_three_against_three_is_always_ambiguous_and_says_what_is_needed() -> None:
     judged = judge([1.0, 1.1, 1.2], [9.0, 9.1, 9.2], 0.02)
     assert (judged.verdict, judged.interval) == (Verdict.AMBIGUOUS, None)
-    told = "3 against 3 step times cannot reach 5 %, whatever they are; measure at least 4 on each side (--set steps=4)"
-    assert judged.reason == told
+    message = (
+        "3 against 3 step times cannot reach 5 %, whatever they are; measure at least 4 on each side (--set steps=4)"
+    )
+    assert judged.reason == message
 
 
 def test_same_needs_an_interval_within_the_tolerance() -> None:
@@ -134,9 +136,9 @@ def test_step_times_that_have_no_ratio_are_ambiguous(values: list[float]) -> Non
 def test_cells_are_matched_by_what_was_asked_and_the_rest_is_listed() -> None:
     a = [cell(spec) for spec in SPECS[:4]]
     b = [cell(spec) for spec in SPECS[2:]]
-    found = compare(a, b)
-    assert [(pair.a.spec, pair.b.spec) for pair in found.pairs] == [(spec, spec) for spec in SPECS[2:4]]
-    assert ([one.spec for one in found.only_a], [one.spec for one in found.only_b]) == (SPECS[:2], SPECS[4:])
+    comparison = compare(a, b)
+    assert [(pair.a.spec, pair.b.spec) for pair in comparison.pairs] == [(spec, spec) for spec in SPECS[2:4]]
+    assert ([one.spec for one in comparison.only_a], [one.spec for one in comparison.only_b]) == (SPECS[:2], SPECS[4:])
 
 
 def test_only_the_index_of_the_device_may_differ() -> None:
@@ -157,8 +159,8 @@ def test_other_hardware_is_refused_unless_asked_for_and_other_software_is_not() 
     with pytest.raises(ValueError, match=rf"of the same hardware, but got {MACHINE} and h200-16c-0a1b2c; add --across"):
         compare([cell()], [cell(environment=OTHER)])
     assert len(compare([cell()], [cell(environment=OTHER)], across_machines=True).pairs) == 1
-    told = r"^`--across-machines` needs one machine on each side, but got epyc-2c-fcab62, "
-    with pytest.raises(ValueError, match=told):
+    message = r"^`--across-machines` needs one machine on each side, but got epyc-2c-fcab62, "
+    with pytest.raises(ValueError, match=message):
         compare([cell(), cell(environment=OTHER)], [cell()], across_machines=True)
     with pytest.raises(ValueError, match=r"^A must have one result of each cell, but has two of "):
         compare([cell(), cell(environment=newer)], [cell()])
@@ -181,16 +183,16 @@ def test_a_regression_is_shown_slower_or_more_memory_or_an_end_that_is_not_ok() 
         cell(noisy, [1.2, 1.3, 1.4], memory=peak),
         cell(fine, steps(1.02, 0.001, 20, 2), memory={"device_peak_bytes": 1040}),
     ]
-    found = compare(before, after)
-    worse = regressions(found, 0.05)
+    comparison = compare(before, after)
+    worse = regressions(comparison, 0.05)
     assert worse[0].startswith(f"{slow.label}: a step takes 1.")
     assert worse[1:] == [
         f"{heavy.label}: 1.100 times the device memory",
         f"{gone.label}: ended ok in A and oom in B: device memory ran out",
     ]
-    assert regressions(found, 0.2) == worse[2:]
-    assert found.pairs[3].judgement.verdict is Verdict.AMBIGUOUS
-    assert len(regressions(found, 0.01)) == 5
+    assert regressions(comparison, 0.2) == worse[2:]
+    assert comparison.pairs[3].judgement.verdict is Verdict.AMBIGUOUS
+    assert len(regressions(comparison, 0.01)) == 5
     assert regressions(compare(after[-1:], before[-1:]), 0.01) == []
 
 
@@ -202,7 +204,7 @@ BUSY = f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps"
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "told"),
+    ("a", "b", "message"),
     [
         (cell(), cell(warnings=[BUSY]), "1 cell of B ran while others used the machine: "),
         (cell(), cell_with(source={"commit": "0123456789", "dirty": True}), "1 cell of B ran with uncommitted changes"),
@@ -212,10 +214,10 @@ BUSY = f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps"
          "1 cell computed with another number of threads in B than in A: "),
     ],
 )  # fmt: skip
-def test_what_makes_two_runs_unlike_is_told(a: Result, b: Result, told: str) -> None:
+def test_what_makes_two_runs_unlike_is_told(a: Result, b: Result, message: str) -> None:
     assert cautions(compare([a], [a])) == []
     (caution,) = cautions(compare([a], [b]))
-    assert caution.startswith(told)
+    assert caution.startswith(message)
 
 
 # ---- sides
@@ -274,10 +276,10 @@ def test_the_table_names_every_cell_and_why_one_is_ambiguous(tmp_path, zobench, 
 
 
 def test_a_name_cannot_command_the_terminal(tmp_path: Path, zobench: Any) -> None:
-    told = f"{DISTURBED}1.3 cores busy"
+    message = f"{DISTURBED}1.3 cores busy"
     for name, mean in (("a", 1), ("b", 2)):
         spec = SPECS[0].replace(model="x\x1b[2J[red]")
-        Store(tmp_path / name).save(cell(spec, steps(mean, 0.01, 9, mean), warnings=[told]))
+        Store(tmp_path / name).save(cell(spec, steps(mean, 0.01, 9, mean), warnings=[message]))
     _, out, err = zobench("compare", str(tmp_path / "a"), str(tmp_path / "b"), "--fail-on-regression", "5%")
     assert "\x1b" not in out + err
     assert (out.count("[red]"), err.count("[red]")) == (1, 3)

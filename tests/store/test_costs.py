@@ -82,10 +82,10 @@ def test_the_time_to_an_accuracy_is_that_of_the_steps_before_it_was_first_seen()
 def test_first_steps_that_are_slow_become_warm_up() -> None:
     made = run(SPEC, samples={"step_seconds": [5.0, 3.0, *[1.0] * 8], "loss": list(map(float, range(10)))})
     made = dataclasses.replace(made, warmup={"step_seconds": [9.0], "loss": [7.0]})
-    found = evidence.settled(made)
-    assert (found.samples["loss"], found.warmup["loss"]) == (list(map(float, range(2, 10))), [7.0, 0.0, 1.0])
-    assert found.warmup["step_seconds"] == [9.0, 5.0, 3.0]
-    assert found.environment.warm_up_detected == 2
+    settled = evidence.settled(made)
+    assert (settled.samples["loss"], settled.warmup["loss"]) == (list(map(float, range(2, 10))), [7.0, 0.0, 1.0])
+    assert settled.warmup["step_seconds"] == [9.0, 5.0, 3.0]
+    assert settled.environment.warm_up_detected == 2
     assert evidence.settled(dataclasses.replace(made, samples={"step_seconds": [5.0, 1.0]})).warmup == made.warmup
 
 
@@ -123,8 +123,8 @@ def test_a_table_is_told_the_price_of_an_hour(tmp_path, zobench, monkeypatch) ->
     assert "20.00" in out
     assert "30.00 (x1.5000, 1.5000 to 1.5000)" in out
     assert "no price of an hour was named (--price)" in " ".join(zobench("table", "mine")[1].split())
-    told = "zobench: `price > 0` must hold, but got 0; name the price of an hour, as 2.49\n"
-    assert zobench("table", "mine", "--price", "0")[2] == told
+    message = "zobench: `price > 0` must hold, but got 0; name the price of an hour, as 2.49\n"
+    assert zobench("table", "mine", "--price", "0")[2] == message
 
 
 def package(root: Path, name: str, count: int, whole: int = 1000, *, zone: str = "package-0") -> Path:

@@ -83,7 +83,7 @@ TEXTS: dict[str, Any] = {
 
 
 def test_texts_stay_at_home_but_for_what_says_how_much_times_count(tmp_path: Path) -> None:
-    store_of(tmp_path / "a", told := dataclasses.replace(GOOD, **TEXTS))
+    store_of(tmp_path / "a", run := dataclasses.replace(GOOD, **TEXTS))
     assert pack(tmp_path / "a", file := tmp_path / "x.tar.gz").runs == 1
     assert merge([file], tmp_path / "b").added == 1
     (back,) = Store(tmp_path / "b").runs()
@@ -91,17 +91,17 @@ def test_texts_stay_at_home_but_for_what_says_how_much_times_count(tmp_path: Pat
     assert (back.reason, back.traceback, back.power) == (NOT_SENT, "", {"samples": 3})
     assert back.warnings == [TEXTS["warnings"][1], f"the times may not count: {NOT_SENT}"]
     assert back.disturbances == back.warnings
-    assert (back.spec, back.samples, back.environment.machine) == (told.spec, told.samples, MACHINE)
+    assert (back.spec, back.samples, back.environment.machine) == (run.spec, run.samples, MACHINE)
 
 
 def test_texts_are_packed_and_merged_where_they_are_asked_for(tmp_path, zobench) -> None:
-    store_of(tmp_path / "a", told := dataclasses.replace(GOOD, **TEXTS))
+    store_of(tmp_path / "a", run := dataclasses.replace(GOOD, **TEXTS))
     file = str(tmp_path / "x.tar.gz")
     assert zobench("results", str(tmp_path / "a"), "--pack", file, "--keep-text")[0] == 0
     assert zobench("results", file, "--merge-into", str(tmp_path / "b"), "--keep-text")[0] == 0
-    assert Store(tmp_path / "b").runs() == [told]
+    assert Store(tmp_path / "b").runs() == [run]
     merge([Path(file)], tmp_path / "c")
-    assert Store(tmp_path / "c").runs() == [sendable(told)]  # who merges decides too
+    assert Store(tmp_path / "c").runs() == [sendable(run)]  # who merges decides too
 
 
 BASES = [json.loads(path.read_text()) for path in sorted(recipes.folder("published").glob("*/*.json"))[::45]]
@@ -395,9 +395,9 @@ def test_a_run_of_one_long_text_is_refused_by_what_it_would_take(tmp_path: Path)
     for name, end in (("1", b"\\ud83d\\ude00"), ("2", "\U0001f600".encode())):
         (folder / f"{name}.json").write_bytes(b'{"reason": "' + b"a" * (60 << 20) + end + b'"}')
     done = bounded(tmp_path, "results", "a")
-    for number, told in enumerate(("of text, but this has more", "MiB; this has more"), 1):
+    for number, message in enumerate(("of text, but this has more", "MiB; this has more"), 1):
         assert f"{number}.json: a result " in done.err
-        assert told in done.err.replace("\n", " ")
+        assert message in done.err.replace("\n", " ")
 
 
 def test_an_archive_of_very_many_files_is_refused_and_of_bad_ones_read_for_a_while(tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ def test_conditions_pick_the_runs_that_fulfil_all_of_them(texts: list[str], expe
 def test_a_task_of_a_file_and_a_model_of_a_folder_are_had_by_their_names(tmp_path: Path) -> None:
     reviews = replace(RUNS[0], spec=RUNS[0].spec.replace(task="reviews@0123456789ab", weights="pretrained"))
     folder = replace(RUNS[0], spec=RUNS[0].spec.replace(model="qwen", model_path="/x", config_hash="0123456789ab"))
-    found = [query.select([*RUNS, reviews, folder], query.conditions([text])) for text in
+    chosen = [query.select([*RUNS, reviews, folder], query.conditions([text])) for text in
              ("task=reviews", "task=reviews@0123456789ab", "task=review", f"model={tmp_path}/qwen")]  # fmt: skip
-    assert found == [[reviews], [reviews], [], [folder]]
+    assert chosen == [[reviews], [reviews], [], [folder]]
 
 
 @pytest.mark.parametrize("field", ["throughput", "model", "writeback_every"])
@@ -211,10 +211,10 @@ def test_files_that_cannot_be_read_are_told_and_left_on_both_sides(tmp_path: Pat
     broken.write_text("not JSON")
     merged = merge([source], into)
     assert (merged.added, broken.read_text(), paths[0].read_text()) == (0, "not JSON", "{")
-    told = sorted(merged.problems, key=lambda problem: str(into) in problem)
-    assert told[0].startswith(f"{paths[0]}: ")
-    assert told[1].startswith(f"{broken}: ")
-    assert told[1].endswith(f"; remove it to merge that of {source}")
+    problems = sorted(merged.problems, key=lambda problem: str(into) in problem)
+    assert problems[0].startswith(f"{paths[0]}: ")
+    assert problems[1].startswith(f"{broken}: ")
+    assert problems[1].endswith(f"; remove it to merge that of {source}")
 
 
 def test_a_folder_is_not_merged_into_itself_by_another_name(tmp_path: Path) -> None:

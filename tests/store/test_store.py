@@ -262,9 +262,7 @@ def test_a_read_only_results_folder_is_read_and_what_would_write_there_is_one_li
     with pytest.raises(StoreError) as refusal:
         read_only.save(result(reason="newer"))
     path = read_only.path(result().spec, MACHINE)
-    assert refusal.value.strerror == (
-        f"a result must be writable, but got 'Permission denied' for {path}; choose a results folder that you may write to"
-    )
+    assert refusal.value.strerror.startswith(f"a result must be writable, but got 'Permission denied' for {path}; ")
     with pytest.raises(StoreError, match=r"must be writable, but got 'Permission denied'; choose "), read_only.lock():
         pytest.fail("it is locked")
     assert read_only.load() == [result()]
@@ -272,12 +270,12 @@ def test_a_read_only_results_folder_is_read_and_what_would_write_there_is_one_li
 
 def without(*path: str) -> dict[str, Any]:
     """``EVALUATION`` without what is at ``path``."""
-    found = json.loads(json.dumps(EVALUATION))
-    place = found
+    evaluation = json.loads(json.dumps(EVALUATION))
+    place = evaluation
     for key in path[:-1]:
         place = place[key]
     del place[path[-1]]
-    return dict(found)
+    return dict(evaluation)
 
 
 @pytest.mark.parametrize(
@@ -305,20 +303,20 @@ def test_an_evaluation_that_no_run_made_is_no_result(tmp_path: Path, evaluation:
 
 
 def test_which_examples_are_right_and_their_losses_are_kept(tmp_path: Path) -> None:
-    told = [(place % 3 == 0, 0.1 * place) for place in range(15)] + [(True, 1e9)]
-    store, one = Store(tmp_path), result(evaluation=EVALUATION | {KEY: packed(told)})
+    examples = [(place % 3 == 0, 0.1 * place) for place in range(15)] + [(True, 1e9)]
+    store, one = Store(tmp_path), result(evaluation=EVALUATION | {KEY: packed(examples)})
     store.save(one)
     known = unpacked(store.load()[0].evaluation)
-    assert list(known.right) == [right for right, _ in told]
-    assert list(known.loss[:15]) == pytest.approx([loss for _, loss in told[:15]], rel=1e-3)
+    assert list(known.right) == [right for right, _ in examples]
+    assert list(known.loss[:15]) == pytest.approx([loss for _, loss in examples[:15]], rel=1e-3)
     assert known.loss[15] == math.inf  # float16 ends at 65504
     assert sendable(one).evaluation[KEY] == one.evaluation[KEY]
     assert unpacked(EVALUATION) is None
 
 
 def test_accuracies_are_those_of_the_start_of_the_best_on_dev_and_of_the_test() -> None:
-    found = metrics(result(evaluation=EVALUATION))
-    assert [found[name] for name in ("start_accuracy", "dev_accuracy", "accuracy")] == [0.5, 0.75, 0.625]
+    values = metrics(result(evaluation=EVALUATION))
+    assert [values[name] for name in ("start_accuracy", "dev_accuracy", "accuracy")] == [0.5, 0.75, 0.625]
 
 
 def test_only_finished_results_carry_metrics() -> None:

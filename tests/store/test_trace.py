@@ -29,19 +29,19 @@ def of(rows: list[list[Any]]) -> dict[str, Any]:
     return parsed
 
 
-def events(found: dict[str, Any], phase: str) -> list[dict[str, Any]]:
-    return [event for event in found["traceEvents"] if event["ph"] == phase]
+def events(trace_json: dict[str, Any], phase: str) -> list[dict[str, Any]]:
+    return [event for event in trace_json["traceEvents"] if event["ph"] == phase]
 
 
 def test_every_row_of_the_timeline_is_a_complete_event_on_its_lane() -> None:
-    found = of(ROWS)
-    assert len({event["pid"] for event in found["traceEvents"]}) == 1
-    assert found["displayTimeUnit"] in ("ms", "ns")
-    names = {event["tid"]: event["args"]["name"] for event in events(found, "M") if event["name"] == "thread_name"}
+    trace_json = of(ROWS)
+    assert len({event["pid"] for event in trace_json["traceEvents"]}) == 1
+    assert trace_json["displayTimeUnit"] in ("ms", "ns")
+    names = {event["tid"]: event["args"]["name"] for event in events(trace_json, "M") if event["name"] == "thread_name"}
     rows = [
         [names[event["tid"]], event["args"]["kind"], event["args"]["block"], event["ts"] / 1e6,
          (event["ts"] + event["dur"]) / 1e6]
-        for event in events(found, "X")
+        for event in events(trace_json, "X")
     ]  # fmt: skip
     assert rows == ROWS
 

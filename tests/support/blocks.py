@@ -42,15 +42,15 @@ def blocks(page: Path, text: str | None = None) -> list[Block]:
     """All fenced blocks of ``page``, in order."""
     text = page.read_text(encoding="utf-8") if text is None else text
     return [
-        Block(page, text.count("\n", 0, found.start("text")), found["language"], found["text"], found["mark"] or "")
-        for found in _FENCE.finditer(text)
+        Block(page, text.count("\n", 0, match.start("text")), match["language"], match["text"], match["mark"] or "")
+        for match in _FENCE.finditer(text)
     ]
 
 
 def runner(page: Path) -> str:
     """The test that runs all blocks of ``page``, as the comment at its head says; "" where nothing is said."""
-    found = re.search(r"^<!-- blocks run by: (\S+) -->$", page.read_text(encoding="utf-8"), re.M)
-    return found[1] if found else ""
+    match = re.search(r"^<!-- blocks run by: (\S+) -->$", page.read_text(encoding="utf-8"), re.M)
+    return match[1] if match else ""
 
 
 def faults(page: Path, text: str | None = None) -> Iterator[str]:
@@ -62,7 +62,7 @@ def faults(page: Path, text: str | None = None) -> Iterator[str]:
         if block.mark.startswith("not run") and len(block.mark.removeprefix("not run:").split()) < 2:
             yield f"{block.place}: not run, without a reason"
     bare = _FENCE.sub("", text)
-    yield from (f"{page.relative_to(ROOT)}: {found[0]!r} in an indented block" for found in _INDENTED.finditer(bare))
+    yield from (f"{page.relative_to(ROOT)}: {match[0]!r} in an indented block" for match in _INDENTED.finditer(bare))
 
 
 def commands(block: Block) -> list[tuple[list[str], list[str]]]:
@@ -70,8 +70,8 @@ def commands(block: Block) -> list[tuple[list[str], list[str]]]:
     text = block.text.replace("\\\n", " ")
     if block.language != "console":
         return [(words, []) for line in text.splitlines() if (words := shlex.split(line, comments=True))]
-    _, *told = re.split(r"^\$ ", text, flags=re.M)
-    return [(shlex.split(first), rest) for first, *rest in (part.splitlines() for part in told)]
+    _, *commands_shown = re.split(r"^\$ ", text, flags=re.M)
+    return [(shlex.split(first), rest) for first, *rest in (part.splitlines() for part in commands_shown)]
 
 
 def missing(shown: Sequence[str], printed: str, *, exact: bool) -> str:

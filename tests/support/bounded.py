@@ -42,8 +42,8 @@ def bounded(folder: Path, *arguments: str | Path) -> Bounded:
     )  # fmt: skip
     took = re.search(r"took (\d+) (\S+) (\d+)\n$", done.stderr)
     assert took is not None, done.stderr
-    found = Bounded(int(took[1]), done.stdout, done.stderr[: took.start()], float(took[2]), int(took[3]))
-    assert found.cpu_seconds < SECONDS, found
-    assert found.peak_bytes < BYTES, found
-    assert "Traceback" not in found.err, found.err
-    return found
+    bounded_run = Bounded(int(took[1]), done.stdout, done.stderr[: took.start()], float(took[2]), int(took[3]))
+    assert bounded_run.cpu_seconds < SECONDS, bounded_run
+    assert bounded_run.peak_bytes < BYTES, bounded_run
+    assert "Traceback" not in bounded_run.err, bounded_run.err
+    return bounded_run

@@ -121,9 +121,9 @@ def points(line: Line2D) -> list[tuple[float, float]]:
 
 def texts(figure: Figure) -> list[Text]:
     """Every text that can be seen."""
-    found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+    shown = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
     ticks = [label for axes in figure.findobj(Axes) for axis in (axes.xaxis, axes.yaxis) for label in _hidden(axis)]
-    return [text for text in found if text not in ticks]
+    return [text for text in shown if text not in ticks]
 
 
 def _hidden(axis: Any) -> list[Text]:

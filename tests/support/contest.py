@@ -83,14 +83,14 @@ def write(folder: Path, protocol: str = PROTOCOL, table: str = TABLE, figure: st
 
 def contest(path: Path, changes: Mapping[str, Any] | None = None) -> Contest:
     """The runs of the protocol in ``path`` on the CPU."""
-    found = matrix.load(path, "cpu", changes, price=budget.price).contest
-    assert found is not None
-    return found
+    made = matrix.load(path, "cpu", changes, price=budget.price).contest
+    assert made is not None
+    return made
 
 
-def only(found: Contest, headers: Sequence[str]) -> Contest:
+def only(contest: Contest, headers: Sequence[str]) -> Contest:
     """The runs of these methods alone."""
-    return replace(found, tuning={header: found.tuning[header] for header in headers})
+    return replace(contest, tuning={header: contest.tuning[header] for header in headers})
 
 
 def result(
@@ -121,23 +121,23 @@ def result(
     return Result(**{**values, **changes})
 
 
-def tuned(found: Contest, loss: Callable[[RunSpec], float | None], **changes: Any) -> list[Result]:
+def tuned(contest: Contest, loss: Callable[[RunSpec], float | None], **changes: Any) -> list[Result]:
     """All tuning results, of the grids and of the points that are added to them; ``loss`` gives that on dev."""
     made: dict[str, Result] = {}
-    while wanted := [spec for spec in (*found.cells, *found.added(made)) if spec.hash not in made]:
+    while wanted := [spec for spec in (*contest.cells, *contest.added(made)) if spec.hash not in made]:
         own = [result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=loss(spec), **changes) for spec in wanted]
         made |= {one.spec.hash: one for one in own}
     return list(made.values())
 
 
-def stored(found: Contest, test: Callable[[str, int], float], *, best: int = 1, **changes: Any) -> list[Result]:
+def stored(contest: Contest, test: Callable[[str, int], float], *, best: int = 1, **changes: Any) -> list[Result]:
     """All results of all stages: of each grid the point ``best`` has the least loss on dev; ``test`` gives the accuracy
     on test of a method's header and a seed."""
-    good = {specs[best].lr for specs in found.tuning.values()}
-    made = tuned(found, lambda spec: 0.4 if spec.lr in good else 0.6, **changes)
+    good = {specs[best].lr for specs in contest.tuning.values()}
+    made = tuned(contest, lambda spec: 0.4 if spec.lr in good else 0.6, **changes)
     known = {one.spec.hash: one for one in made}
-    winners = {found.winner(header, known): header for header in found.tuning}
-    for spec in found.finals(known):
-        header = next(winners[won] for won in winners if won and found.final(won, spec.seed) == spec)
+    winners = {contest.winner(header, known): header for header in contest.tuning}
+    for spec in contest.finals(known):
+        header = next(winners[won] for won in winners if won and contest.final(won, spec.seed) == spec)
         made.append(result(spec, dev=[0.5, 0.6, 0.7, 0.7, 0.75], test=test(header, spec.seed), **changes))
     return made

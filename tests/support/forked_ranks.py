@@ -23,8 +23,8 @@ def run_ranks(module: str, gpus: int, words: Sequence[Any], log: Path, timeout: 
     meeting = {"WORLD_SIZE": gpus, "LOCAL_WORLD_SIZE": gpus, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     command, ranks = [module, *map(str, words)], []
     for rank in range(gpus):
-        told = {"ZOBENCH_PEER_TIMEOUT": 60, **meeting, "RANK": rank, "LOCAL_RANK": rank}
-        environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
+        variables = {"ZOBENCH_PEER_TIMEOUT": 60, **meeting, "RANK": rank, "LOCAL_RANK": rank}
+        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         ranks.append(context.Process(target=_rank, args=(command, environment, str(log))))
         ranks[-1].start()
     end = time.monotonic() + timeout
@@ -49,6 +49,6 @@ def _rank(command: Sequence[str], environment: dict[str, str], log: str) -> None
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])

@@ -190,16 +190,16 @@ def weigh(spec, world):
 
 
 def main():
-    told, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    spec = RunSpec(**told["spec"])
+    asked, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    spec = RunSpec(**asked["spec"])
     if spec.gpus == 1:
         Path(f"{out}.0.json").write_text(json.dumps([weigh(spec, None)]))
         return
     with join(spec) as world:
-        if told["cases"]:
+        if asked["cases"]:
             normals.draw_once()
             ways = {"run": run, "resumed": resumed}
-            cases = enumerate(told["cases"])
+            cases = enumerate(asked["cases"])
             results = [ways[case.get("way", "run")](case, number, out, world.device) for number, case in cases]
         else:
             results = [weigh(spec.replace(transfers=way), world) for way in ("whole", "sliced")]

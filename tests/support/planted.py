@@ -56,7 +56,7 @@ def failing(copy: Path, tests: Sequence[str], cache: str) -> list[str]:
         finally:
             with contextlib.suppress(ProcessLookupError):  # where none of its group is left
                 os.killpg(run.pid, signal.SIGKILL)
-    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
-    if run.returncode not in (0, 1) and not found:
+    names = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
+    if run.returncode not in (0, 1) and not names:
         raise RuntimeError(f"{tests} did not run: {said[-1000:]}")
-    return found
+    return names

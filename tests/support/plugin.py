@@ -54,11 +54,11 @@ def package(folder: Path, more: str = "", methods: Mapping[str, str] | None = No
     groups = project["entry-points"]
     for name, attribute in (methods or {}).items():
         groups["zobench.methods"][name] = f"my_zo:{attribute}"
-    told = [
+    outputs = [
         f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
         for group, points in groups.items()
     ]
-    (info / "entry_points.txt").write_text("\n".join(told))
+    (info / "entry_points.txt").write_text("\n".join(outputs))
     return folder / "my_zo.py"
 
 

@@ -40,5 +40,5 @@ def pretrained(data: Path) -> Path:
 def _key(data: Path) -> str:
     code, sentences = Path(tiny.__file__).read_bytes(), (data / "SST-2" / "train.tsv").read_bytes()
     versions = (torch.__version__, transformers.__version__, tokenizers.__version__)
-    told = repr((hashlib.sha256(code).digest(), hashlib.sha256(sentences).digest(), versions, models.get(tiny.MODEL)))
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    key = repr((hashlib.sha256(code).digest(), hashlib.sha256(sentences).digest(), versions, models.get(tiny.MODEL)))
+    return hashlib.sha256(key.encode()).hexdigest()[:12]

@@ -34,8 +34,8 @@ def poll(look: Callable[[], Any], seconds: float = 40) -> Any:
     """What ``look`` returns as soon as that is true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if found := look():
-            return found
+        if answer := look():
+            return answer
         time.sleep(0.02)
     raise TimeoutError("it did not happen")
 
@@ -61,15 +61,15 @@ def listeners(pids: set[int]) -> set[str]:
                 continue
             if target.startswith("socket:["):
                 inodes.add(target[8:-1])
-    found = set()
+    addresses = set()
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == "0A" and words[9] in inodes:
                 raw = bytes.fromhex(words[1].partition(":")[0])
                 host = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
-                found.add(socket.inet_ntop(family, host))
-    return found
+                addresses.add(socket.inet_ntop(family, host))
+    return addresses
 
 
 def command_of(pid: int) -> str:

@@ -122,21 +122,21 @@ def _named(path: Path, module: str, known: Iterable[str], exported: dict[tuple[s
 
 def starts(paths: Iterable[str], modules: Iterable[str]) -> tuple[set[str], set[str]]:
     """(the modules that the changed files are or are read by, the files of which no module is known)."""
-    known, found, untraced = set(modules), set(), set()
+    known, reached_modules, untraced = set(modules), set(), set()
     for text in paths:
         path = PurePosixPath(text)
         module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
         package = next((name for p in path.parents if (name := ".".join(p.parts)) in known), None)
         readers = [names for folder, names in READERS.items() if path.is_relative_to(folder)]
         if path.suffix == ".py":
-            found |= {module} & known  # else deleted, or of no package: what imported it has changed too
+            reached_modules |= {module} & known  # else deleted, or of no package: what imported it has changed too
         elif readers:
-            found |= {name for names in readers for name in names}
+            reached_modules |= {name for names in readers for name in names}
         elif package:  # data beside the modules that read it
-            found |= {name for name in known if name == package or name.rpartition(".")[0] == package}
+            reached_modules |= {name for name in known if name == package or name.rpartition(".")[0] == package}
         else:
             untraced.add(text)
-    return found, untraced
+    return reached_modules, untraced
 
 
 def reached(start: Iterable[str], graph: dict[str, set[str]]) -> dict[str, int]:

@@ -35,7 +35,7 @@ def adds_up_to_what_is_gathered(world):
 
 def main():
     cases, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    told, sent = [], []
+    answers, sent = [], []
     normals.draw_once()
     with join(RunSpec(**cases[0]["spec"])) as first:
         rank, reduced = first.rank, adds_up_to_what_is_gathered(first)
@@ -47,11 +47,11 @@ def main():
                 for batch in batches_of(spec, spec.steps):
                     with world.traffic:
                         steps.append(stepped.step(parallel, batch))
-                told.append({"losses": [s.loss for s in steps], "gs": [s.projected_grad for s in steps]})
+                answers.append({"losses": [s.loss for s in steps], "gs": [s.projected_grad for s in steps]})
                 sent.append(world.traffic.taken)
                 save_file(dict(parallel.named_tensors()), f"{out}.{number}.{world.rank}.safetensors")
     interfaces = [os.environ[f"{library}_SOCKET_IFNAME"] for library in ("GLOO", "NCCL")]
-    Path(f"{out}.{rank}.json").write_text(json.dumps([told, sent, [*interfaces, reduced]]))
+    Path(f"{out}.{rank}.json").write_text(json.dumps([answers, sent, [*interfaces, reduced]]))
 
 
 if __name__ == "__main__":

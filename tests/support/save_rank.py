@@ -18,7 +18,7 @@ CASES = [*itertools.product(KINDS, ["sliced"], ["torch"]), *itertools.product(KI
 
 
 def main():
-    found, folder = {}, Path(sys.argv[1])
+    equal, folder = {}, Path(sys.argv[1])
     savers.journal.GROUP = 100_000
     spec = RunSpec(
         model="opt-tiny", engine="offload", tier="pageable", gpus=2, parallel="ddp", batch_size=2, seq_len=16, lr=1e-2
@@ -42,10 +42,10 @@ def main():
                 alone = own.replace(gpus=1, parallel="none", transfers="auto")
                 again = restored(alone, path / "snapshot-2", recorder.told())
                 ranks = {file.name[0] for file in (path / "snapshot-2").glob("*.safetensors")}
-                found[path.name] = [again == weights, sorted(ranks)]
+                equal[path.name] = [again == weights, sorted(ranks)]
             world.barrier()
     if world.leads:
-        (folder / "found.json").write_text(json.dumps(found))
+        (folder / "found.json").write_text(json.dumps(equal))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Recorder:
 
         setattr(engine, name, watched)
 
-    def told(self):
+    def recorded(self):
         return [PassRecord(points=points, entries=entries) for points, entries in self.moments]
 
 

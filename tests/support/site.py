@@ -82,6 +82,6 @@ class Site:
 
     def stored(self) -> list[Result]:
         store = Store(self.results)
-        found = store.load()
+        results = store.load()
         assert store.problems == []
-        return found
+        return results

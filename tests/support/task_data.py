@@ -66,21 +66,21 @@ def scores(model: Any, batch: Batch) -> Tensor:
     """Scores (c,) as :class:`Choices` defines them, from full logits, in float64."""
     assert batch.choices is not None
     logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
-    found = logits.log_softmax(-1)[batch.choices.places[:, 0], batch.choices.places[:, 1]]
-    picked = found[torch.arange(len(found)), batch.choices.tokens]
+    scores = logits.log_softmax(-1)[batch.choices.places[:, 0], batch.choices.places[:, 1]]
+    picked = scores[torch.arange(len(scores)), batch.choices.tokens]
     return torch.stack([picked[batch.choices.owners == c].mean() for c in range(len(batch.choices.groups))])
 
 
 def naive(model: Any, tokenizer: Any, example: Example) -> list[float]:
     """Each candidate alone, unpadded: the mean log-probability of the tokens that it adds to its prompt."""
-    found = []
+    scores = []
     for candidate in example.candidates:
         ids = tokenizer(example.prompt + candidate)["input_ids"]
         count = len(ids) - len(tokenizer(example.prompt)["input_ids"])
         logs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
         own = [logs[place - 1, ids[place]] for place in range(len(ids) - count, len(ids))]
-        found.append(float(torch.stack(own).mean()))
-    return found
+        scores.append(float(torch.stack(own).mean()))
+    return scores
 
 
 def examples_of(batch: Batch) -> list[tuple[int, ...]]:

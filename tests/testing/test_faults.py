@@ -25,8 +25,8 @@ from zobench.testing.tier import SIZES
 class SwapsSigns(Engine):
     """Looks at -eps where it is asked for +eps."""
 
-    def probe(self, batch: Batch, points: Sequence[Point], looked: Sequence[int] | None = None) -> list[float]:
-        return super().probe(batch, [replace(point, scale=-point.scale) for point in points], looked)
+    def probe(self, batch: Batch, points: Sequence[Point], counted: Sequence[int] | None = None) -> list[float]:
+        return super().probe(batch, [replace(point, scale=-point.scale) for point in points], counted)
 
 
 class ForgetsDecay(Engine):
@@ -40,8 +40,8 @@ class Drifts(Engine):
     """A probe leaves a block's weights a little off."""
 
     @torch.inference_mode()
-    def probe(self, batch: Batch, points: Sequence[Point], looked: Sequence[int] | None = None) -> list[float]:
-        losses = super().probe(batch, points, looked)
+    def probe(self, batch: Batch, points: Sequence[Point], counted: Sequence[int] | None = None) -> list[float]:
+        losses = super().probe(batch, points, counted)
         unit = self.residents[-1]
         assert unit.buffer is not None
         unit.trainable[0].view(unit.buffer).mul_(1.0 + 1e-5)
@@ -51,8 +51,8 @@ class Drifts(Engine):
 class MovesEveryPart(Engine):
     """A point or an update of one part moves the whole model."""
 
-    def probe(self, batch: Batch, points: Sequence[Point], looked: Sequence[int] | None = None) -> list[float]:
-        return super().probe(batch, [replace(point, part=None) for point in points], looked)
+    def probe(self, batch: Batch, points: Sequence[Point], counted: Sequence[int] | None = None) -> list[float]:
+        return super().probe(batch, [replace(point, part=None) for point in points], counted)
 
 
 class SavesEarly(Engine):
@@ -169,5 +169,5 @@ def test_a_planted_fault_is_found(faulty: type, check: str) -> None:
 
 
 def test_failures_of_a_suite_are_told_by_name() -> None:
-    found = failures(suite(Silent))
-    assert isinstance(found["test_an_error_in_a_transfer_is_raised_by_who_waits_and_by_a_drain"], AssertionError)
+    failed = failures(suite(Silent))
+    assert isinstance(failed["test_an_error_in_a_transfer_is_raised_by_who_waits_and_by_a_drain"], AssertionError)

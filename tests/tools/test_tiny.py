@@ -44,14 +44,14 @@ def data_dir(tmp_path: Path) -> Path:
 def test_batches_hold_every_row_once_and_no_more_tokens_than_asked(tokens):
     generator = np.random.default_rng(3)
     rows = [[number, *range(int(generator.integers(1, 30)))] for number in range(200)]
-    found = list(tiny.batches(rows, tokens, np.random.default_rng(5)))
-    assert sorted([x for x in row.tolist() if x != -100] for batch in found for row in batch) == sorted(rows)
-    for batch in found:
+    batches = list(tiny.batches(rows, tokens, np.random.default_rng(5)))
+    assert sorted([x for x in row.tolist() if x != -100] for batch in batches for row in batch) == sorted(rows)
+    for batch in batches:
         assert batch.numel() <= tokens or len(batch) == 1
         inside = batch != -100
         assert torch.equal(inside, inside.cummin(dim=1).values), "padding is on the right"
     again = tiny.batches(rows, tokens, np.random.default_rng(5))
-    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(batches, again, strict=True))
 
 
 def test_the_loss_is_that_of_each_row_by_itself():
@@ -90,10 +90,10 @@ def test_pretraining_learns_and_repeats_bit_for_bit(tokenizer):
 
 def test_the_folder_is_a_hugging_face_checkpoint(data_dir, tmp_path, capsys):
     tiny.make(tmp_path / "out", data_dir, SHORT)
-    told = " ".join(capsys.readouterr().err.split())
-    assert f"opt-mini: {models.parameter_count(tiny.MODEL)} parameters" in told
-    assert "loss " in told
-    assert " s; saved in " in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"opt-mini: {models.parameter_count(tiny.MODEL)} parameters" in message
+    assert "loss " in message
+    assert " s; saved in " in message
     words = AutoTokenizer.from_pretrained(tmp_path / "out")
     trained = tiny.train_tokenizer(tiny.sentences(data_dir))
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
