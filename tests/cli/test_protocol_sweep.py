@@ -1,7 +1,7 @@
 """A real sweep of a small protocol: stopped within and between its stages, it goes on where it stopped."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,76 +92,76 @@ def machine_of_cells(
     return running
 
 
+def methods_and_seeds(specs: Sequence[RunSpec]) -> list[tuple[str, int]]:
+    return [(spec.method, spec.seed) for spec in specs]
+
+
+def check_winner(final: RunSpec, results: dict[str, Result]) -> None:
+    """Raises unless the run has the learning rate with the least loss on dev over both seeds, and alone saw test."""
+    tuning = [result for result in results.values() if (result.spec.method, result.spec.test_size) == (final.method, 0)]
+    losses: dict[float, float] = {}
+    for result in tuning:
+        losses[result.spec.lr] = losses.get(result.spec.lr, 0.0) + result.rank_on_dev[0]
+    assert (len(tuning), len(losses)) == (6, 3)
+    assert final.lr == min(losses, key=losses.__getitem__)
+    evaluation = results[final.hash].evaluation
+    assert unpacked(evaluation).right.mean() == evaluation["test"]["accuracy"]
+    assert all("test" not in result.evaluation for result in tuning)
+
+
 def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stopped(
     here: Path, machine_of_cells: Machine, zobench: Command, machine: str, data_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    own, tested = examine.evaluate, list[RunSpec]()
+    evaluate, tested = examine.evaluate, list[RunSpec]()
 
-    def evaluate(engine: Any, data: Any, split: str, *rest: Any) -> Any:
+    def noted(engine: Any, data: Any, split: str, *rest: Any) -> Any:
         tested.append(data.spec)
         assert split == "test"
-        return own(engine, data, split, *rest)
+        return evaluate(engine, data, split, *rest)
 
-    monkeypatch.setattr(examine, "evaluate", evaluate)
+    monkeypatch.setattr(examine, "evaluate", noted)
     running, command = machine_of_cells, ("sweep", "mine", "--device", "cpu")
     running.measure = in_this_process
-    code, out, _ = zobench(*command, "--dry-run")
-    assert (code, running.ran) == (0, [])
-    assert "8 of 8 cells to run: about " in out
-    assert "at most 1, and the best point of each method with 2 seeds, and the test set (2 not chosen yet: their" in out
-    assert "This protocol can show " in out
-
     running.stop = 3  # five tuning runs are left
     assert zobench(*command)[0] == 130
-    assert [(spec.method, spec.seed, spec.test_size) for spec in running.ran] == [
-        ("zo-sgd", 9, 0), ("fo-sgd", 9, 0), ("zo-sgd", 9, 0),
-    ]  # fmt: skip
-    assert tested == []
+    assert methods_and_seeds(running.ran) == [("zo-sgd", 9), ("fo-sgd", 9), ("zo-sgd", 9)]
     assert "5 of 8 cells to run" in zobench(*command, "--dry-run")[1]
-
     running.stop = 8  # between the stages
     code, out, _ = zobench(*command)
     assert (code, len(running.ran), tested) == (130, 8, [])
     assert "2 of at most 3 points tuned" in out
-
     running.stop = 14
     assert zobench(*command)[0] == 130
-    added = [(spec.method, spec.seed) for spec in running.ran[8:12]]  # of two points the best is always an end
-    assert added == [("zo-sgd", 9), ("zo-sgd", 10), ("fo-sgd", 9), ("fo-sgd", 10)]
-    assert [(spec.method, spec.seed) for spec in running.ran[12:]] == [("zo-sgd", 0), ("fo-sgd", 0)]  # rounds of seeds
-
+    added, finals = running.ran[8:12], running.ran[12:]  # of two points the best is always an end
+    assert methods_and_seeds(added) == [("zo-sgd", 9), ("zo-sgd", 10), ("fo-sgd", 9), ("fo-sgd", 10)]
+    assert methods_and_seeds(finals) == [("zo-sgd", 0), ("fo-sgd", 0)]  # rounds of seeds
     code, out, err = zobench(*command)
-    assert code == 0
-    assert [(spec.method, spec.seed) for spec in running.ran[14:]] == [("zo-sgd", 1), ("fo-sgd", 1)]
-    assert len({spec.hash for spec in running.ran}) == 16  # nothing ran twice
-    assert [spec.hash for spec in tested] == [spec.hash for spec in running.ran[12:]]  # each winner's run, once
-    results = {one.spec.hash: one for one in Store(here / "results").load(machine)}
-    assert len(results) == 16
-    for final in running.ran[12:]:
-        tuning = [one for one in results.values() if one.spec.method == final.method and one.spec.seed in (9, 10)]
-        losses = {one.spec.lr: [] for one in tuning}
-        for one in tuning:
-            losses[one.spec.lr].append(one.rank_on_dev[0])
-        assert len(losses) == 3
-        assert final.lr == min(losses, key=lambda lr: sum(losses[lr]))
-        assert ("test" in results[final.hash].evaluation, final.test_size) == (True, 16)
-        assert (
-            unpacked(results[final.hash].evaluation).right.mean() == results[final.hash].evaluation["test"]["accuracy"]
-        )
-        assert all("test" not in one.evaluation for one in tuning)
-    journals = sorted((here / "results").rglob("*.journal"))
-    finals = [Store(here / "results").path(one, machine) for one in running.ran[12:] if one.method == "zo-sgd"]
-    assert journals == sorted(path.with_suffix(".journal") for path in finals)  # FO-SGD's has no gradients
-    for path in finals:
-        code, shown, _ = zobench("verify", str(path), "--data-dir", str(data_dir))
-        assert (code, f"verified: {path}" in shown) == (0, True)
+    assert (code, "wait" in err) == (0, False)
     assert "Two methods: accuracy" in out
     assert "Less ZO-SGD (points)" in out
-    assert "wait" not in err
-    before = len(running.ran)
-    assert zobench(*command)[0] == 0
-    assert len(running.ran) == before  # all is done
+    finals = running.ran[12:]
+    assert methods_and_seeds(finals[2:]) == [("zo-sgd", 1), ("fo-sgd", 1)]
+    assert [spec.hash for spec in tested] == [spec.hash for spec in finals]  # each winner's run, once
+    store = Store(here / "results")
+    results = {result.spec.hash: result for result in store.load(machine)}
+    assert len({spec.hash for spec in running.ran}) == len(running.ran) == len(results) == 16  # nothing ran twice
+    for final in finals:
+        check_winner(final, results)
+    paths = [store.path(final, machine) for final in finals if final.method == "zo-sgd"]  # FO-SGD's has no gradients
+    assert sorted(store.root.rglob("*.journal")) == sorted(path.with_suffix(".journal") for path in paths)
+    for path in paths:
+        code, shown, _ = zobench("verify", str(path), "--data-dir", str(data_dir))
+        assert (code, f"verified: {path}" in shown) == (0, True)
+    assert (zobench(*command)[0], len(running.ran)) == (0, 16)  # all is done
+
+
+def test_a_protocol_is_planned_before_anything_runs(here: Path, machine_of_cells: Machine, zobench: Command) -> None:
+    code, out, _ = zobench("sweep", "mine", "--device", "cpu", "--dry-run")
+    assert (code, machine_of_cells.ran) == (0, [])
+    assert "8 of 8 cells to run: about " in out
+    assert "at most 1, and the best point of each method with 2 seeds, and the test set (2 not chosen yet: their" in out
+    assert "This protocol can show " in out
 
 
 def test_the_budget_holds_for_all_stages(here: Path, machine_of_cells: Machine, zobench: Command) -> None:

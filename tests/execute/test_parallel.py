@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -52,12 +53,13 @@ def started() -> Callable[[], list[int]]:
 
 
 @pytest.fixture
-def begin_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Has every process that is started begin with the given lines."""
+def begin_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Has every process of a module of zobench.execute begin with the given lines."""
 
-    def write(program: str) -> None:
+    def write(module: str, program: str) -> None:
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        (tmp_path / "sitecustomize.py").write_text(f"import os, sys\n{program}")
+        condition = f"if 'zobench.execute.{module}' in sys.orig_argv:"
+        (tmp_path / "sitecustomize.py").write_text(f"import os, sys\n{condition}\n{indent(program, '    ')}")
 
     return write
 
@@ -127,11 +129,7 @@ def test_ranks_listen_on_loopback_alone_and_a_killed_one_ends_all(started: Calla
 def test_a_rank_that_is_silent_is_waited_for_no_longer_than_the_timeout(monkeypatch, begin_with) -> None:
     """In a group of the mesh, where the other one waits for it."""
     monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "10")
-    begin_with(
-        "if 'zobench.execute.child' in sys.orig_argv:\n"
-        "    from zobench.parallel import launch\n"
-        "    launch.SHUTDOWN_SECONDS = 1\n"
-    )
+    begin_with("child", "from zobench.parallel import launch\nlaunch.SHUTDOWN_SECONDS = 1\n")
     running = Running(cell("pertp", 2, **LONG))
     ranks = running.ranks()
     os.kill(ranks[1], signal.SIGSTOP)
@@ -176,11 +174,12 @@ def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(monke
     """Rank 0 waits in a transfer for a block that rank 1 has no memory to fill."""
     monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "600")
     begin_with(
-        "if os.environ.get('RANK') == '1' and 'zobench.execute.rank' in sys.orig_argv:\n"
-        "    from zobench.parallel import hosts\n"
-        "    def fill(self, block, write):\n"
-        "        raise MemoryError('pinning failed')\n"
-        "    hosts.SharedTier.fill = fill\n"
+        "rank",
+        "from zobench.parallel import hosts\n"
+        "def fill(self, block, write):\n"
+        "    raise MemoryError('pinning failed')\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    hosts.SharedTier.fill = fill\n",
     )
     result = Running(cell("pertp", 2)).ended(120)
     assert (result.outcome, result.reason) == (Outcome.OOM, "rank 1: host memory ran out: pinning failed")

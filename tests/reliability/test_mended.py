@@ -2,6 +2,8 @@
 
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,11 @@ from zobench.training import examine
 LINES = "x\n| y |"
 
 
-def one_line(error: pytest.ExceptionInfo[ValueError]) -> None:
+@contextmanager
+def refusal(pattern: str) -> Iterator[None]:
+    """Inside, a ``ValueError`` is raised whose text has the pattern and is one line."""
+    with pytest.raises(ValueError, match=pattern) as error:
+        yield
     assert len(str(error.value).strip().splitlines()) == 1
 
 
@@ -37,9 +43,8 @@ def test_a_journal_says_whose_it_is(tmp_path: Path, head: Any) -> None:
     text = json.dumps(head).encode()
     path = tmp_path / "journal.bin"
     path.write_bytes(journal.MAGIC + b"%08x %s\n" % (zlib.crc32(text), text))
-    with pytest.raises(ValueError, match=r"must say whose run it is and on which base, but does not; take an") as error:
+    with refusal(r"must say whose run it is and on which base, but does not; take an"):
         journal.read(path)
-    one_line(error)
 
 
 def whole(folder: Path) -> Path:
@@ -62,9 +67,8 @@ def test_a_snapshot_reads_nothing_outside_of_its_folder(tmp_path: Path, name: st
     (shard,) = state["shards"].values()
     (tmp_path / "secret.safetensors").write_bytes(next(path.glob("*.safetensors")).read_bytes())
     snapshot.write_state(path, {**state, "shards": {name: shard}})
-    with pytest.raises(ValueError, match="must name shards that lie in it, but names") as error:
+    with refusal("must name shards that lie in it, but names"):
         SnapshotStart(path)
-    one_line(error)
 
 
 def test_a_shard_that_is_no_safetensors_is_one_line_though_its_sum_is_right(tmp_path: Path) -> None:
@@ -104,9 +108,8 @@ def test_a_result_with_rates_of_none_is_shown(tmp_path: Path) -> None:
 def test_what_a_job_wrote_is_of_its_kinds(wrong: dict[str, Any], tmp_path: Path) -> None:
     made = submitted(tmp_path, 2)
     (made.folder / "0.json").write_text(json.dumps({"job": "1", "host": "n", "began": 1.0, **wrong}))
-    with pytest.raises(ValueError, match="must be what a job wrote, but") as error:
+    with refusal("must be what a job wrote, but"):
         jobs.progress(made, 0)
-    one_line(error)
 
 
 @pytest.mark.parametrize("text", ["5", "[", '{"winner": {}}'])
@@ -115,9 +118,8 @@ def test_a_damaged_record_of_a_search_is_one_line(tmp_path: Path, text: str) -> 
     with pytest.raises(ValueError, match="must name the winner of a search, but is damaged"):
         examine.check_winner("r", tmp_path / "run")
     (tmp_path / examine.RECORD).write_text(json.dumps({"winner": {"run": LINES}}))
-    with pytest.raises(ValueError, match="has looked for") as error:
+    with refusal("has looked for"):
         examine.check_winner("r", tmp_path / "run")
-    one_line(error)
 
 
 @pytest.mark.parametrize("offsets", [[0.5, 12], [0, 2**70], [-4, 12]])
@@ -142,17 +144,15 @@ def test_a_model_of_a_thousand_million_layers_is_not_built(tmp_path: Path) -> No
 
 def test_a_model_whose_matrices_are_empty_is_one_line(tmp_path: Path) -> None:
     (tmp_path / identity.CONFIG).write_text(json.dumps({**LLAMA, "intermediate_size": 0}))
-    with pytest.raises(ValueError, match=r"mlp\.gate_proj\.weight has no rows") as error:
+    with refusal(r"mlp\.gate_proj\.weight has no rows"):
         inspection.inspect(tmp_path)
-    one_line(error)
 
 
 @pytest.mark.parametrize("kind", ["5", "{a = 1}"])
 def test_a_figures_kind_that_is_no_text_is_one_line(tmp_path: Path, kind: str) -> None:
     (tmp_path / "mine.toml").write_text(f'kind = {kind}\ntitle = "x"\n')
-    with pytest.raises(ValueError, match=r"^mine\.toml: ") as error:
+    with refusal(r"^mine\.toml: "):
         load_file(tmp_path / "mine.toml")
-    one_line(error)
 
 
 def test_a_recipe_of_many_megabytes_is_not_parsed(tmp_path: Path) -> None:
@@ -163,14 +163,12 @@ def test_a_recipe_of_many_megabytes_is_not_parsed(tmp_path: Path) -> None:
 
 
 def test_a_stored_spec_of_another_kind_is_one_line() -> None:
-    with pytest.raises(ValueError, match="a stored spec must be a table, but is ") as error:
+    with refusal("a stored spec must be a table, but is "):
         RunSpec.from_stored([])  # type: ignore[arg-type]
-    one_line(error)
 
 
 def test_a_damaged_header_of_safetensors_is_one_line(tmp_path: Path) -> None:
     header = b'{"a\\n\\nb": {"dtype": "x\\n\\n# y", "shape": [1], "data_offsets": [0, 1]}}'
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"0")
-    with pytest.raises(ValueError, match="must hold whole safetensors, but ") as error:
+    with refusal("must hold whole safetensors, but "):
         checkpoint.tensors(tmp_path)
-    one_line(error)
