@@ -156,8 +156,8 @@ def _quotient(over: Interval | None, under: Interval | None) -> Interval | None:
 
 def _timed(quantity: Quantity, over: Result, under: Result) -> tuple[float | None, float, float]:
     """The ratio of two step times, or of two rates, from the rounds that both ran in, None if they were in none, and
-    the ends of its interval: see :func:`zobench.store.evidence.times_ratio`. Of one process a side there is none: another
-    one may be slower or faster than its steps differ by."""
+    the ends of its interval: see :func:`zobench.store.evidence.times_ratio`. Of one process a side there is none:
+    another one may be slower or faster than its steps differ by."""
     first, second = (under, over) if quantity.rate else (over, under)
     times = evidence.times_ratio(first, second)
     tokens = over.tokens_per_step / under.tokens_per_step if quantity.rate else 1.0
