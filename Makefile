@@ -27,7 +27,7 @@ test-all: $(VENV)/.dev
 	$(TEST)
 
 quick: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.quick -n $(WORKERS) --dist load --maxschedchunk 4
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.quick -n $(WORKERS) --dist load --maxschedchunk 4
 
 # Steps in units of a plain MeZO loop's, taken in turn: `make bench SAVE=before`, a change, `make bench`. It fails where a
 # median is a fifth above what was saved last on this machine.

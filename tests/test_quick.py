@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import quick
+from tools import quick
 
 ROOT = Path(__file__).parents[1]
 
@@ -97,7 +97,7 @@ def test_slow():
 def test_when_the_time_is_up_the_rest_waits_and_is_told(left, outcome, said, workers, tmp_path):
     (tmp_path / "test_it.py").write_text(PROGRAM)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow\n    gpu\n")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.support.quick", "-m", "not slow and not gpu", *workers, "."]
+    command = [sys.executable, "-m", "pytest", "-p", "tools.quick", "-m", "not slow and not gpu", *workers, "."]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), quick.END: str(time.time() + left)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, said in done.stdout) == (outcome, True), done.stdout + done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rates import RATES
+from tests.support.rates import RATES, estimate
 from zobench import cost
 from zobench.cost.interval import Consolidation
 from zobench.execute import sweep as module
@@ -31,10 +31,7 @@ def step(
     seed: int = 0, action: str = "run", reason: str = "", seconds: float = 10, earlier: Result | None = None,
     least: float | None = None,
 ) -> Step:  # fmt: skip
-    guess = cost.Estimate(
-        device_bytes=1, host_bytes=0, disk_bytes=0, step_seconds=seconds / 5, seconds=seconds,
-        least_seconds=seconds if least is None else least, source="calibration",
-    )  # fmt: skip
+    guess = estimate(seconds, least_seconds=seconds if least is None else least)
     return Step(spec=cell(seed), action=action, reason=reason, estimate=guess, earlier=earlier)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.support.processes import gone
+from tests.support.rates import estimate
 from tests.support.stores import MACHINE
 from zobench import programs
-from zobench.cost import Estimate
 from zobench.execute import sweep, together
 from zobench.execute.plan import HOST_RESERVE, Step
 from zobench.execute.sweep import PROCESS_BYTES
@@ -225,16 +225,7 @@ def test_steps_are_of_one_turn_however_many_each_counts_as_warm_up() -> None:
 
 def test_as_many_run_side_by_side_as_memory_holds() -> None:
     def step(gib: float, action: str = "run") -> Step:
-        need = Estimate(
-            device_bytes=int(gib * 2**30),
-            host_bytes=0,
-            disk_bytes=0,
-            step_seconds=1,
-            seconds=1,
-            least_seconds=1,
-            source="",
-        )
-        return Step(spec=SPEC, action=action, reason="", estimate=need)
+        return Step(spec=SPEC, action=action, reason="", estimate=estimate(1, device_bytes=int(gib * 2**30)))
 
     steps = [step(2), step(9, "keep"), step(3), step(1), step(50)]
     room = HOST_RESERVE + 6 * 2**30 + 2 * PROCESS_BYTES

@@ -56,15 +56,6 @@ def test_a_lock_file_has_one_holder_until_that_is_killed(tmp_path: Path) -> None
     assert not is_locked(path)
 
 
-def test_what_a_holder_writes_into_its_lock_file_is_not_lost_to_who_asks_for_it(tmp_path: Path) -> None:
-    path = tmp_path / "worker.lock"
-    with locked(path):
-        path.write_text(str(os.getpid()))
-        with pytest.raises(BlockingIOError), locked(path, wait=False):
-            pytest.fail("two hold it")
-        assert path.read_text() == str(os.getpid())
-
-
 def test_two_that_look_do_not_take_each_other_for_the_holder(tmp_path: Path) -> None:
     path = tmp_path / "worker.lock"
     path.touch()

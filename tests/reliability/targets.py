@@ -301,15 +301,8 @@ def snapshots(folder: Path) -> Feed:
     for unit in ("block 0", "block 1"):
         for first in (0, 64):
             writer.add(unit, first, torch.arange(64, dtype=torch.uint8))
-    place = Position(passes=2, applied=1, part=0)
-    path = writer.finish(
-        {
-            "run": "r",
-            "base": "b",
-            "step": 3,
-            "positions": snapshot.to_json(dict.fromkeys(("block 0", "block 1"), place)),
-        }
-    )
+    positions = dict.fromkeys(("block 0", "block 1"), Position(passes=2, applied=1, part=0))
+    path = writer.finish({"run": "r", "base": "b", "step": 3, "positions": snapshot.to_json(positions)})
     state = path / snapshot.STATE
     tree = json.loads(state.read_text())
     text, (shard,) = json_text(tree), list(path.glob("*.safetensors"))
@@ -474,15 +467,8 @@ NAMES = (
     "a/", "",
     "C:/x.json", "a/x.json ", "~root/x.json",
 )  # fmt: skip
-KINDS = (
-    tarfile.REGTYPE,
-    tarfile.SYMTYPE,
-    tarfile.LNKTYPE,
-    tarfile.DIRTYPE,
-    tarfile.FIFOTYPE,
-    tarfile.CHRTYPE,
-    tarfile.GNUTYPE_SPARSE,
-)
+KINDS = (b"0", b"1", b"2", b"3", b"5", b"6", b"S")
+"""A file, a link, a symbolic link, a device, a folder, a pipe, a file with holes, as tar has them."""
 
 
 def archives(folder: Path) -> Feed:

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from zobench import RunSpec, cost
+from tests.support.rates import estimate
+from zobench import RunSpec
 from zobench.engine.transfers.lanes import ThreadLanes
 from zobench.engine.weights.tiers import HostTier
 from zobench.kernels import cpu
@@ -133,15 +134,7 @@ def test_a_cell_is_judged_by_its_prediction(step, peak, message):
     result = Result(
         spec=spec, outcome=Outcome.OK, samples={"step_seconds": [step]}, memory={"device_peak_bytes": peak * 10**6}
     )
-    guess = cost.Estimate(
-        device_bytes=10**8,
-        host_bytes=0,
-        disk_bytes=0,
-        step_seconds=1.0,
-        seconds=9.0,
-        least_seconds=1.0,
-        source="calibration",
-    )
+    guess = estimate(9.0, device_bytes=10**8, step_seconds=1.0)
     finding = speed.against_prediction(result, guess)
     assert finding.status is (Status.FAILED if message else Status.OK)
     assert finding.told.endswith(f"{peak} MB of device memory, predicted 100{message}")

@@ -211,14 +211,6 @@ def test_names_inside_a_result_cannot_take_the_place_of_our_columns(tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_a_torn_file_counts_as_not_yet_run(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    path = store.save(result())
-    path.write_bytes(path.read_bytes()[:100])
-    assert store.find(result().spec, MACHINE) is None
-    assert len(store.problems) == 1
-
-
 def test_a_result_copied_to_another_machine_or_name_is_not_believed(tmp_path: Path) -> None:
     store = Store(tmp_path)
     path = store.save(result())
@@ -312,11 +304,6 @@ def test_which_examples_are_right_and_their_losses_are_kept(tmp_path: Path) -> N
     assert known.loss[15] == math.inf  # float16 ends at 65504
     assert sendable(one).evaluation[KEY] == one.evaluation[KEY]
     assert unpacked(EVALUATION) is None
-
-
-def test_accuracies_are_those_of_the_start_of_the_best_on_dev_and_of_the_test() -> None:
-    values = metrics(result(evaluation=EVALUATION))
-    assert [values[name] for name in ("start_accuracy", "dev_accuracy", "accuracy")] == [0.5, 0.75, 0.625]
 
 
 def test_only_finished_results_carry_metrics() -> None:

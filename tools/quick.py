@@ -1,6 +1,6 @@
 """``make quick``: the tests that a change can reach by imports, nearest first, until the time is up.
 
-``python -m tests.support.quick [--base REF] [--seconds N] [arguments of pytest]``. A change is what differs from REF
+``python -m tools.quick [--base REF] [--seconds N] [arguments of pytest]``. A change is what differs from REF
 (where the branch left main; on main itself the last commit), with what is not committed yet.
 
 A test module is reached when a chain of imports leads from it to a changed module. Imports inside functions count, and
@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 CORE = ("tests.test_house", "tests.test_design_docs", "tests.runspec.test_spec", "tests.engine.test_units")
 """Test modules that always run, whatever changed: seconds together."""
 READERS = {
@@ -170,7 +170,7 @@ def main() -> int:
     )
     print(f"quick: {reason}" + (f"; not traced: {', '.join(sorted(untraced))}" if untraced else ""), flush=True)
     files = [f"{name.replace('.', '/')}.py" for name in tests]
-    command = [sys.executable, "-m", "pytest", "-p", "tests.support.quick", "-m", "not slow and not gpu", *rest, *files]
+    command = [sys.executable, "-m", "pytest", "-p", "tools.quick", "-m", "not slow and not gpu", *rest, *files]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, END: str(end)}, check=False).returncode
 
 
