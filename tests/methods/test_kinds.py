@@ -104,7 +104,6 @@ def test_a_spec_that_cannot_run_is_one_line(name: str, changes: dict[str, Any], 
         ("eggroll", {"reward": "accuracy"}, "`options.reward=accuracy` needs a task that trains on all candidates"),
         ("conmezo", {"theta": 2.0}, "`options.theta <= 1.570.*` must hold, but got options.theta=2.0; use options.th"),
         ("conmezo", {"theta": 0.0}, "`options.theta > 0` must hold, but got options.theta=0.0; use options.theta"),
-        ("r-adazo", {"beta2": 1.0}, "`options.beta2 < 1` must hold, but got options.beta2=1.0; use options.beta2=0.99"),
         ("meazo", {"zeta": 0.0}, "`options.zeta > 0` must hold, but got options.zeta=0.0; use options.zeta=1e-08"),
     ],
 )  # fmt: skip

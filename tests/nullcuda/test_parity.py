@@ -19,16 +19,10 @@ pytestmark = [*ON_GPU, pytest.mark.skipif(not NULL, reason="needs the null CUDA 
 EPS = 2**-10
 """Its reciprocal is exact: CUDA multiplies by it where a CPU divides, see zobench/methods/zo_sgd.py."""
 PLACES = {
-    "resident": {"engine": "resident"},
-    "pinned": {},
-    "two slots": {"slots": 2},
-    "pageable": {"tier": "pageable"},
-    "disk": {"tier": "disk"},
-    "one block resident": {"resident_blocks": 1},
-    "allocated": {"reusable_memory": False},
-    "one lane": {"overlap": False, "slots": 1},
-    "second round": {"fused_update": False},
-}
+    "resident": {"engine": "resident"}, "pinned": {}, "two slots": {"slots": 2}, "pageable": {"tier": "pageable"},
+    "disk": {"tier": "disk"}, "one block resident": {"resident_blocks": 1}, "allocated": {"reusable_memory": False},
+    "one lane": {"overlap": False, "slots": 1}, "second round": {"fused_update": False},
+}  # fmt: skip
 GRANULARITIES = ["block", "linear", "tile"]
 INTERVALS = [1, 3, "inf"]
 WIRES = ["none", "fp16", "bf16", "fp8"]

@@ -15,15 +15,9 @@ from zobench.store import Store
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-)
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND",
+)  # fmt: skip
 LANES = [
     ["upload", "upload", 0, 0.0, 0.001],
     ["compute", "compute", 0, 0.001, 0.004],

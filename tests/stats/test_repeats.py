@@ -32,7 +32,7 @@ def session(draw: np.random.Generator, rounds: int, offsets: Draw, slowdown: flo
     5 % and a round is slow or fast by 2 %."""
     own, common = offsets(draw, 2 * rounds).reshape(rounds, 2), 0.02 * draw.standard_normal(rounds)
     first = draw.random(rounds) < 0.5
-    intervals = []
+    medians = []
     for number in range(rounds):
         pair = []
         for cell in (0, 1):
@@ -43,8 +43,8 @@ def session(draw: np.random.Generator, rounds: int, offsets: Draw, slowdown: flo
             level = common[number] + own[number, cell] + 0.05 * turn / rounds + math.log1p(slowdown * (cell == 0))
             times = np.exp(level + steps) * np.where(draw.random(12) < 0.05, 1.5, 1.0)
             pair.append(float(np.median(times)))
-        intervals.append((pair[0], pair[1]))
-    return intervals
+        medians.append((pair[0], pair[1]))
+    return medians
 
 
 def stopped(pairs: Sequence[tuple[float, float]], until: float) -> Ratio:

@@ -16,14 +16,8 @@ SIZES = {
     "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 GPT = {
-    "vocab_size": 64,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 KV = {**SIZES, "num_key_value_heads": 2}
 EXPERTS = {  # more than ten, so that their numbers sort otherwise than their names
     **KV, "num_experts": 12, "num_local_experts": 12, "n_routed_experts": 12, "num_experts_per_tok": 2,
