@@ -84,6 +84,8 @@ def no_validation(folder: Path) -> None:
          "{}/train.jsonl:2: a line must be one JSON object, but Expecting value: line 1 column 13 (char 12); repair"),
         (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": 0}), lines({"premise": "p"})),
          "{}/val.jsonl:1: a row must have text in"),
+        (lambda folder: (rte(folder, ""), (folder / "train.jsonl").write_bytes(b'{"premise": "caf\xe9"}\n')),
+         "{}/train.jsonl: a data file must be UTF-8, but 'utf-8' codec can't decode byte 0xe9 in position "),
         (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": "maybe"})),
          "{}/train.jsonl:1: `label` must be one of 'entailment', 'not_entailment', 0, 1, but got 'maybe'"),
     ],
@@ -93,7 +95,7 @@ def test_missing_and_malformed_json_lines(tmp_path: Path, make: Callable[[Path],
     with pytest.raises(ValueError, match=r"\A.*\Z") as error:  # one line
         sets("rte", tmp_path)
     assert str(error.value).startswith(text.format(tmp_path))
-    assert re.search(r"; (leave|put|give|repair) ", str(error.value))  # a remedy
+    assert re.search(r"; (leave|put|give|repair|convert) ", str(error.value))  # a remedy
 
 
 @pytest.mark.parametrize(
