@@ -64,7 +64,7 @@ def run_with(spec, save=None, folder=None):
                     saved = saver.saved
                 if step == AT + 1:
                     losses.append(built.engine.evaluate(batch))
-        return losses, weights_of(built.engine), recorder.told(), saved
+        return losses, weights_of(built.engine), recorder.recorded(), saved
 
 
 @functools.cache

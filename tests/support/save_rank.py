@@ -40,7 +40,7 @@ def main():
                 weights = weights_of(built.engine)
             if world.leads:
                 alone = own.replace(gpus=1, parallel="none", transfers="auto")
-                again = restored(alone, path / "snapshot-2", recorder.told())
+                again = restored(alone, path / "snapshot-2", recorder.recorded())
                 ranks = {file.name[0] for file in (path / "snapshot-2").glob("*.safetensors")}
                 equal[path.name] = [again == weights, sorted(ranks)]
             world.barrier()
