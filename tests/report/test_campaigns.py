@@ -160,8 +160,8 @@ def published_sheets() -> tuple[tuple[str, Sheet], ...]:
 
 
 def test_every_ratio_between_published_runs_has_an_interval() -> None:
-    """But of bytes that are counted, which are the same each time."""
-    groups = [(place, group) for place, sheet in published_sheets() for group in sheet.groups]
+    """But of bytes that are counted, which are the same each time, and of the H100, where each cell is one process."""
+    groups = [(place, group) for place, sheet in published_sheets() for group in sheet.groups if "h100" not in place]
     entries = [(place, group.header.text, one) for place, group in groups for row in group.body for one in row]
     ratios = [(place, header, one.text, one.detail) for place, header, one in entries if one.detail.startswith("(x")]
     bare = [one for one in ratios if " to " not in one[-1]]

@@ -151,9 +151,10 @@ def footnote(target: TargetMachine | None, shown: Sequence[Setup] = ()) -> str:
     wires = " Another wire changes what is learned: it is shown, and never chosen." * (
         len({choice.spec.wire for choice in shown}) > 1
     )
+    ran = "ran on one" if target and target.gpu.was_run_on else "has never run on such a GPU"
     return (
-        f"~ predicted, not measured.{within} zobench's own engine has never run on such a GPU. `zobench list gpus` and "
-        f"docs/predictions.md say what is guessed.{wires}"
+        f"~ predicted, not measured.{within} zobench's own engine {ran}. `zobench list gpus` and docs/predictions.md say "
+        f"what is guessed.{wires}"
     )
 
 

@@ -81,8 +81,8 @@ def artifact() -> Artifact:
     marks = f"{STREAMED}: blocks are streamed from host memory; {NONE}: no setting fits."
     remarks = (
         "Tokens per second of the best settings that `zobench plan` finds for each.",
-        f"Nine of ten held-out values of the papers' programs are within {within} of such predictions; zobench's own "
-        "engine has never run on one of these GPUs (docs/predictions.md).",
+        f"Nine of ten held-out values of the papers' programs are within {within} of such predictions; of these GPUs "
+        "zobench's own engine has run on an H100 SXM alone (docs/predictions.md).",
         *cautions(),
     )
     return Artifact(

@@ -91,7 +91,6 @@ def _number(cell: TableCell, forecast: Forecast) -> str:
 def predictors(cells: Sequence[TableCell]) -> list[str]:
     """Whose predictions the cells have, for which GPU, and how far off they may be."""
     forecasts = [(cell.metric.header.partition(" (")[0], cell.forecast) for cell in cells if cell.forecast]
-    kinds = {forecast.of_engine for _, forecast in forecasts}
     for_machine = _of_this_machine(cells)
     if not forecasts:
         return for_machine
@@ -104,7 +103,7 @@ def predictors(cells: Sequence[TableCell]) -> list[str]:
         f"~ is predicted for the {places(cells)}: {whose(cells)}. Nine of ten such values are within {within} of the "
         "papers'.",
     ]
-    if True in kinds:
+    if any(forecast.of_engine and not forecast.gpu.was_run_on for _, forecast in forecasts):
         lines.append("zobench's engine has never run on such a GPU, so its own errors may be larger.")
     return lines + ([OOM_AHEAD] if any(forecast.value is None for _, forecast in forecasts) else [])
 

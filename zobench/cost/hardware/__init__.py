@@ -116,6 +116,11 @@ class Gpu:
         return LANE_BYTES[int(self.pcie_generation)] * self.pcie_lanes
 
     @property
+    def was_run_on(self) -> bool:
+        """Whether zobench's engine ran on one: some of its numbers were measured there."""
+        return any(origin.source == "measured" for origin in self.origins.values())
+
+    @property
     def bandwidth(self) -> float:
         """Bytes per second that elementwise passes reach."""
         return self.hbm * self.passes
