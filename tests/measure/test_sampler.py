@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import gone
+from zobench.measure import observe
+from zobench.measure import sampler as sampler_module
 from zobench.measure.readers import DeviceReader, HostReader
 from zobench.measure.sampler import Recorder, Sampler
 from zobench.measure.samples import FIELDS, Samples, contamination
@@ -164,6 +166,42 @@ def test_gpu_through_the_real_process(tmp_path, monkeypatch):
         time.sleep(0.1)
     assert sampler.samples.device_peak_bytes_device_wide == 5 * 10**9
     assert sampler.samples.notes == []
+
+
+def test_the_ends_of_the_steps_are_read_however_rare_samples_are():
+    """On a GPU in a virtual machine two samples lay up to 4.4 s apart, and the steps of a cell took 1.7 s."""
+    watching = observe.Observer("cpu", interval=60.0)
+    watching.mark()
+    began = time.monotonic()
+    time.sleep(0.05)
+    ended = time.monotonic()
+    watching.mark()
+    seen = watching._sampler
+    power = watching.stop((began, ended)).power
+    assert power["samples"] == 2
+    assert power["own_cpu_cores"] is not None
+    _, before, after, _ = seen.samples.series["t"]
+    assert before <= began < ended <= after < ended + 5
+
+
+def test_mean_power_is_what_the_counter_of_energy_grew_by():
+    """A reading of a GPU's power is a mean of its last second: 298 W of steps that used 410."""
+    rows = {"t": [0.0, 1.0, 3.0, 4.0], "energy_joules": [0.0, 100.0, 900.0, 900.0], "power_watts": [100.0, 250.0] * 2}
+    seen = Samples(pid=1, series={name: [None] * 4 for name in FIELDS} | rows)
+    assert observe._power(seen, seen.window(1.0, 3.0), (1.0, 3.0))["mean_power_watts"] == 400.0
+    without = Samples(pid=1, series=seen.series | {"energy_joules": [None] * 4})
+    assert observe._power(without, without.window(1.0, 3.0), (1.0, 3.0))["mean_power_watts"] == 175.0
+
+
+def test_a_mark_that_nobody_waited_for_loses_no_samples(monkeypatch):
+    sampler = Sampler(interval=60.0)
+    sampler.start()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(sampler_module, "PATIENCE", 0.0)
+        sampler.mark()
+    samples = sampler.stop()
+    assert len(samples) >= 2
+    assert samples.notes == []
 
 
 def test_ends_when_its_parent_is_killed():

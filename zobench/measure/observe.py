@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ class Observer:
         self._device, self._alone = device, alone
         self._sampler = Sampler(pid, device=cuda_uuid(device), interval=interval)
         self._sampler.start()
+        self._marks: list[float] = []
         self._memory = PeakMemory(device, pid)
         self._memory.baseline()
 
@@ -50,12 +52,20 @@ class Observer:
         """Forgets the peaks of the host's memory so far: what is in use now is the baseline."""
         self._memory.baseline()
 
+    def mark(self) -> None:
+        """Takes a sample just before the steps begin or just after they end: where a reading costs much, the next one
+        may be seconds away, and what the device used meanwhile a guess."""
+        began = time.monotonic()
+        self._sampler.mark()
+        self._marks += [began, time.monotonic()]
+
     def stop(self, window: tuple[float, float]) -> Observation:
         """Stops watching. ``window``: when the steps began and ended, by ``time.monotonic()``, whose power and
-        disturbances are reported."""
+        disturbances are reported, from the samples at its ends too."""
         peaks = self._memory.peaks()
         seen = self._sampler.stop()
-        during = seen.window(*window)
+        steps = sorted((*window, *self._marks)) if window[1] > window[0] else window
+        during = seen.window(steps[0], steps[-1])
         warnings = crowded(during.other_cpu_cores) if self._alone and self._device == "cpu" else []
         return Observation(
             memory={
@@ -75,11 +85,14 @@ def crowded(cores: float | None) -> list[str]:
 
 
 def _power(seen: Samples, during: Samples, window: tuple[float, float]) -> dict[str, Any]:
-    """Energy, power and clocks ``during`` the measured steps, and what the sampler could not see."""
-    names = ("mean_power_watts", "max_temperature_c", "throttle_reasons", "swapped_bytes", "other_cpu_cores")
+    """Energy, power and clocks ``during`` the measured steps, and what the sampler could not see. A device's mean power
+    is what its counter of energy grew by, where it has one: single readings are each a mean of the last second."""
+    names = ("max_temperature_c", "throttle_reasons", "swapped_bytes", "other_cpu_cores", "own_cpu_cores")
+    energy, power = seen.energy_between(*window), during.mean_power_watts
     return {
-        "energy_joules": seen.energy_between(*window),
-        **{name: getattr(during, name) for name in (*names, "own_cpu_cores")},
+        "energy_joules": energy,
+        "mean_power_watts": power if power is None or energy is None else energy / (window[1] - window[0]),
+        **{name: getattr(during, name) for name in names},
         "samples": len(during),
         **_clocks(during),
         "sampler_overhead": seen.overhead,

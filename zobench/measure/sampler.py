@@ -6,6 +6,7 @@ torch, keeps its files open, and ends when its parent does.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -24,6 +25,7 @@ COST_LIMIT = 0.005
 """CPU seconds per second the sampler may use: where NVML is slow, it samples less often instead of costing more."""
 HOST_INTERVAL = 0.1
 """Seconds between samples without a GPU. One sample takes about 0.3 ms of CPU, so this is 0.3 % of one core."""
+MARK, STOP = b"mark\n", b"stop\n"
 NAN = float("nan")
 PATIENCE = 20.0
 """Seconds to wait for the sampler to start or to answer: a driver in trouble can hold an NVML call for long."""
@@ -59,6 +61,18 @@ class Sampler:
         if not ready or self._process.stdout.readline() != b"ready\n":
             self._trouble = "sampler: did not start" if ready else f"sampler: no first sample within {PATIENCE:.0f} s"
 
+    def mark(self) -> None:
+        """Takes a sample now, and returns once it is taken, or lost with its sampler."""
+        process = self._process
+        if process is None or self._trouble:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # stop() says that it was lost
+            process.stdin.write(MARK)
+            if select.select([process.stdout], [], [], PATIENCE)[0]:
+                process.stdout.readline()
+
     def stop(self) -> Samples:
         """Ends the sampler and returns what it saw; a sampler that was lost gives empty series and a note."""
         process, self._process = self._process, None
@@ -67,7 +81,7 @@ class Sampler:
         if self._trouble:
             process.kill()
         try:
-            output, errors = process.communicate(b"stop\n", timeout=PATIENCE)
+            output, errors = process.communicate(STOP, timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             output, errors = process.communicate()
@@ -80,7 +94,7 @@ class Sampler:
             last = errors.decode(errors="replace").strip().splitlines()[-1:]
             trouble = self._trouble or f"sampler: ended early (exit code {code})"
             return Samples(pid=self.pid, notes=[": ".join([trouble, *last])])
-        received = json.loads(output)
+        received = json.loads(output.splitlines()[-1])  # before it, an answer to a mark that nobody waited for
         presence = [(t, pids) for t, pids in received.pop("presence")]
         return Samples(pid=self.pid, presence=presence, **received)
 
@@ -142,14 +156,17 @@ def main(pid: int, interval: float, device: str | None, context_at_start: bool) 
     os.write(1, b"ready\n")
     started, cpu_started = time.monotonic(), time.process_time()
     pause = interval
-    while not select.select([0], [], [], pause)[0]:
-        if os.getppid() != parent:  # a child of the parent may hold the pipe open after it died
+    while True:
+        asked = os.read(0, 16) if select.select([0], [], [], pause)[0] else None
+        if asked is not None and asked.endswith(STOP):
+            break
+        if asked == b"" or os.getppid() != parent:  # a child of the parent may hold the pipe open after it died
             return 1
         before = time.process_time()
         recorder.sample()
         pause = max(interval, (time.process_time() - before) / COST_LIMIT)
-    if os.read(0, 16) != b"stop\n":
-        return 1
+        if asked:
+            os.write(1, b"marked\n")
     recorder.sample()  # the last sample closes the counters
     wall = max(time.monotonic() - started, 1e-9)
     print(json.dumps(recorder.result((time.process_time() - cpu_started) / wall)))

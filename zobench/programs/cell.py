@@ -131,7 +131,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     turn = turns.given()
     observer = Observer(device, alone=world is None and turn is None)
     try:
-        _measure(chosen, model, fed, recording, world, turn)
+        _measure(chosen, model, fed, recording, world, turn, observer.mark)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         recording.fail(error, device)
     recording.seen = observer.stop(recording.window)
@@ -160,7 +160,7 @@ def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
 
 def _measure(
     spec: RunSpec, model: PreTrainedModel, fed: Iterator[Batch], recording: Recording, world: World | None,
-    turn: Turns | None,
+    turn: Turns | None, mark: Callable[[], object],
 ) -> None:  # fmt: skip
     with tuner(spec, model=model, world=world) as built:
         engine, method = built.engine, built.method
@@ -174,6 +174,7 @@ def _measure(
         watch = None if world is None else world.traffic
         recording.warmup = _steps(engine, method, work, spec.warmup, recording, turn)
         survival = Survival(local(engine)) if spec.survival else None
+        mark()
         begin = time.monotonic()
         with checkpoints(spec, engine, world, recording.parts, recording.memory, recording.warnings) as saved:
             enough = None if world is not None else partial(_enough, spec)
@@ -181,6 +182,7 @@ def _measure(
             if turn:
                 turn.end()
             recording.window = (begin, time.monotonic())
+        mark()
         recording.timeline += saved.events()
         if world is not None:
             recording.parts["exchanged_bytes"] = world.traffic.taken
