@@ -305,3 +305,34 @@ def test_an_operators_rate_lengthens_a_step_of_its_dtype_by_its_own_part() -> No
     assert known(fused=1.0).parts == whole.parts  # no counter noise here
     other = {**rates, "fp32": dict.fromkeys(plain, 1.0)}
     assert local.predict(spec, Rates.of(CALIBRATION | {"operators_per_second": other})).parts == whole.parts
+
+
+GPU = {
+    **CALIBRATION, "matmul_flops_per_second": {"fp32": 5e13, "fp16": 9e14, "bf16": 9e14},
+    "copy_bytes_per_second": 3e12, "operators_per_second": None, "kernel_seconds": 1e-5,
+    "noise_elements_per_second": {"torch": 4e11, "counter": 4e11, "fused": 2e11},
+    **{f"link_{way}_bytes_per_second": rate for way, rate in (("up", 52.8e9), ("down", 55.1e9), ("both", 89.2e9))},
+}  # fmt: skip
+"""Of an H100, about."""
+
+
+def test_a_gpu_works_while_the_host_launches_its_next_kernels() -> None:
+    """On an H100 the launches of OPT-6.7B's step, 75 ms, were counted beside its work; it took 263 ms, which is that
+    work alone. A step of a small model takes as long as its launches."""
+
+    def known(model: str, kernel: float) -> Any:
+        spec = RunSpec(model=model, dtype="fp16", seq_len=2048).resolve("cuda:0")
+        return local.predict(spec, Rates.of(GPU | {"kernel_seconds": kernel}))
+
+    large, small = known("OPT-6.7B", 1e-5), known("OPT-125M", 1e-4)
+    assert large.step_seconds == known("OPT-6.7B", 0.0).step_seconds
+    assert small.step_seconds == pytest.approx(2 * known("OPT-125M", 5e-5).step_seconds)
+    assert sum(small.parts.values()) == pytest.approx(small.step_seconds)
+
+
+def test_transfers_both_ways_take_the_rate_that_a_link_has_with_both_in_use() -> None:
+    """An H100's link brings 53 GB/s one way and 45 each way: OPT-6.7B's blocks took 302 ms, which 53 GB/s would have
+    brought in 244."""
+    spec = RunSpec(model="OPT-6.7B", dtype="fp16", engine="offload", seq_len=64).resolve("cuda:0")
+    moved = 2 * models.of(spec).all_blocks / 44.6e9
+    assert local.predict(spec, Rates.of(GPU)).step_seconds == pytest.approx(moved, rel=0.05)

@@ -116,8 +116,19 @@ def predict(spec: RunSpec, rates: Rates) -> Prediction:
     """What a step of ``spec`` (resolved for this machine) takes here, by the machine's rates alone."""
     written = kept_steps(spec) < math.inf and TIERS[spec.tier].is_filled
     disk = rates.disk_both if written else rates.bytes_up["disk"]
-    prediction = gpu.predict(spec, device(spec, rates), disk)
+    here = device(spec, rates)
+    prediction = gpu.predict(spec, here, disk)
+    if spec.device.startswith("cuda"):
+        prediction = _issued_ahead(prediction, gpu.predict(spec, dataclasses.replace(here, kernel=0.0), disk))
     return dataclasses.replace(prediction, device_bytes=memory(spec)[0], share=SHARE)
+
+
+def _issued_ahead(prediction: Prediction, working: Prediction) -> Prediction:
+    """``working``, in which kernels cost the device their work alone, beside the host, which launches them meanwhile: a
+    step takes the longer of both. What was measured of a GPU's smallest kernel is the host's launch of it."""
+    issuing = max(prediction.parts["kernels"] - working.step_seconds, 0.0)
+    parts = {**working.parts, "kernels": issuing}
+    return dataclasses.replace(working, step_seconds=working.step_seconds + issuing, parts=parts)
 
 
 def device(spec: RunSpec, rates: Rates) -> Gpu:
@@ -132,6 +143,7 @@ def device(spec: RunSpec, rates: Rates) -> Gpu:
     link = LANE_BYTES[LINK[0]] * LINK[1]
     up, down = (way["pinned"] if rates.host is None else min(way["pinned"], rates.host / spec.gpus * spec.nodes)
                 for way in (rates.bytes_up, rates.bytes_down))  # fmt: skip
+    each = min(up, down, *(() if rates.link_both is None else (rates.link_both / 2,)))
     return Gpu(
         name="this machine", also=(), errors="other", caution="", origins={}, sms=1.0, clock=1.0, memory=math.inf,
         **dict.fromkeys(("fp32", "tf32", "fp16", "bf16"), flops / ranks), fp32_products=1.0, fp16_products=1.0,
@@ -140,7 +152,7 @@ def device(spec: RunSpec, rates: Rates) -> Gpu:
         losses=1.0 if math.isinf(operators["losses"]) else operators["losses"] / operators["passes"],
         counter_normals=tuned["fused"] / ranks, narrow_normals=1.0, kernel=rates.kernel, driver=0.0,
         malloc=hardware.malloc() if spec.device.startswith("cuda") else 0.0, touch=1 / rates.touch,
-        pcie_generation=LINK[0], pcie_lanes=LINK[1], link_one=up / link, link_both=min(up, down) / link,
+        pcie_generation=LINK[0], pcie_lanes=LINK[1], link_one=up / link, link_both=each / link,
         pageable=2 * rates.bytes_up["pageable"], nvlink=rates.between or 0.0 if spec.device.startswith("cuda") else 0.0,
     )  # fmt: skip
 

@@ -34,6 +34,8 @@ class Rates:
 
     ``touch``: bytes of new pages that a CPU writes, beside what writing them again takes.
 
+    ``link_both``: bytes over a GPU's link, both ways together, while both are in use; None on a CPU.
+
     Of several ranks: ``host``, bytes between host memory and all devices together, each way, None if every link has
     its own; ``between``, bytes that a rank receives from the others, None if it was not measured.
     """
@@ -46,6 +48,7 @@ class Rates:
     operators: Mapping[str, Mapping[str, float]]
     kernel: float = 0.0
     touch: float = math.inf
+    link_both: float | None = None
     host: float | None = None
     between: float | None = None
 
@@ -74,14 +77,15 @@ class Rates:
             operators=operators or {kind: {"attention": rate, **plain} for kind, rate in flops.items()},
             kernel=calibration.get("kernel_seconds", 0.0),
             touch=calibration.get("touch_bytes_per_second") or math.inf,
+            link_both=calibration["link_both_bytes_per_second"],
             host=None if calibration["link_up_bytes_per_second"] else copy,
             between=calibration.get("between_ranks_bytes_per_second"),
         )
 
 
 _RATES = (
-    "copy_bytes_per_second", "link_up_bytes_per_second", "link_down_bytes_per_second", "disk_read_bytes_per_second",
-    "disk_write_bytes_per_second", "disk_both_bytes_per_second",
+    "copy_bytes_per_second", "link_up_bytes_per_second", "link_down_bytes_per_second", "link_both_bytes_per_second",
+    "disk_read_bytes_per_second", "disk_write_bytes_per_second", "disk_both_bytes_per_second",
 )  # fmt: skip
 _DTYPES = ("fp32", "fp16", "bf16")
 _OPERATORS = ("attention", "passes", "losses", "normals", "fused")

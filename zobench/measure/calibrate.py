@@ -63,8 +63,7 @@ def _matmul_rate(device: str, kind: torch.dtype, budget: float) -> float:
     width = 8192 if device.startswith("cuda") else 2048
     rows, inner, outer = 32, width // 8, width // 4
     while True:
-        x = torch.full((rows, inner), 0.01, dtype=kind, device=device)
-        weight = torch.full((outer, inner), 0.01, dtype=kind, device=device)
+        x, weight = _operand(rows, inner, kind, device), _operand(outer, inner, kind, device)
         # several runs of a short product: one that another process disturbed must not end the row
         once = best_seconds(device, lambda x=x, w=weight: torch.nn.functional.linear(x, w), budget / 40)  # type: ignore[misc]
         if (rows, inner) == (2048, width) or once * 3 > budget / 8:  # the next shape is 8 to 16 times the work
@@ -72,6 +71,13 @@ def _matmul_rate(device: str, kind: torch.dtype, budget: float) -> float:
         rows, inner, outer = min(2048, rows * 4), min(width, inner * 2), min(4 * width, outer * 2)
     best = min(once, best_seconds(device, lambda: torch.nn.functional.linear(x, weight), budget - 2 * once))
     return 2.0 * rows * inner * outer / best
+
+
+def _operand(rows: int, columns: int, kind: torch.dtype, device: str) -> torch.Tensor:
+    """On a GPU of random numbers, as a step's are: equal ones switch few bits, and its clocks rise with the power that
+    this saves."""
+    made = torch.full((rows, columns), 0.01, dtype=kind, device=device)
+    return made.normal_(std=0.01) if device.startswith("cuda") else made
 
 
 def copy_rate(device: str, budget: float) -> float:
