@@ -153,8 +153,8 @@ def footnote(target: TargetMachine | None, shown: Sequence[Setup] = ()) -> str:
     )
     ran = "ran on one" if target and target.gpu.was_run_on else "has never run on such a GPU"
     return (
-        f"~ predicted, not measured.{within} zobench's own engine {ran}. `zobench list gpus` and docs/predictions.md say "
-        f"what is guessed.{wires}"
+        f"~ predicted, not measured.{within} zobench's own engine {ran}. `zobench list gpus` and docs/predictions.md "
+        f"say what is guessed.{wires}"
     )
 
 
