@@ -116,10 +116,10 @@ def predict(spec: RunSpec, rates: Rates) -> Prediction:
     """What a step of ``spec`` (resolved for this machine) takes here, by the machine's rates alone."""
     written = kept_steps(spec) < math.inf and TIERS[spec.tier].is_filled
     disk = rates.disk_both if written else rates.bytes_up["disk"]
-    here = device(spec, rates)
-    prediction = gpu.predict(spec, here, disk)
+    card = device(spec, rates)
+    prediction = gpu.predict(spec, card, disk)
     if spec.device.startswith("cuda"):
-        prediction = _issued_ahead(prediction, gpu.predict(spec, dataclasses.replace(here, kernel=0.0), disk))
+        prediction = _issued_ahead(prediction, gpu.predict(spec, dataclasses.replace(card, kernel=0.0), disk))
     return dataclasses.replace(prediction, device_bytes=memory(spec)[0], share=SHARE)
 
 
