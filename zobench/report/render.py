@@ -122,7 +122,13 @@ def sheets(table: Table, filled: Sequence[tuple[str | None, Grid]], *, separatel
         fill_in = not separately and machine is not None
         if machine is not None or (grid and not reported):
             yield measured_sheet(table, grid, machine, fill=fill_in)
-        if not i and not fill_in and any(cell.forecast for cell in cells):
-            yield predicted_sheet(table, grid)
+        if not i and not fill_in and (every := _rows_of_all(table, filled)) and any(c.forecast for c in flat(every)):
+            yield predicted_sheet(table, every)
         if reported:
             yield paper_sheet(table, grid, machine, fill=fill_in)
+
+
+def _rows_of_all(table: Table, filled: Sequence[tuple[str | None, Grid]]) -> Grid:
+    """A line for each row that any machine's grid has, in the table's order: a prediction is the same for all."""
+    lines = {row[0][0].row.header: row for _, grid in reversed(filled) for row in grid}
+    return [lines[row.header] for row in table.rows if row.header in lines]
