@@ -72,6 +72,22 @@ def test_random_values_are_distributed_as_the_models_own(tmp_path: Path, family:
         assert torch.equal(values == 0, expected == 0), name
 
 
+def test_a_parameter_that_the_module_around_its_layer_writes_again_is_as_that_writes_it() -> None:
+    """Mamba's mixer draws the weights and the rates of its linear layers anew, after these have drawn their own."""
+    from transformers import AutoModelForCausalLM, MambaConfig
+
+    config = MambaConfig(hidden_size=64, num_hidden_layers=1, vocab_size=128, state_size=8)
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    weights = RandomWeights(model, 0)
+    for key in ("dt_proj.weight", "dt_proj.bias", "out_proj.weight", "conv1d.weight"):
+        name = f"backbone.layers.0.mixer.{key}"
+        expected = model.get_parameter(name)
+        values = torch.empty_like(expected)
+        weights.fill(name, values)
+        assert values.std().item() == pytest.approx(expected.std().item(), rel=0.3), name
+        assert values.mean().item() == pytest.approx(expected.mean().item(), abs=0.4 * expected.std().item()), name
+
+
 @pytest.mark.parametrize("family", [*FAMILIES, *EDGES])
 def test_a_model_from_a_config_alone_is_the_one_that_transformers_builds(tmp_path: Path, family: str) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM

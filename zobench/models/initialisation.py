@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """The rule of one parameter: ``constant`` fills it, or normals of ``std`` do, and then ``zero_row`` is zero. With
-    neither it is drawn by the model's own code (:func:`drawn`)."""
+    neither it is drawn by the model's own code (:func:`drawn`), by that of the module at the path ``writer``."""
 
     constant: float | None = None
     std: float | None = None
     zero_row: int | None = None
+    writer: str = ""
 
 
 def rules(model: PreTrainedModel) -> Mapping[str, Rule]:
@@ -34,6 +35,9 @@ def rules(model: PreTrainedModel) -> Mapping[str, Rule]:
     blank = _blank(model, "meta")
     named = dict(blank.named_parameters(remove_duplicate=False))
     with torch.no_grad(), _WriteWatch(set(named.values())) as watch:
+        paths = {module: path for path, module in blank.named_modules()}
+        for part in [part for part in paths if hasattr(part, "_init_weights")]:
+            part._init_weights = watch.noting(part._init_weights, paths)
         blank.initialize_weights()
     rows = {id(module.weight): module.padding_idx for module in blank.modules() if isinstance(module, nn.Embedding)}
     rules = {}
@@ -44,12 +48,18 @@ def rules(model: PreTrainedModel) -> Mapping[str, Rule]:
     return rules
 
 
-def drawn(model: PreTrainedModel, module: nn.Module, key: str, seed: int) -> Tensor:
-    """Parameter ``key`` of ``module`` in float32 on the CPU, as the model's own code draws it with ``seed``."""
-    blank: Any = _blank(module, "cpu")
+def drawn(model: PreTrainedModel, name: str, writer: str, seed: int) -> Tensor:
+    """Parameter ``name`` in float32 on the CPU, as the model's own code draws it with ``seed``: that for the module
+    that has it, then that for each module around it up to ``writer``, which may write it again."""
+    if not name.startswith(f"{writer}."):  # it is tied, and written under its other name
+        writer = name.rpartition(".")[0]
+    key = name.removeprefix(f"{writer}.")
+    blank: Any = _blank(model.get_submodule(writer), "cpu")
+    parts = key.split(".")[:-1]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        model._init_weights(blank)  # type: ignore[no-untyped-call]
+        for depth in range(len(parts), -1, -1):
+            model._init_weights(blank.get_submodule(".".join(parts[:depth])))  # type: ignore[no-untyped-call]
     values: Tensor = blank.get_parameter(key).detach()
     return values
 
@@ -80,13 +90,23 @@ class _WriteWatch(TorchDispatchMode):
 
     def __init__(self, targets: set[nn.Parameter]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._targets = targets
+        self._targets, self._writer = targets, ""
         self.seen: dict[Tensor, Rule] = {}
+
+    def noting(self, initialise: Callable[[nn.Module], Any], paths: Mapping[nn.Module, str]) -> Callable[..., Any]:
+        """``initialise`` of a module, during which what is written is noted as that module's, by its path."""
+
+        def noted(module: nn.Module) -> None:
+            self._writer = paths[module]
+            initialise(module)
+
+        return noted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         target = args[0] if args and isinstance(args[0], Tensor) else None
         if target not in self._targets or not func._schema.is_mutable:
             return func(*args, **(kwargs or {}))
         fill = _FILLS.get(func._schema.name)
-        self.seen[target] = Rule() if fill is None else fill(*args[1:], **(kwargs or {}))
+        rule = Rule() if fill is None else fill(*args[1:], **(kwargs or {}))
+        self.seen[target] = replace(rule, writer=self._writer) if rule == Rule() else rule
         return target

@@ -68,14 +68,10 @@ class RandomWeights(Weights):
     def __init__(self, model: PreTrainedModel, seed: int) -> None:
         self._seed, self._model = seed, model
         self._canonical = canonical_names(model)
-        self._owner = {
-            f"{prefix}.{key}" if prefix else key: (key, module)
-            for prefix, module in model.named_modules()
-            for key, _ in module.named_parameters(recurse=False)
-        }
         known_rules = initialisation.rules(model)
         self._rules = {
-            name: known_rules.get(name) or _default_rule(name, *self._owner[name]) for name in self._canonical.values()
+            name: known_rules.get(name) or _default_rule(name, model.get_submodule(name.rpartition(".")[0]))
+            for name in self._canonical.values()
         }
         self._lock = threading.Lock()
         self._pools: dict[tuple[torch.dtype, torch.device, float], Tensor] = {}
@@ -88,19 +84,18 @@ class RandomWeights(Weights):
             out.fill_(rule.constant)
             return
         if rule.std is None:
-            out.copy_(self._drawn(name)[first : first + out.shape[0]])
+            out.copy_(self._drawn(name, rule)[first : first + out.shape[0]])
             return
         start = _offset(self._seed, name) + first * out.shape[1:].numel()
         _tile(out.detach().view(-1), self._pool(out, rule.std), start % POOL)
         if rule.zero_row is not None and first <= rule.zero_row < first + out.shape[0]:
             out[rule.zero_row - first].zero_()
 
-    def _drawn(self, name: str) -> Tensor:
+    def _drawn(self, name: str, rule: Rule) -> Tensor:
         """The values of a parameter that no pool can give, such as uniform ones or the logarithms of a recurrence's
         rates."""
-        key, module = self._owner[name]
         with self._lock:  # torch's generator is one for all threads
-            return initialisation.drawn(self._model, module, key, _offset(self._seed, name))
+            return initialisation.drawn(self._model, name, rule.writer, _offset(self._seed, name))
 
     def _pool(self, out: Tensor, std: float) -> Tensor:
         key = (out.dtype, out.device, std)
@@ -288,8 +283,9 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
     return {name: first[parameter] for name, parameter in model.named_parameters(remove_duplicate=False)}
 
 
-def _default_rule(name: str, key: str, module: nn.Module) -> Rule:
-    """The rule of a parameter that the model's own initialisation leaves as it was constructed."""
+def _default_rule(name: str, module: nn.Module) -> Rule:
+    """The rule of a parameter of ``module`` that the model's own initialisation leaves as it was constructed."""
+    key = name.rpartition(".")[2]
     if key == "bias":
         return Rule(constant=0.0)
     if key == "weight" and "Norm" in type(module).__name__:
