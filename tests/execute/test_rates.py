@@ -34,12 +34,12 @@ BEFORE_COUNTER_NOISE = json.dumps(CALIBRATION | {"noise_elements_per_second": 3e
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"copy_bytes_per_second": null}', pytest.param(BEFORE_COUNTER_NOISE, id="old")]
+    "text", ["{", "[]", "é", '{"copy_bytes_per_second": null}', pytest.param(BEFORE_COUNTER_NOISE, id="old")]
 )
 def test_rates_that_cannot_be_used_are_measured_again(tmp_path, monkeypatch, text) -> None:
     path = tmp_path / ".calibration" / f"{MACHINE}-cpu.json"
     path.parent.mkdir()
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION))
     assert rates.calibration(tmp_path, MACHINE, "cpu", None) == CALIBRATION
     assert json.loads(path.read_text()) == CALIBRATION

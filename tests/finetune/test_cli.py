@@ -89,7 +89,7 @@ def test_a_run_that_diverges_says_so_and_fails(zobench: Command, given: list[str
 
 def test_a_search_shows_the_grid_and_tests_the_winner(zobench: Command, given: list[str], tmp_path: Path) -> None:
     words = [word for word in given if "lr=" not in word]
-    code, out, err = zobench("search", *words, "--set", "lr=1e-3,1e-2", "--set", "steps=2", "--out", "found")
+    code, out, err = zobench("search", *words, "--set", "lr=1e-3,1e-2", "--steps", "2", "--out", "found")
     assert code == 0
     assert "grid: lr 0.001, 0.01; eps 0.001 (ZO-Bench, but lr given)" in err.splitlines()
     rows = [line.split() for line in out.splitlines()]

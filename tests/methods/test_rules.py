@@ -97,7 +97,7 @@ def test_torch_adam_is_the_optimiser_of_torch(dtype):
 @pytest.mark.parametrize("dtype", HALVES)
 def test_the_update_is_rounded_once(rule, dtype):
     """One step in 16 bits is the same step in float32 from the same weights and state, rounded at the end."""
-    narrow, narrow_states = run(rule, dtype, 0.3, found=estimates(1))
+    narrow, narrow_states = run(rule, dtype, 0.3, ghats=estimates(1))
     wide, wide_states = start(dtype).float(), states_of(rule, torch.float32)
     rule.apply(wide, torch.from_numpy(estimates(1)[0]), wide_states, lr=LR, weight_decay=0.3, step=0)
     assert torch.equal(narrow, wide.to(dtype))

@@ -127,7 +127,7 @@ def _show(result: Result, folder: Path, output: str | None) -> None:
 @app.command(rich_help_panel=TUNE)
 def search(
     model: common.Model = None, name: common.Name = None, task: common.Task = None, method: common.Method = None,
-    scheme: common.Scheme = None,
+    scheme: common.Scheme = None, steps: common.Steps = None,
     seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
     grid: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML of lists [by method and scheme].")] = None,
     data_dir: common.DataDir = None, weights_path: common.WeightsPath = None, changes: common.Changes = None,
@@ -139,7 +139,7 @@ def search(
     `--set lr=1e-6,1e-7` varies a field; the whole grid and the winner are kept in the folder's search.json.
     """
     single, axes = _axes(changes or [])
-    given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme}
+    given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     values = changed(named(single, **given))
     check_tuned(values)

@@ -165,7 +165,7 @@ def _usable(text: str | None) -> dict[str, Any] | None:
 def _text(path: Path) -> str | None:
     try:
         return path.read_text()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None
 
 

@@ -16,10 +16,10 @@ def root() -> Path:
 
 
 def read(kind: str, key: str) -> str | None:
-    """The text kept as ``key`` among those of a ``kind``; None if there is none."""
+    """The text kept as ``key`` among those of a ``kind``; None if there is none, or it is damaged."""
     try:
         return (root() / kind / key).read_text(encoding="utf-8")
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None
 
 
