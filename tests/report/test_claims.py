@@ -29,12 +29,10 @@ def verdicts(checked: list[claims.CheckedClaim]) -> list[tuple[str, list[tuple[s
     return [(verdict.verdict, [(ratio.header, ratio.value) for ratio in verdict.ratios]) for verdict in checked]
 
 
-def steady(
-    model: str, engine: str, seconds: float, *, memory: int = 100 * MIB, steps: int = 20, rounds: int = 3
-) -> Result:
+def steady(model: str, engine: str, seconds: float, *, memory: int = 100 * MIB, rounds: int = 3) -> Result:
     """A process a round, whose steps differ by 0.1 %; resident ones become slower by rounds, others faster."""
     dtype, drift = ("fp32", 0.001) if engine == "resident" else ("fp16", -0.001)
-    spread = [1 + 0.001 * (i % 5 - 2) / 2 for i in range(steps)]
+    spread = [1 + 0.001 * (i % 5 - 2) / 2 for i in range(20)]
     (repeated,) = folded(
         dataclasses.replace(
             result(model, engine, dtype, memory=memory),

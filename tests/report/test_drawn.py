@@ -54,10 +54,9 @@ def test_bars_lines_and_maps_show_the_numbers_that_are_written(name: str, stored
     machines = sorted({row["machine"] for row in written if row["machine"]}) or [""]
     assert len(artifact.charts) == len(machines)
     for chart, machine in zip(artifact.charts, machines, strict=True):
-        lines_of_machine = {
-            label.text for sheet in artifact.sheets if machine and sheet.label.endswith(machine) for label in sheet.rows
-        }  # a prediction is of all machines, and drawn where the machine has its line
-        of_all = [row for row in written if not row["machine"] and (not machine or row["row"] in lines_of_machine)]
+        # a prediction is of all machines, and drawn where the machine has its line
+        labels = {label.text for sheet in artifact.sheets if sheet.label.endswith(machine) for label in sheet.rows}
+        of_all = [row for row in written if not row["machine"] and (not machine or row["row"] in labels)]
         own = [row for row in written if machine and row["machine"] == machine] + of_all
         if plot.kind == "heatmap":
             check_map(plot, artifact, chart, machine)

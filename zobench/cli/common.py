@@ -99,10 +99,7 @@ Repeats = Annotated[int | None, _long(metavar="N", help="Run every cell N times,
 Until = Annotated[
     str | None, _long(metavar="PERCENT", help="Repeat until each median's 95 % interval is so narrow: 2%.")
 ]
-Price = Annotated[
-    float | None,
-    _kept("--price", metavar="PRICE", help="Of an hour of this machine, kept with the results for `cost`."),
-]
+Price = Annotated[float | None, _kept("--price", metavar="PRICE", help="Of an hour of this machine, for `cost`.")]
 DetectWarmUp = Annotated[bool, _long("--detect-warm-up", help="First steps that are slower count as warm-up.")]
 Interleave = Annotated[
     bool | None,
