@@ -30,7 +30,7 @@ def table(
     form: Annotated[str | None, typer.Option("--format", help="terminal, markdown, latex, csv or parquet.")] = None,
     machine: Annotated[str | None, typer.Option(help="Only this machine's results.")] = None,
     output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File; its ending is a format.")] = None,
-    price: Annotated[float | None, typer.Option("--price", metavar="PRICE", help="Of a machine's hour, for `cost`.")] = None,
+    price: Annotated[float | None, typer.Option("--price", metavar="PRICE", help="Of an hour, for `cost`.")] = None,
     accuracy: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="On dev, that `time_to_accuracy` is the time to.")
     ] = None,
