@@ -36,9 +36,12 @@ def rules(model: PreTrainedModel) -> Mapping[str, Rule]:
     named = dict(blank.named_parameters(remove_duplicate=False))
     with torch.no_grad(), _WriteWatch(set(named.values())) as watch:
         paths = {module: path for path, module in blank.named_modules()}
-        for part in [part for part in paths if hasattr(part, "_init_weights")]:
+        watched = [part for part in paths if hasattr(part, "_init_weights")]
+        for part in watched:
             part._init_weights = watch.noting(part._init_weights, paths)
         blank.initialize_weights()
+        for part in watched:
+            del part._init_weights  # which holds the part: a circle that would keep the blank model
     rows = {id(module.weight): module.padding_idx for module in blank.modules() if isinstance(module, nn.Embedding)}
     rules = {}
     for name, parameter in named.items():
