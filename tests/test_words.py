@@ -29,7 +29,7 @@ STORED = {
     ("measure/samples.py", "own_cpu_cores"): "likewise",
     ("result/record.py", "place"): "a key of result files",
     ("result/facts.py", "own_order"): "likewise",
-    ("selftest/verdict.py", "told"): "a key of the selftest's JSON",
+    ("selftest/__init__.py", "told"): "a key of the selftest's JSON",
     ("models/families.py", "own_family"): "an argument that plug-ins' models give",
     ("result/quantity.py", "beside"): "an argument that plug-ins' metrics may give",
     ("result/quantity.py", "beside_metric"): "likewise",

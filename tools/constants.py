@@ -18,8 +18,7 @@ from typing import Any
 
 from zobench.cost import hardware, shapes
 from zobench.cost.hardware import SHARES, Gpu
-from zobench.cost.published import evidence
-from zobench.cost.published.cell import PaperCell, cell_of
+from zobench.cost.published import PaperCell, cell_of, evidence
 from zobench.cost.published.evidence import papers_gpus
 from zobench.cost.published.seconds import throughput
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from zobench.cost import hardware
-from zobench.cost.gpu import STEPS
 from zobench.cost.hardware import Gpu
+from zobench.cost.simulation import STEPS
 from zobench.durable.savers.background import BackgroundSaver, Copy
 from zobench.durable.savers.base import Saved, Saver, Target, block_of, part
 from zobench.durable.savers.blocking import BlockingSaver

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zobench.cost.gpu import ERRORS
-from zobench.cost.published import evidence
-from zobench.cost.published.cell import MIB, cell_of
+from zobench.cost.published import MIB, cell_of, evidence
 from zobench.cost.published.evidence import Row, papers_gpus
 from zobench.cost.published.memory import device_bytes
 from zobench.cost.published.seconds import throughput

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from zobench.cost import hardware
-from zobench.cost.anchor import anchor
 from zobench.cost.gpu import predict
 from zobench.cost.hardware import Gpu
+from zobench.cost.hardware.measured import anchor
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 

@@ -10,7 +10,7 @@ from tests.support.published import published
 from tests.support.rates import CALIBRATION
 from tools import fits as written_fits
 from zobench import models
-from zobench.cost import choices, footprint, gpu, hardware, interval, local, seconds
+from zobench.cost import choices, footprint, gpu, hardware, interval, local, seconds, simulation
 from zobench.cost.choices import TargetMachine
 from zobench.cost.seconds import Rates
 from zobench.engine.transfers.lanes import VirtualLanes
@@ -50,7 +50,7 @@ def engine_step(spec, count, lanes, halt=0.0):
         units, [8] * count, [8] * count, NoTier(), clock, lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
         slots=spec.slots, overlap=spec.overlap,
     )  # fmt: skip
-    for _ in range(gpu.STEPS):
+    for _ in range(simulation.STEPS):
         for work in ("compute",) if spec.fused_update else ("compute", "update"):
             for block, unit in enumerate(units):
                 pipeline.compute(block, lambda unit=unit: setattr(unit, "dirty", True), work)
@@ -66,7 +66,7 @@ def engine_step(spec, count, lanes, halt=0.0):
 def test_a_simulated_step_is_that_of_the_engines_own_pipeline_on_virtual_lanes(overlap, fused, count, slots, slowest):
     spec = cell(engine="offload", overlap=overlap, fused_update=fused, slots=slots)
     lanes = {**LANES, slowest: 7.0}
-    assert gpu.simulate(spec, count, lanes, whole=True) == engine_step(spec, count, lanes)
+    assert simulation.simulate(spec, count, lanes, whole=True) == engine_step(spec, count, lanes)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
@@ -74,7 +74,7 @@ def test_a_simulated_step_is_that_of_the_engines_own_pipeline_on_virtual_lanes(o
 def test_where_each_upload_allocates_the_device_is_idle_meanwhile(slots, slowest):
     """A cudaFree waits for the device: per block one upload beside compute and offload, then the host alone."""
     spec, lanes, halt = cell(engine="offload", slots=slots), {**LANES, "head": 0.0, slowest: 7.0}, 2.0
-    known = gpu.simulate(spec, 12, lanes, whole=True, halt=halt)
+    known = simulation.simulate(spec, 12, lanes, whole=True, halt=halt)
     assert known == engine_step(spec, 12, lanes, halt)
     block, upload = lanes["compute"] + lanes["offload"], lanes["upload"]
     assert known == pytest.approx(12 * (halt + (max(block, upload) if slots > 1 else block + upload)))
@@ -96,7 +96,8 @@ def test_new_pages_of_a_cpu_take_their_first_touch_and_leave_the_lanes_overlappe
 def test_a_long_model_goes_on_like_its_last_rounds(lanes, slots):
     spec = cell(engine="offload", slots=slots)
     for units in (47, 96):
-        assert gpu.simulate(spec, units, lanes) == pytest.approx(gpu.simulate(spec, units, lanes, whole=True), rel=1e-9)
+        known = simulation.simulate(spec, units, lanes, whole=True)
+        assert simulation.simulate(spec, units, lanes) == pytest.approx(known, rel=1e-9)
 
 
 FORMS = (

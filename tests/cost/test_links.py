@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zobench import recipes
-from zobench.cost.links import Links, offload_seconds, sliced_seconds, whole_seconds
+from zobench.cost.roofline import Links, offload_seconds, sliced_seconds, whole_seconds
 
 sizes = st.floats(1, 1e12)
 rates = st.floats(1e6, 1e13)

@@ -12,12 +12,10 @@ from tools import constants, validation
 from tools.validation import Spread
 from zobench import RunSpec, models
 from zobench.cost import gpu, hardware, local
-from zobench.cost.allocator import LARGE_ROUND, MIDDLE_SEGMENT, SMALL_SEGMENT, Allocator
-from zobench.cost.clock import Clock
-from zobench.cost.published import evidence
-from zobench.cost.published.cell import PaperCell, PaperProgram
+from zobench.cost.published import PaperCell, PaperProgram, evidence
 from zobench.cost.published.memory import device_bytes
 from zobench.cost.seconds import ran, rates_of
+from zobench.cost.simulation import LARGE_ROUND, MIDDLE_SEGMENT, SMALL_SEGMENT, Allocator, Clock
 from zobench.engine.transfers import schedule
 
 MIB = 1 << 20

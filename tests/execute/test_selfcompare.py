@@ -12,7 +12,7 @@ import pytest
 from tests.support.stores import MACHINE
 from zobench.execute import selfcompare
 from zobench.execute.selfcompare import self_test
-from zobench.measure.timer import StepTimer
+from zobench.measure.observe import StepTimer
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 

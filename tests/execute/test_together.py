@@ -21,9 +21,8 @@ from zobench.execute import sweep, together
 from zobench.execute.plan import HOST_RESERVE, Step
 from zobench.execute.sweep import PROCESS_BYTES
 from zobench.execute.together import run_together
-from zobench.measure import turns
-from zobench.measure.threads import Neighbours
-from zobench.measure.turns import ChildPipes
+from zobench.measure import threads
+from zobench.measure.threads import ChildPipes, Neighbours
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import seconds_of_pair
 from zobench.runspec import RunSpec
@@ -33,11 +32,11 @@ from zobench.store.measured import STEP_TIME
 SPEC = RunSpec(model="opt-tiny", seq_len=32, steps=4, warmup=1).resolve("cpu")
 STEPPER = """
 import os, sys, time
-from zobench.measure import turns
+from zobench.measure import threads
 from zobench.runspec import RunSpec, order
 name, steps, file = sys.argv[1], int(sys.argv[2]), os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND)
 order.begin(order.Order(spec=RunSpec(model="opt-tiny"), turn=(int(sys.argv[4]), int(sys.argv[5]))))
-turn = turns.given()
+turn = threads.given()
 for step in turn.each(range(steps)):
     os.write(file, f"{name} begins\\n".encode())
     time.sleep(0.02)
@@ -128,12 +127,12 @@ def test_whoever_gives_turns_may_be_gone() -> None:
     pipes = ChildPipes(given=given, says=says, threads=None)
     os.close(gives)
     os.close(hears)
-    code = f"from zobench.measure.turns import Turns; turn = Turns(*{pipes.descriptors}); "
+    code = f"from zobench.measure.threads import Turns; turn = Turns(*{pipes.descriptors}); "
     code += "print(list(turn.each('abc'))); turn.end()"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, pass_fds=pipes.descriptors, capture_output=True, text=True, check=True)
     assert done.stdout == "['a', 'b', 'c']\n"
-    assert turns.given() is None
+    assert threads.given() is None
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from zobench import ZOSGD, Batch, Engine, EngineConfig, models
-from zobench.measure import links
+from zobench.measure import observe
 from zobench.models import weights
 
 
@@ -20,7 +20,7 @@ def test_weights_and_the_steps_after_are_those_without(reusable_memory):
             if measured:
                 engine.drain()
                 engine.record()
-                links.alone(engine.pipeline, len(engine.blocks), repeats=1)
+                observe.alone(engine.pipeline, len(engine.blocks), repeats=1)
                 kinds = [event[1] for event in engine.timeline()]
                 assert kinds.count("offload") == len(engine.blocks)
                 assert kinds.count("upload") == 3 * len(engine.blocks)

@@ -9,7 +9,7 @@ from torch.distributed import HashStore
 
 from tests.support.processes import listeners
 from zobench.machine import accelerator
-from zobench.measure import links
+from zobench.measure import calibrate
 
 
 def test_two_ranks_have_each_others_half_and_listen_on_loopback_alone() -> None:
@@ -18,10 +18,10 @@ def test_two_ranks_have_each_others_half_and_listen_on_loopback_alone() -> None:
     before = listeners({os.getpid()})
 
     def rank(number: int) -> None:
-        group = links._gloo(store, number)
-        links._exchange_halves(group, slots[number])
+        group = calibrate._gloo(store, number)
+        calibrate._exchange_halves(group, slots[number])
         listened.append(listeners({os.getpid()}) - before)
-        links._exchange_halves(group, slots[number])  # so that neither is gone while the other looks
+        calibrate._exchange_halves(group, slots[number])  # so that neither is gone while the other looks
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -36,5 +36,5 @@ def test_two_ranks_have_each_others_half_and_listen_on_loopback_alone() -> None:
 def test_without_peers_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     monkeypatch.setattr(accelerator, "count", lambda: 1)
-    assert links.between_rate("cuda:0", notes) is None
+    assert calibrate.between_rate("cuda:0", notes) is None
     assert notes == ["between ranks: none, because one GPU is visible"]

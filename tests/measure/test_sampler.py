@@ -14,8 +14,7 @@ import pytest
 from tests.support.processes import gone
 from zobench.measure import observe
 from zobench.measure import sampler as sampler_module
-from zobench.measure.readers import DeviceReader, HostReader
-from zobench.measure.sampler import Recorder, Sampler
+from zobench.measure.sampler import DeviceReader, HostReader, Recorder, Sampler
 from zobench.measure.samples import FIELDS, Samples, contamination
 
 SOURCE = Path(__file__).resolve().parents[2]

@@ -15,8 +15,7 @@ from zobench.engine.transfers.lanes import ThreadLanes
 from zobench.engine.weights.tiers import HostTier
 from zobench.kernels import cpu
 from zobench.result import Facts, Outcome, Result
-from zobench.selftest import bits, engines, run, speed
-from zobench.selftest.verdict import CheckSettings, Finding, SelftestVerdict, Status
+from zobench.selftest import CheckSettings, Finding, SelftestVerdict, Status, bits, engines, run, speed
 from zobench.session import matrices
 from zobench.session.machine import LocalMachine
 

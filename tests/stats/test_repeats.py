@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from zobench.stats.intervals import FEW, Ratio, is_known, ratio_of_pairs, repeats_interval
+from zobench.stats.intervals import FEW, Ratio, drift, is_known, outliers, ratio_of_pairs, repeats_interval, warm_up
 from zobench.stats.ranks import signed_rank_critical
-from zobench.stats.steps import drift, outliers, warm_up
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 STEADY: Draw = lambda draw, n: 0.01 * draw.standard_normal(n)  # noqa: E731

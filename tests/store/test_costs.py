@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.stores import run
-from zobench.measure.readers import HostReader, PackageEnergy
+from zobench.measure.sampler import HostReader, PackageEnergy
 from zobench.result import Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec

@@ -10,30 +10,22 @@ import dataclasses
 import functools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from zobench import models
-from zobench.cost import backward, footprint, links, low_rank, seconds, shapes, sizes
-from zobench.cost.allocator import Allocator
-from zobench.cost.clock import Clock
+from zobench.cost import backward, footprint, roofline, seconds, shapes, sizes
 from zobench.cost.forecast import bounds
 from zobench.cost.hardware import Gpu
-from zobench.cost.low_rank import LowRankCosts
-from zobench.cost.roofline import Roofline
+from zobench.cost.roofline import LowRankCosts, Roofline
+from zobench.cost.simulation import Allocator, simulate
 from zobench.engine.base import HEAD_BYTES, TILE_BYTES, rows_per_chunk
-from zobench.engine.transfers import schedule
-from zobench.engine.transfers.schedule import Op
 from zobench.parallel.mesh import is_out_of_place
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIDTHS
 
 ERRORS = Path(__file__).with_name("errors.toml")
-STEPS = 4
-"""Steps until each takes as long as the one before."""
-ROUNDS = (4, 8)
-"""Rounds of the slots that are simulated; longer models go on as between these two."""
 MOVE_WIDTHS, UPDATE_WIDTHS = 5, 7
 """Times a weight's width that in-place passes read and write beside drawing z: z is scaled and added; the update scales
 twice and subtracts (:mod:`zobench.engine.directions.perturb`)."""
@@ -169,7 +161,7 @@ class Costs:
     @property
     def share(self) -> float:
         """What the prediction may be off by beside the error that all have."""
-        return 0.0 if self._low_rank is None else low_rank.SHARE
+        return 0.0 if self._low_rank is None else roofline.LOW_RANK_SHARE
 
     @property
     def _price(self) -> Roofline:
@@ -281,12 +273,12 @@ class Costs:
         if TIERS[spec.tier].is_file:
             return {"upload": up * ranks / self.disk, "offload": down * ranks / self.disk}
         rate = gpu.pcie * (gpu.link_both if both else gpu.link_one) if TIERS[spec.tier].is_pinned else gpu.pageable / 2
-        way = links.Links(link=rate, peers=gpu.nvlink or None)
+        way = roofline.Links(link=rate, peers=gpu.nvlink or None)
         sliced = (
             ranks > 1 and spec.transfers not in ("whole", "naive") and (spec.transfers == "sliced" or gpu.nvlink > rate)
         )
-        move = links.sliced_seconds if sliced else links.whole_seconds
-        back = links.whole_seconds if spec.transfers == "naive" else links.offload_seconds
+        move = roofline.sliced_seconds if sliced else roofline.whole_seconds
+        back = roofline.whole_seconds if spec.transfers == "naive" else roofline.offload_seconds
         return {"upload": move(up, ranks, way), "offload": back(down, ranks, way)}
 
     def lanes(self, *, writes: bool) -> dict[str, float]:
@@ -458,34 +450,3 @@ class Costs:
         tensors = len(self._block.tensors) * models.of(self.spec).layers
         kernels = UPDATE_KERNELS * tensors * self.gpu.kernel
         return drawn + self._price.passes(elements * width * UPDATE_WIDTHS, 0) + kernels
-
-
-def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, whole: bool = False, halt: float = 0.0) -> float:
-    """Seconds of a settled step of ``units`` streamed units, whose operations take the seconds in ``lanes``.
-
-    Units count as equally large. Of many only some rounds of the slots are run, and the rest goes on like the last of
-    them (``whole``: all are run). ``halt``: seconds that the host takes before each upload, with all lanes idle.
-    """
-    slots = min(spec.slots, units)
-    few, more = (units % slots + slots * rounds for rounds in ROUNDS)
-    if whole or units <= more:
-        return _settled(spec, units, slots, lanes, halt)
-    first, second = (_settled(spec, count, slots, lanes, halt) for count in (few, more))
-    return second + (units - more) * (second - first) / (more - few)
-
-
-def _settled(spec: RunSpec, units: int, slots: int, lanes: Mapping[str, float], halt: float) -> float:
-    """As :func:`simulate`, operation by operation."""
-    head = (Op("head", 0, 0, "compute", (("compute", units - 1),)),)
-    step = schedule.step(units, slots, spec.overlap, spec.fused_update)
-    probe = len(schedule.traversal(units, slots, spec.overlap))
-    clock, ends = Clock(), []
-
-    def run(ops: Sequence[Op]) -> None:
-        clock.run(ops, lambda op: lanes[op.kind], lambda op: halt if op.kind == "upload" else 0.0)
-
-    run(schedule.prologue(units, slots, spec.overlap))
-    for _ in range(STEPS):
-        run((*step[:probe], *head, *step[probe:]))
-        ends.append(clock.lanes["compute"])
-    return ends[-1] - ends[-2]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zobench import models
-from zobench.cost import interval, links, shapes, sizes
+from zobench.cost import interval, roofline, shapes, sizes
 from zobench.cost.footprint import (
     consolidate_after,
     consolidates,
@@ -143,7 +143,7 @@ def floor_share(result: Result) -> float | None:
 def link_rate(result: Result, part: str) -> float | None:
     """Parameters of the streamed blocks over the median seconds of ``part``, in which transfers alone bring them to
     (``upload_seconds``) or from (``offload_seconds``) every rank: what DistZO2's table 2 shows. Each parameter counts
-    once, however many ranks it goes to (:func:`zobench.measure.links.alone` says why).
+    once, however many ranks it goes to (:func:`zobench.measure.observe.alone` says why).
     """
     measured = [seconds for seconds in result.parts.get(part, []) if seconds and seconds > 0]
     if not measured or not models.is_known(result.spec):
@@ -301,10 +301,10 @@ def _links(spec: RunSpec, rates: Rates, best: bool = False) -> tuple[float, floa
         return up / ranks, down / ranks
     if ranks == 1:
         return up, down
-    above, below = (links.Links(link=link, host=rates.host, peers=rates.between) for link in (up, down))
+    above, below = (roofline.Links(link=link, host=rates.host, peers=rates.between) for link in (up, down))
     block = float(models.of(spec).block * wire_width(spec))
-    seconds = links.sliced_seconds if is_sliced(spec, rates) else links.whole_seconds
-    return block / seconds(block, ranks, above), block / links.offload_seconds(block, ranks, below)
+    seconds = roofline.sliced_seconds if is_sliced(spec, rates) else roofline.whole_seconds
+    return block / seconds(block, ranks, above), block / roofline.offload_seconds(block, ranks, below)
 
 
 def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, float]:

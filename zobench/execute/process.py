@@ -22,7 +22,7 @@ from zobench.machine.memory import oom_kills
 from zobench.machine.network import endpoint_of
 from zobench.machine.processes import ended_by, python_path, torchrun_ranks
 from zobench.measure import threads
-from zobench.measure.turns import ChildPipes
+from zobench.measure.threads import ChildPipes
 from zobench.result import HOST_OOM, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.order import Order, begin

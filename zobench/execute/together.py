@@ -1,4 +1,4 @@
-"""Cells that run side by side, each in a fresh process, and take their steps in turns: see zobench.measure.turns."""
+"""Cells that run side by side, each in a fresh process, and take their steps in turns: see zobench.measure.threads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zobench.execute.process import run_in_process, timed_out
-from zobench.measure import threads, turns
+from zobench.measure import threads
 from zobench.measure.observe import crowded
-from zobench.measure.turns import ChildPipes
+from zobench.measure.threads import ChildPipes
 from zobench.result import Result
 from zobench.runspec import RunSpec
 
@@ -83,7 +83,7 @@ class _TurnScheduler:
     def run(self) -> None:
         """Gives turns, one process at a time and each as often as it asks, until nobody asks any more."""
         self._listen(self.givers, sum(giver.left for giver in self.givers))  # they all begin at once, on the same cores
-        while asking := [giver for giver in self.givers if giver.said == turns.ASKS]:
+        while asking := [giver for giver in self.givers if giver.said == threads.ASKS]:
             self.order.shuffle(asking)
             for giver in asking:
                 begin = time.monotonic()

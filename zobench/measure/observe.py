@@ -1,18 +1,21 @@
-"""Observer: everything that is watched while a cell runs: peaks of memory, power, clocks, and who else was there."""
+"""What is measured of a cell that runs: seconds of its steps and of its transfers alone, and, by an observer, peaks of
+memory, power, clocks, and who else was there."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zobench.machine.accelerator import Accelerator
 from zobench.machine.memory import PeakMemory
 from zobench.measure.environment import cuda_uuid
 from zobench.measure.sampler import Sampler
 from zobench.measure.samples import Samples, contamination, whole
 from zobench.result.record import DISTURBED
+from zobench.runspec.order import current
 
 DISTURBING_CORES = 0.2
 """Cores in use by others from which on a measurement on the CPU says so."""
@@ -140,3 +143,100 @@ def _kept(series: Sequence[Sequence[float | None]], count: int) -> list[int]:
         stretch = range(number * count // stretches, (number + 1) * count // stretches)
         kept |= {max(stretch, key=values.__getitem__) for values in heights}
     return sorted(kept)
+
+
+def planted_slowdown() -> float:
+    """The share by which each step of this process is to be lengthened, on purpose; 0 of any real measurement."""
+    running = current()
+    return 0.0 if running is None else running.slowdown
+
+
+class StepTimer:
+    """``with timer: step()`` for each step, then :meth:`seconds`. Entering and leaving never wait for the device.
+
+    ``slowdown``: a share of its own time by which each step is lengthened, as if it had more to do: a comparison is
+    tested with it (:mod:`zobench.execute.selfcompare`). Leaving then waits for the device.
+
+    On CUDA the events are recorded on the device's current stream, so a step that uses other streams must let the
+    current one wait for them before it returns.
+    """
+
+    def __init__(self, device: str, slowdown: float = 0.0) -> None:
+        self.device, self._slowdown = device, slowdown
+        self._began = 0.0
+        self._marks: list[tuple[Any, Any]] = []
+        self._start: Any = None
+
+    def __enter__(self) -> StepTimer:
+        self._start, self._began = self._now(), time.perf_counter()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:  # a step that raised has no time
+            if self._slowdown:
+                self._lengthen()
+            self._marks.append((self._start, self._now()))
+
+    def seconds(self) -> list[float]:
+        """Seconds of each step so far; on CUDA waits for the last one."""
+        if not self.device.startswith("cuda"):
+            return [end - start for start, end in self._marks]
+        if self._marks:
+            self._marks[-1][1].synchronize()
+        return [start.elapsed_time(end) / 1e3 for start, end in self._marks]  # elapsed_time is in milliseconds
+
+    def _lengthen(self) -> None:
+        """Keeps this core busy, as a slower step would, for a share of the time that the step has taken."""
+        if self.device.startswith("cuda"):
+            self._now().synchronize()
+        end = time.perf_counter() + self._slowdown * (time.perf_counter() - self._began)
+        while time.perf_counter() < end:
+            pass
+
+    def _now(self) -> Any:
+        if not self.device.startswith("cuda"):
+            return time.perf_counter()
+        device = Accelerator(self.device)
+        return device.mark(device.current_stream())
+
+
+def alone(
+    pipeline: Any, blocks: int, meet: Callable[[], None] = lambda: None, repeats: int = 2
+) -> dict[str, list[float]]:
+    """Seconds that it takes to upload all ``blocks`` of a ``pipeline`` to every rank, and to offload them, with nothing
+    beside it (:class:`zobench.engine.transfers.pipeline.Pipeline`).
+
+    ``upload_seconds``, ``offload_seconds``: one number for each of ``repeats``. ``meet`` returns when all ranks have
+    come to it; a transfer is over when the last rank's is, and their meeting (some 0.1 ms) counts. Weights stay. Every
+    rank does this at once.
+
+    The rate of table 2 is the parameters of the streamed blocks, each counted once, over these seconds, and not times
+    the ranks. Table 1 decides that: with 4 GPUs a step of OPT-175B takes 16 s (2D, 508 tokens/s, 4 x 2048 tokens), in
+    which every parameter is uploaded. At table 2's 17.66e9 parameters/s with slices that is 10 s; were the rate a sum
+    over 4 GPUs, it would be 40 s. So 4.73 means 9.5 GB/s to each GPU in fp16 (all of the model), and 19.24 with slices
+    9.6 GB/s on each GPU's link (a quarter of it): the links do the same, and the ratio is the 4 GPUs.
+    """
+    pipeline.alone("upload", range(blocks))  # what only the first transfers take is no part of their rate
+    uploads, offloads = [], []
+    for _ in range(repeats):
+        meet()
+        start = time.perf_counter()
+        pipeline.alone("upload", range(blocks))
+        meet()
+        uploads.append(time.perf_counter() - start)
+        offloads.append(_offload(pipeline, blocks, meet))
+    return {"upload_seconds": uploads, "offload_seconds": offloads}
+
+
+def _offload(pipeline: Any, blocks: int, meet: Callable[[], None]) -> float:
+    """A block is written back from the slot that it was just uploaded to, or the weights would change."""
+    seconds = 0.0
+    for first in range(0, blocks, pipeline.depth):
+        together = range(first, min(first + pipeline.depth, blocks))
+        pipeline.alone("upload", together)
+        meet()
+        start = time.perf_counter()
+        pipeline.alone("offload", together)
+        meet()
+        seconds += time.perf_counter() - start
+    return seconds

@@ -27,11 +27,10 @@ from zobench.engine.interface import LocalEngine, TunedEngine
 from zobench.engine.weights.survival import Survival
 from zobench.machine.device import choose_device
 from zobench.machine.memory import is_in_memory, unique_bytes
-from zobench.measure import links, turns
+from zobench.measure import observe, threads
 from zobench.measure.environment import environment
-from zobench.measure.observe import Observation, Observer
-from zobench.measure.timer import StepTimer, planted_slowdown
-from zobench.measure.turns import Turns
+from zobench.measure.observe import Observation, Observer, StepTimer, planted_slowdown
+from zobench.measure.threads import Turns
 from zobench.methods import Method
 from zobench.models import tokenizers
 from zobench.programs.saving import Checkpoints, checkpoints
@@ -128,7 +127,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     if slowdown := planted_slowdown():
         facts = replace(facts, planted_slowdown=slowdown)
         recording.warnings.append(f"each step was made {100 * slowdown:g} % longer on purpose, to test a comparison")
-    turn = turns.given()
+    turn = threads.given()
     observer = Observer(device, alone=world is None and turn is None)
     try:
         _measure(chosen, model, fed, recording, world, turn, observer.mark)
@@ -194,7 +193,7 @@ def _measure(
         local_engine = engine.local
         if spec.parts and local_engine is not None and local_engine.pipeline is not None:
             if world is not None:
-                recording.parts |= links.alone(
+                recording.parts |= observe.alone(
                     local_engine.pipeline, len(local_engine.blocks), world.barrier, PARTS_REPEATS
                 )
             engine.drain()

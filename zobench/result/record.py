@@ -75,8 +75,8 @@ class Result:
     ``samples`` holds lists of equal length, one item per measured step: ``step_seconds``, ``loss`` (mean of the two
     losses), ``projected_grad``; ``warmup`` the same for the steps before. ``memory`` and ``power`` map a name to a
     number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
-    alone, with several ranks of uploads and of offloads (:func:`zobench.measure.links.alone`), and ``update_survival``,
-    a share. ``environment``: the machine, the software and what was chosen for the run.
+    alone, with several ranks of uploads and of offloads (:func:`zobench.measure.observe.alone`), and
+    ``update_survival``, a share. ``environment``: the machine, the software and what was chosen for the run.
     ``evaluation``: of a run with a task, what :mod:`zobench.training` found: the curve on dev, the accuracy on test,
     or what ``evaluation["scores"]`` names in its place.
     ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of the last two in a run with checkpoints.

@@ -17,7 +17,7 @@ class Order:
     ``end``: when it ends with the steps that it has, by ``time.monotonic()``, one clock for a machine's processes;
     None: after its last. ``consolidation``: after how many steps pending updates are written, and a line on why.
     ``slowdown``: a share by which each step is lengthened on purpose; 0.05 makes all take 5 % longer. ``turn``: the
-    file descriptors where it is given a turn and says what it wants (:mod:`zobench.measure.turns`). ``journal``: the
+    file descriptors where it is given a turn and says what it wants (:mod:`zobench.measure.threads`). ``journal``: the
     file to which that of a fine-tuning run is copied. ``disk_dir``: the folder of the disk tier; None: as
     ``ZOBENCH_DISK_DIR`` says, else the system's temporary one.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from zobench import kernels
 from zobench.kernels import Flat, Segment, Span, Update, philox
 from zobench.kernels.base import DTYPES
-from zobench.selftest.verdict import CheckSettings, Finding, judged
+from zobench.selftest import CheckSettings, Finding, judged
 
 NAME = "kernel bits"
 SIZES = (1, 5, 4096, 20_001)

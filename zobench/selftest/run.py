@@ -19,7 +19,7 @@ from zobench.machine.texts import first_line
 from zobench.measure.environment import environment
 from zobench.runspec import suggestion
 from zobench.runspec.registry import resolve
-from zobench.selftest.verdict import NEEDS_CUDA, Check, CheckSettings, Finding, SelftestVerdict, Status, absent
+from zobench.selftest import NEEDS_CUDA, Check, CheckSettings, Finding, SelftestVerdict, Status, absent
 
 PATIENCE = 180.0
 """Seconds over twice its share that a check gets before it counts as hung: imports and compilers take a while."""
@@ -30,7 +30,7 @@ CHECKS = (
     Check("offload", ["offload = resident"], 0.1, "zobench.selftest.engines:offloading"),
     Check("devices", ["device = CPU"], 0.05, "zobench.selftest.engines:devices", needs_cuda=True),
     Check("races", ["late copies"], 0.1, "zobench.selftest.engines:races"),
-    Check("memory", ["peak = ledger"], 0.1, "zobench.selftest.memory:run", needs_cuda=True),
+    Check("memory", ["peak = ledger"], 0.1, "zobench.selftest.engines:memory", needs_cuda=True),
     Check("speed", ["main table", "link", "overlap"], 0.5, "zobench.selftest.speed:run"),
 )
 """Every check, in order. The shares leave some time for the start of each."""

@@ -15,7 +15,7 @@ from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES
-from zobench.selftest.verdict import NEEDS_CUDA, CheckSettings, Finding, Status, absent, judged
+from zobench.selftest import NEEDS_CUDA, CheckSettings, Finding, Status, absent, judged
 
 NAMES = ("main table", "link", "overlap")
 CALIBRATION_SECONDS = 5.0

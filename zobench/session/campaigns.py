@@ -20,7 +20,7 @@ from zobench.execute.sweep import Summary
 from zobench.machine.device import choose_device
 from zobench.machine.texts import duration
 from zobench.measure.observe import DISTURBING_CORES
-from zobench.measure.readers import DeviceReader
+from zobench.measure.sampler import DeviceReader
 from zobench.measure.threads import Neighbours
 from zobench.recipes.campaign import Campaign, PartOn, load
 from zobench.result import Result

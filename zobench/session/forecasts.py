@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from zobench.cost import hardware
-from zobench.cost.anchor import anchor
 from zobench.cost.gpu import Prediction
 from zobench.cost.hardware import Gpu
+from zobench.cost.hardware.measured import anchor
 from zobench.result import Result
 from zobench.store.reading import read
 from zobench.store.trace import events

@@ -8,7 +8,7 @@ from zobench.result import Result
 from zobench.result.quantity import Quantity
 from zobench.result.repeats import differ_in_threads, pairs, seconds_of_pair, took_turns
 from zobench.runspec.kinds import ENGINES
-from zobench.stats import ranks, steps
+from zobench.stats import intervals, ranks
 from zobench.stats.intervals import FEW, Ratio, ratio_of_pairs
 from zobench.store.measured import STEP_TIME
 
@@ -78,18 +78,18 @@ def remarks(result: Result) -> list[str]:
     lines += [f"{item} from the first round to the last" for item in _drift(seconds)]
     if inside := sum(bool(_drift(run.measured_seconds[:_STEPS])) for run in runs):
         lines.append(f"steps became slower or faster within {inside} of them")
-    if far := [runs[outlier].round for outlier in steps.outliers(seconds)]:
+    if far := [runs[outlier].round for outlier in intervals.outliers(seconds)]:
         rounds = ", ".join(str(item.number + 1) for item in far if item is not None)
         lines.append(f"far from the others: {'round' if len(far) == 1 else 'rounds'} {rounds}")
     return lines
 
 
 def settled(result: Result) -> Result:
-    """``result`` with those of its first steps as warm-up that were, by :func:`zobench.stats.steps.warm_up`;
+    """``result`` with those of its first steps as warm-up that were, by :func:`zobench.stats.intervals.warm_up`;
     ``environment.warm_up_detected`` says how many. Training, and what did not end well, stays as it is."""
     if not result.is_ok or result.spec.task != "none" or len(result.measured_seconds) < FEW:
         return result
-    count = steps.warm_up(result.measured_seconds)
+    count = intervals.warm_up(result.measured_seconds)
     return replace(
         result,
         samples={name: values[count:] for name, values in result.samples.items()},
@@ -99,7 +99,7 @@ def settled(result: Result) -> Result:
 
 def _drift(values: list[float]) -> list[str]:
     """``became 3.1 % slower``, if ``values`` seconds did, by more than chance and more than DRIFT."""
-    share = steps.drift(values)
+    share = intervals.drift(values)
     if share is None or abs(share) < DRIFT:
         return []
     return [f"became {100 * abs(share):.1f} % {'slower' if share > 0 else 'faster'}"]

@@ -16,7 +16,7 @@ import torch
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable.journal import EvaluationItem
 from zobench.engine import Entry
-from zobench.measure.timer import StepTimer
+from zobench.measure.observe import StepTimer
 from zobench.methods import StepResult, learning_rate
 from zobench.methods.base import Taken
 from zobench.runspec import RunSpec

@@ -16,9 +16,10 @@ import torch
 
 from zobench import methods, models
 from zobench.cost import footprint, gpu, seconds, sizes
-from zobench.cost.gpu import STEPS, Costs, Prediction
+from zobench.cost.gpu import Costs, Prediction
 from zobench.cost.hardware import Gpu
 from zobench.cost.operators import Priced
+from zobench.cost.simulation import STEPS
 from zobench.data.batch import Batch
 from zobench.engine import Engine, Entry, Point
 from zobench.engine.transfers.lanes import Action, Event, VirtualLanes

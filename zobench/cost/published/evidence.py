@@ -139,7 +139,7 @@ def repeats(row: Row) -> bool:
 
 
 def gave_group(row: Row) -> bool:
-    """Whether the memory of ``row`` is what :data:`zobench.cost.published.cell.GROUP_BYTES` is fitted on."""
+    """Whether the memory of ``row`` is what :data:`zobench.cost.published.GROUP_BYTES` is fitted on."""
     cell = row["paper"], row["artifact"], row["metric"], row["model"], row["setting"]
     return cell == ("distzo2", "table1", "gpu_memory", "OPT-13B", "pertp")
 

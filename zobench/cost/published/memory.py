@@ -11,10 +11,9 @@ import functools
 from collections.abc import Callable, Sequence
 
 from zobench.cost import shapes
-from zobench.cost.allocator import Allocator, Piece
-from zobench.cost.published import evidence
-from zobench.cost.published.cell import GROUP_BYTES, MIB, PaperCell, cell_of
+from zobench.cost.published import GROUP_BYTES, MIB, PaperCell, cell_of, evidence
 from zobench.cost.published.evidence import Row
+from zobench.cost.simulation import Allocator, Piece
 
 STEPS = 3
 """Steps of ZO2 after which its memory is settled; MeZO's is after two."""

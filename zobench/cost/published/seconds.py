@@ -8,12 +8,11 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from zobench.cost import links, shapes
-from zobench.cost.clock import Clock
+from zobench.cost import roofline, shapes
 from zobench.cost.hardware import Gpu
-from zobench.cost.published import evidence
-from zobench.cost.published.cell import PaperCell
+from zobench.cost.published import PaperCell, evidence
 from zobench.cost.roofline import Roofline
+from zobench.cost.simulation import Clock
 from zobench.engine.transfers.schedule import Op
 from zobench.runspec.kinds import WIDTHS
 
@@ -176,10 +175,10 @@ def link_rate(row: Mapping[str, str], gpu: Gpu) -> float:
     brings its whole copy back."""
     ranks, width, (way, _, sliced) = int(row["gpus"]), WIDTHS[row["dtype"]], row["setting"].partition("+")
     host = _unsliced()[way] * ranks * width
-    shared = links.Links(link=gpu.pcie * gpu.link_one, host=host, peers=gpu.nvlink or None)
+    shared = roofline.Links(link=gpu.pcie * gpu.link_one, host=host, peers=gpu.nvlink or None)
     if not sliced:
-        return 1 / links.whole_seconds(width, ranks, shared)
-    move = links.sliced_seconds if way == "upload" else links.offload_seconds
+        return 1 / roofline.whole_seconds(width, ranks, shared)
+    move = roofline.sliced_seconds if way == "upload" else roofline.offload_seconds
     return 1 / move(width, ranks, shared)
 
 
