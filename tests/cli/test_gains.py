@@ -6,7 +6,7 @@ from typing import Any
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
-from zobench.session.gains import gains
+from zobench.session.closing import gains
 
 
 def measured(seconds: float, peak: int | None, steps: int = 8, **changes: Any) -> Result:

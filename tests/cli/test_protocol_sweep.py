@@ -16,7 +16,7 @@ from zobench.programs.cell import run as measured
 from zobench.result import Result
 from zobench.result.examples import unpacked
 from zobench.runspec import RunSpec, order
-from zobench.session.stages import Stages
+from zobench.session.matrices import Stages
 from zobench.store import Store
 from zobench.training import examine
 

@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from zobench.cli import additions, finetune, forecast, jobs, measure, publish, show, stored  # noqa: F401  their commands are its
-from zobench.cli.common import FIELDS_ARE_LISTED, app
-from zobench.cli.usage import Command
+from zobench.cli import additions, finetune, forecast, measure, publish, stored  # noqa: F401  their commands are its
+from zobench.cli.common import FIELDS_ARE_LISTED, Command, app
 from zobench.machine import files
 from zobench.machine.processes import end_with_launcher, leads
 from zobench.machine.texts import shortened

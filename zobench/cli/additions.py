@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from zobench.cli import console
-from zobench.cli.common import app
-from zobench.cli.usage import ELSEWHERE, TUNE
+from zobench.cli.common import ELSEWHERE, TUNE, app
 from zobench.runspec import suggestion
 
 model = typer.Typer(

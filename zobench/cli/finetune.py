@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zobench.cli import common, console
-from zobench.cli.common import app, changed, named, value_of
+from zobench.cli.common import TUNE, app, changed, named, value_of
 from zobench.cli.console import alarm
-from zobench.cli.usage import TUNE
 from zobench.machine.processes import leads, torchrun_ranks
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec

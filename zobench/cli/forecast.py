@@ -11,8 +11,20 @@ import typer
 
 from zobench import recipes
 from zobench.cli import completion, console
-from zobench.cli.common import BatchSize, Changes, Dtype, Json, Model, Name, SeqLen, Stored, app, changed, named
-from zobench.cli.usage import FORESEE
+from zobench.cli.common import (
+    FORESEE,
+    BatchSize,
+    Changes,
+    Dtype,
+    Json,
+    Model,
+    Name,
+    SeqLen,
+    Stored,
+    app,
+    changed,
+    named,
+)
 from zobench.session.inputs import check_file, check_folder, check_json, check_results, check_words, parse_bytes
 
 if TYPE_CHECKING:
@@ -133,7 +145,7 @@ def predict(
     from zobench.cost import choices, registered
     from zobench.cost.gpu import predict as predicted
     from zobench.session import forecasts
-    from zobench.session.cells import matrix_cells
+    from zobench.session.machine import matrix_cells
 
     check_json(output)
     check_results(results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,8 +14,8 @@ from zobench import recipes
 from zobench.cli import console
 from zobench.cli.common import changed
 from zobench.cli.console import SweepProgress, alarm
-from zobench.cli.show import table_text
 from zobench.recipes.reference import PAPERS
+from zobench.result.repeats import renewed
 from zobench.runspec import RunSpec
 from zobench.session.inputs import check_folder, check_results
 from zobench.session.monitor import Monitor
@@ -105,10 +106,39 @@ def run_matrix(
     _close(screen, summary, name, changes, device, results, disk_dir)
 
 
+def table_text(
+    name: str, results: Path, form: str, machine: str | None, fresh: Sequence[Any] | None = None,
+    said: Mapping[str, Any] | None = None,
+) -> str:  # fmt: skip
+    """The rendered table of the stored results, with ``fresh`` ones in place of what is stored of the same runs.
+
+    ``said``: what else is known of every run, in place of what its environment says.
+    """
+    from zobench.report import Table, artifacts, render
+    from zobench.report.cells import mismatch
+
+    item: Any = artifacts.load(name)
+    if item.is_figure:
+        raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench figure {name}")
+    store = Store(results)
+    shown = renewed([run.with_facts(**(said or {})) for run in store.runs()], fresh or ())
+    screen = console.answer_console()
+    console.show_problems(store.problems if fresh is None else ())
+    text = render(
+        item, shown, form, machine=machine if shown or fresh is None else None,
+        width=max(console.NARROWEST, screen.width), color=console.is_colored(screen),
+    )  # fmt: skip
+    if shown and isinstance(item, Table) and (why := mismatch(item, shown)):
+        print(why, file=sys.stderr)
+    if not shown:
+        console.show_empty([results], "only the paper's values are shown")
+    return text
+
+
 def _show(session: LocalMachine, summary: Summary, tables: Sequence[str], *, names_others: bool) -> None:
     """Shows what the sweep came to, its tables, and, if it ``names_others``, the runs that are in none."""
     from zobench.cli import listing
-    from zobench.session.matrices import outside_tables
+    from zobench.session.closing import outside_tables
 
     console.show_summary(console.error_console(), summary)
     for name in tables:
@@ -124,7 +154,7 @@ def _close(
     disk_dir: Path | None,
 ) -> NoReturn:  # fmt: skip
     """Says how the cells go on that wait. Exit code 1: a cell failed or is lost."""
-    from zobench.session.matrices import closing, sweep_command
+    from zobench.session.closing import closing, sweep_command
 
     screen.errors.print()
     again = sweep_command(name, changes, device, results, disk_dir)

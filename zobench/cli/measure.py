@@ -1,17 +1,17 @@
-"""Commands that measure: sweep, ablate, run, doctor, selftest, calibrate, campaign."""
+"""Commands that measure: sweep, ablate, run, doctor, selftest, calibrate, campaign; status and cancel of what runs
+elsewhere."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from zobench import recipes
 from zobench.cli import common, completion, console
-from zobench.cli.common import app, changed, named
+from zobench.cli.common import ELSEWHERE, KEPT, MEASURE, app, changed, named
 from zobench.cli.matrices import Terminal, run_matrix
-from zobench.cli.usage import KEPT, MEASURE
 from zobench.machine.device import check_devices, choose_device
 from zobench.machine.network import meet_at
 from zobench.machine.processes import leads
@@ -25,9 +25,13 @@ from zobench.session.inputs import (
     check_out,
     check_price,
     check_results,
+    parse_outcomes,
     parse_seconds,
 )
 from zobench.store import Store, without_place
+
+if TYPE_CHECKING:
+    from zobench.session.submitted import ExecutorOptions
 
 Kept = Annotated[
     Path | None,
@@ -59,7 +63,6 @@ def sweep(
     Each cell that fits this machine runs in a fresh process. Finished cells are not run again: the same command goes
     on where it stopped. A matrix may say itself how often its cells run.
     """
-    from zobench.cli.jobs import submit_matrix
     from zobench.session.submitted import ExecutorOptions
 
     changes = named(
@@ -250,7 +253,7 @@ def campaign(
     The same command goes on where it stopped: a round of a part that was interrupted is run anew. Without a name: which
     campaigns there are, and how far they are here.
     """
-    from zobench.cli import campaign_view
+    from zobench.cli import plan_view
     from zobench.recipes import campaign as campaigns
     from zobench.session.campaigns import CampaignRun, campaign_session, chosen_parts
 
@@ -262,17 +265,17 @@ def campaign(
             raise ValueError(
                 "`--part`, `--more`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME"
             )
-        campaign_view.show_campaigns(console.answer_console(), results)
+        plan_view.show_campaigns(console.answer_console(), results)
         return
     definition = campaigns.load(recipes.find("campaigns", name))
     if gpu is not None:
         parts = chosen_parts(definition, "cuda:0", part, more=more)
-        campaign_view.show_ahead(console.answer_console(), definition, parts, gpu)
+        plan_view.show_ahead(console.answer_console(), definition, parts, gpu)
         return
     session = campaign_session(definition, Store(results), disk_dir=disk_dir, monitor=Terminal(), dry=plan)
     run = CampaignRun(session, definition, retry=retry, busy=busy, more=more)
     outlooks, runs = run.outlooks(part)
-    campaign_view.show_parts(console.answer_console(), definition, outlooks, runs, cells=part is not None)
+    plan_view.show_parts(console.answer_console(), definition, outlooks, runs, cells=part is not None)
     if plan:
         return
     summary = run.go(outlooks, seconds)
@@ -282,3 +285,73 @@ def campaign(
     for line in run.closing(name):
         session.say(line, "default")
     raise typer.Exit(int(summary.is_broken))
+
+
+Submitted = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A submitted sweep's name or id [all].")]
+
+
+@app.command(rich_help_panel=ELSEWHERE)
+def status(name: Submitted = None, results: common.Results = Path("results")) -> None:
+    """Show the cells of submitted sweeps: queued, running, done."""
+    from zobench.cli import plan_view
+    from zobench.session.submitted import submissions
+
+    check_results(results)
+    sweeps = submissions(results, name)
+    for submission, states in sweeps:
+        plan_view.show_submission(console.answer_console(), submission, states)
+    if not sweeps:
+        print(f"no sweep was submitted into {results}")
+
+
+@app.command(rich_help_panel=ELSEWHERE)
+def cancel(name: Submitted = None, results: common.Results = Path("results")) -> None:
+    """End the jobs of submitted sweeps; finished cells stay."""
+    from zobench.execute import jobs
+    from zobench.session import submitted
+
+    check_results(results)
+    ended = 0
+    sweeps = submitted.submissions(results, name)
+    for submission, states in sweeps:
+        if left := [state for state in states if state.state in (*jobs.ACTIVE, "unknown")]:
+            submitted.cancel(submission)
+            print(f"cancelled {submission.name} {submission.id}: {jobs.counts(left)}")
+            ended += len(left)
+    if not sweeps:
+        print(f"no sweep was submitted into {results}")
+    if not ended:
+        print("nothing is queued or running")
+
+
+def submit_matrix(
+    name: str, changes: list[str] | None, device: str, results: Path, timeout: str | None, retry: str,
+    disk_dir: Path | None, dry_run: bool, executor: ExecutorOptions,
+) -> None:  # fmt: skip
+    """Plans the matrix ``name`` and submits the cells that are not done; with ``dry_run`` only shows the plan."""
+    from zobench.session.machine import LocalMachine
+    from zobench.session.submitted import Handover, results_option
+
+    values = changed(changes)
+    device = str(values.pop("device", device))
+    handover = Handover(
+        path=recipes.find("runners", name), changes=values, retry=parse_outcomes(retry),
+        timeout=parse_seconds("--timeout", timeout), disk_dir=disk_dir, dry=dry_run,
+    )  # fmt: skip
+    check_results(results)
+    executor.check_device(device)
+    store, screen = Store(results), Terminal(dry=dry_run, verbose=True)
+    if executor.name == "slurm":
+        handed_over = handover.to_slurm(store, device, executor.request(), screen)
+    else:
+        check_folder("--disk-dir", disk_dir)
+        session = LocalMachine(store, device, disk_dir=disk_dir, monitor=screen, dry=dry_run)
+        handed_over = handover.to_pool(session, executor.jobs)
+    if handed_over is not None:
+        submission, where = handed_over
+        again = f"{submission.name}{results_option(results)}"
+        count = len(submission.cells)
+        print(
+            f"{count} cell{'' if count == 1 else 's'} handed over {where}; "
+            f"`zobench status {again}` shows them, `zobench cancel {again}` ends them"
+        )

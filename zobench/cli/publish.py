@@ -1,8 +1,9 @@
-"""Commands that publish: reproduce, report."""
+"""Commands that show what is stored: table, list, reproduce, figure, report."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,17 +12,73 @@ import typer
 
 from zobench import recipes
 from zobench.cli import common, completion, console
-from zobench.cli.common import app, stored_folder
-from zobench.cli.matrices import run_matrix
-from zobench.cli.show import table_text
-from zobench.cli.usage import LOOK, MEASURE
+from zobench.cli.common import LOOK, MEASURE, app, stored_folder
+from zobench.cli.matrices import run_matrix, table_text
 from zobench.machine.files import check_extras
 from zobench.recipes.reference import Reference
-from zobench.session.inputs import check_folder, check_out, check_there
+from zobench.result.repeats import renewed
+from zobench.session.inputs import check_file, check_folder, check_out, check_price, check_there, form_of, parse_percent
 from zobench.store import Store
 
 if TYPE_CHECKING:
     from zobench.report.contents import Artifact
+
+
+@app.command(rich_help_panel=LOOK)
+def table(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE", help="A table of `zobench list`, or a .toml file.", autocompletion=completion.tables
+        ),
+    ],
+    results: common.Stored = Path("results"),
+    form: Annotated[str | None, typer.Option("--format", help="terminal, markdown, latex, csv or parquet.")] = None,
+    machine: Annotated[str | None, typer.Option(help="Only this machine's results.")] = None,
+    output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File; its ending is a format.")] = None,
+    price: Annotated[float | None, typer.Option("--price", metavar="PRICE", help="Of an hour, for `cost`.")] = None,
+    accuracy: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="On dev, that `time_to_accuracy` is the time to.")
+    ] = None,
+) -> None:
+    """Print a table of stored results beside the paper's."""
+    if output is not None:
+        check_file("--out", output)
+    check_price(price)
+    target = None if accuracy is None else parse_percent("--accuracy", accuracy)
+    check_there(results)
+    asked = {"price_per_hour": price, "target_accuracy": target}
+    said = {key: value for key, value in asked.items() if value is not None}
+    if (form := form_of(form, output)) == "parquet":
+        return _write_parquet(name, results, machine, said, output)
+    console.write_text(output, table_text(name, results, form, machine, said=said))
+
+
+@app.command("list", rich_help_panel=LOOK)
+def list_(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="models, methods, matrices, campaigns, tables, figures, tasks, metrics, programs, gpus, fields "
+            "[all but fields].",
+            autocompletion=completion.lists,
+        ),
+    ] = "",
+) -> None:
+    """List models, methods, matrices, campaigns, tables, figures, tasks, metrics, programs, GPUs, fields of a run."""
+    from zobench.cli import lists
+
+    lists.show_lists(what)
+
+
+def _write_parquet(name: str, results: Path, machine: str | None, said: Mapping[str, Any], output: Path | None) -> None:
+    from zobench.report import artifacts
+
+    if output is None:
+        raise ValueError("`--format parquet` must have a file, but --out is missing; add --out table.parquet")
+    check_extras("a Parquet file", ("pyarrow",))
+    shown = renewed([run.with_facts(**said) for run in Store(results).runs()], ())
+    artifacts.frame(name, shown, machine).to_parquet(output, index=False)
 
 
 @app.command(rich_help_panel=MEASURE)

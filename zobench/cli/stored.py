@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from zobench.cli import common, completion, console
-from zobench.cli.common import DataDir, Device, Quiet, Stored, app, changed, named, stored_folder
+from zobench.cli.common import LOOK, TUNE, DataDir, Device, Quiet, Stored, app, changed, named, stored_folder
 from zobench.cli.matrices import Terminal
-from zobench.cli.usage import LOOK, TUNE
 from zobench.machine.device import choose_device
 from zobench.recipes.reference import Reference
 from zobench.runspec import RunSpec, suggestion
@@ -160,7 +159,7 @@ def _compare_with_itself(
     """Runs the comparisons, prints each and what they come to. Ends in ``typer.Exit``: 1 if there were too many false
     alarms, or the slowdown was missed too often."""
     from zobench.execute.selfcompare import COMPARISONS, SLOWDOWN
-    from zobench.session.self_comparison import compare_with_itself
+    from zobench.session.single import compare_with_itself
 
     if other is not None:
         raise ValueError(f"`--self-test` compares one cell with itself, but got a second, {other!r}; leave it out")

@@ -26,9 +26,8 @@ from zobench.recipes.campaign import Campaign, PartOn, load
 from zobench.result import Result
 from zobench.runspec import suggestion
 from zobench.session.inputs import parse_outcomes, parse_seconds
-from zobench.session.machine import LocalMachine
+from zobench.session.machine import LocalMachine, selftest_first
 from zobench.session.matrices import MatrixSweep, SweepOptions, refuse_torchrun
-from zobench.session.selftest_first import selftest_first
 from zobench.store import Store
 
 WATCH_SECONDS = 3.0

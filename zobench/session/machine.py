@@ -1,8 +1,9 @@
-"""A store and this machine, as sweeps and campaigns find them: what it is, its rates, its plans, its lock."""
+"""A store and this machine, as sweeps and campaigns find them: its rates, plans, lock, selftest, cells of a matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -10,13 +11,20 @@ from typing import Any
 
 from zobench import cost
 from zobench.cost import Rates
+from zobench.cost.budget import price
+from zobench.cost.footprint import limited
 from zobench.execute import plan
 from zobench.execute.plan import Plan
 from zobench.execute.rates import are_known, calibration
 from zobench.machine.device import choose_device
+from zobench.machine.files import replace
+from zobench.machine.texts import duration
 from zobench.measure.environment import fingerprint_without_torch
+from zobench.recipes import matrix
+from zobench.recipes.matrix import Matrix
 from zobench.result import Result
-from zobench.runspec import RunSpec
+from zobench.runspec import RunSpec, check_value, size_text
+from zobench.selftest import run
 from zobench.session.inputs import check_folder, check_out, check_results
 from zobench.session.monitor import Monitor
 from zobench.store import NoLocksError, Store, StoreError, is_current
@@ -140,3 +148,65 @@ def keeping(store: Store, say: Callable[[str, str], None]) -> Iterator[None]:
                 warning = f"warning: results are kept, but nothing keeps a second sweep out: {error.strerror}"
             say(warning, "yellow")
         yield
+
+
+def selftest_first(session: LocalMachine, seconds: float) -> None:
+    """Runs the selftest in about so many ``seconds``, shows its page and keeps its JSON beside the results, unless the
+    session's device has passed it there. One that failed is no reason to measure nothing."""
+    path = session.store.root / ".selftest" / f"{session.machine}-{session.device.replace(':', '')}.json"
+    if _passed(path, session):
+        return
+    with session.monitor.busy("selftest, about " + duration(seconds)):
+        verdict = run.selftest(session.device, seconds, run.CHECKS, disk_dir=session.disk_dir)
+    session.say(verdict.page(), "yellow" if verdict.failed else "dim")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, json.dumps(verdict.to_dict(), indent=1, allow_nan=False).encode())
+    except OSError as error:
+        session.say(f"warning: the selftest's JSON was not kept: {error.strerror}", "yellow")
+
+
+def _passed(path: Path, session: LocalMachine) -> bool:
+    """Whether the verdict kept at ``path`` is ok. One that cannot be read is said, and counts as none."""
+    try:
+        verdict = json.loads(path.read_bytes())["verdict"]
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        session.say(f"not read: {path} ({type(error).__name__}); the selftest runs again", "yellow")
+        return False
+    if verdict == "ok":
+        session.say(f"selftest: ok before, see {path}")
+    return bool(verdict == "ok")
+
+
+def matrix_cells(
+    path: Path, device: str, values: dict[str, Any], narrow: Callable[[], str | None] = lambda: "bf16",
+    rates: Callable[[], Rates] | None = None, part: Mapping[str, Any] | None = None,
+) -> tuple[Matrix, tuple[RunSpec, ...], str]:  # fmt: skip
+    """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, or "".
+    ``narrow`` and ``part``: see :func:`zobench.recipes.matrix.load`; ``rates``: this machine's, from which a budget in
+    seconds is priced."""
+    changes = {key: value for key, value in values.items() if key != "device_memory"}
+    cells = matrix.load(path, device, changes, narrow, lambda unit, spec: price(unit, spec, rates), part)
+    size = check_value("device_memory", values.get("device_memory", 0))
+    if size and cells.contest:
+        raise ValueError(f"`device_memory` is not for the protocol {path.name}; leave it out")
+    return cells, *(limited_cells(cells.cells, size, path.name) if size else (cells.cells, ""))
+
+
+def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple[RunSpec, ...], str]:
+    """``cells`` without repeats, limited to ``device_memory=size`` where they offload, and a note on how many are.
+
+    Raises ``ValueError`` if none can be limited.
+    """
+    distinct = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
+    limited_count = sum(cell.device_memory == size for cell in distinct)
+    if not limited_count:
+        raise ValueError(
+            f"`device_memory` needs a cell with engine=offload and noise=counter, but {name} has none; "
+            "leave it out, or add --set engine=offload --set noise=counter"
+        )
+    others = "; the others are resident or have torch noise, which leaves a planner no choice"
+    note = f"device_memory={size_text(size)} holds for {limited_count} of {len(distinct)} cells"
+    return distinct, note + (others if limited_count < len(distinct) else "")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from zobench import recipes
@@ -18,16 +16,13 @@ from zobench.execute.sweep import Summary, sweep, sweep_in_turns
 from zobench.machine.memory import available_host_bytes
 from zobench.machine.processes import torchrun_ranks
 from zobench.recipes.matrix import Matrix
-from zobench.report import Table, artifacts
+from zobench.recipes.protocol import Contest, is_done
+from zobench.report import Table, artifacts, power
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.session import submitted
-from zobench.session.cells import matrix_cells
-from zobench.session.gains import gains
 from zobench.session.inputs import check_price, check_words, parse_outcomes, parse_percent, parse_seconds
-from zobench.session.machine import LocalMachine, keeping
-from zobench.session.selftest_first import selftest_first
-from zobench.session.stages import Stages
+from zobench.session.machine import LocalMachine, keeping, matrix_cells, selftest_first
 from zobench.stats.intervals import FEW
 from zobench.store.evidence import settled
 
@@ -68,6 +63,69 @@ class SweepOptions:
             raise ValueError(f"`changes` must not hold device, but got {self.changes['device']!r}; give it as device=")
         check_words(self.changes)
         check_price(self.price)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stages:
+    """What a sweep needs for them. ``results``: the machine's by their hash; ``plan`` plans cells, ``show`` shows
+    a plan under a heading, ``run`` runs one within so many seconds (None: as many as it takes)."""
+
+    contest: Contest
+    results: Callable[[], Mapping[str, Result]]
+    plan: Callable[[Sequence[RunSpec]], Plan]
+    show: Callable[[str, Sequence[Step], float | None], None]
+    run: Callable[[Plan, float | None], Summary]
+
+    def foresee(self) -> None:
+        """Shows the plan of the stages after the grids: the winners' runs, and of a method that is not tuned yet those
+        of its first point, which take as long."""
+        results, protocol = self.results(), self.contest.protocol
+        waiting = self._untuned(results)
+        later = self.contest.foreseen(results)[len(self.contest.cells) :]
+        if not later:
+            return
+        stand = f" ({len(waiting)} not chosen yet: their first point stands in)" if waiting else ""
+        self.show(
+            f"Then points beyond each grid whose best one is its end, at most {protocol.extra}, and the best point of "
+            f"each method with {len(protocol.seeds)} seeds, and the test set{stand}", self.plan(later).steps, None,
+        )  # fmt: skip
+
+    def power(self) -> str:
+        """What the protocol can show, from the spread of seeds in this machine's runs and the published ones."""
+        return power.of_contest(self.contest, self.results().values())
+
+    def follow(self, first: Summary, budget: float | None, begin: float) -> tuple[Summary, list[Step], int]:
+        """Runs the later stages in what is left of the ``budget`` of seconds since ``begin`` (``time.monotonic()``).
+
+        Returns what all stages came to, the steps of the later ones, and how many runs are not among these but still to
+        come: the last runs of methods that are not tuned yet, or all that are lacking if their stage did not begin.
+        """
+        steps: list[Step] = []
+        measured = {**self.results(), **{result.spec.hash: result for result in first.results}}
+        tried: set[str] = set()
+        while True:
+            added = [run for run in self.contest.added(measured) if not is_done(measured.get(run.hash))]
+            added = [run for run in added if run.hash not in tried]
+            stage = added or [run for run in self.contest.finals(measured) if run.hash not in tried]
+            left = None if budget is None else budget - (time.monotonic() - begin)
+            if first.interrupted or not stage or (left is not None and left <= 0):
+                lacking = sum(not is_done(measured.get(run.hash)) for run in stage)
+                return first, steps, lacking + len(self._untuned(measured)) * len(self.contest.protocol.seeds)
+            planned = self.plan(stage)
+            self.show(
+                "Beside the best point of each grid" if added else "The best point of each method", planned.steps, left
+            )
+            summary = self.run(planned, left)
+            steps += planned.steps
+            tried |= {run.hash for run in stage}
+            measured |= {result.spec.hash: result for result in summary.results}
+            first.results += summary.results
+            first.unsaved += summary.unsaved
+            first.interrupted = summary.interrupted
+
+    def _untuned(self, results: Mapping[str, Result]) -> list[str]:
+        """The methods whose grids have not run whole; one that is tuned and has no finite loss has no last stage."""
+        return [header for header in self.contest.tuning if not self.contest.is_tuned(header, results)]
 
 
 def refuse_torchrun() -> None:
@@ -245,29 +303,3 @@ def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:
         interleaved=options.turns or options.interleave is not False,
         first=options.first_round,
     )  # fmt: skip
-
-
-def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
-    """Lines on what was found in ``results``, where all of it can be seen, and, if cells ``wait``, how they go on."""
-    lines = [f"found: {text}" for text in gains(results)[:1]]
-    option = "" if folder == "results" else f" --results {shlex.quote(folder)}"
-    lines.append(f"all tables, figures and claims beside the papers': zobench report{option}")
-    if wait:
-        cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
-        lines.append(f"{cells} for more time; to go on: {again}")
-    return lines
-
-
-def sweep_command(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
-    """The command that runs the same cells into the same store."""
-    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
-    given["--results"] = None if results == Path("results") else results
-    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
-    sets = [word for change in changes or () for word in ("--set", change)]
-    return shlex.join(["zobench", "sweep", name, *sets, *words])
-
-
-def outside_tables(tables: Sequence[str], results: Sequence[Result]) -> list[Result]:
-    """The results that none of ``tables`` shows: all where there is no table, or where a change took them out."""
-    items = [artifacts.load(name) for name in tables]
-    return [result for result in results if not any(artifacts.shows(item, result.spec) for item in items)]

@@ -1,9 +1,13 @@
-"""What a sweep found: how much faster than MeZO's own way the fastest cell is, and in how much memory."""
+"""How a sweep closes: how much faster than MeZO's own way the fastest cell is, how the cells that wait go on, and which
+runs are in none of its tables."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
+from zobench.report import artifacts
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES, NOISES
@@ -51,3 +55,29 @@ def _against(best: Result, plain: Result, speed: float, interval: tuple[float, f
         f"{best.spec.model} {best.spec.dtype}: {' '.join(words)} has {speed:.2f}x (95 % {1 / interval[1]:.2f} to "
         f"{1 / interval[0]:.2f}) the tokens/s of MeZO's own way{memory} ({where})"
     )
+
+
+def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
+    """Lines on what was found in ``results``, where all of it can be seen, and, if cells ``wait``, how they go on."""
+    lines = [f"found: {text}" for text in gains(results)[:1]]
+    option = "" if folder == "results" else f" --results {shlex.quote(folder)}"
+    lines.append(f"all tables, figures and claims beside the papers': zobench report{option}")
+    if wait:
+        cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
+        lines.append(f"{cells} for more time; to go on: {again}")
+    return lines
+
+
+def sweep_command(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
+    """The command that runs the same cells into the same store."""
+    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
+    given["--results"] = None if results == Path("results") else results
+    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    sets = [word for change in changes or () for word in ("--set", change)]
+    return shlex.join(["zobench", "sweep", name, *sets, *words])
+
+
+def outside_tables(tables: Sequence[str], results: Sequence[Result]) -> list[Result]:
+    """The results that none of ``tables`` shows: all where there is no table, or where a change took them out."""
+    items = [artifacts.load(name) for name in tables]
+    return [result for result in results if not any(artifacts.shows(item, result.spec) for item in items)]
