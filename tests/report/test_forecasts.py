@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.papers import MEASURED, REFERENCE
+from tests.support.published import published
 from zobench.report import artifacts
 from zobench.report.cells import TableCell
 from zobench.report.compose import measured_sheet, predicted_sheet
@@ -94,3 +95,12 @@ def test_what_a_cpu_did_not_run_is_predicted_for_it_beside_the_papers_gpu_and_no
     assert {text.partition("/")[0] for text in entries if text.startswith("~-/")} == {"~-"}
     (said,) = [remark for remark in shown.remarks if remark.startswith("~a/~b")]
     assert "a is predicted for epyc-2c-2ca1ff by its measured rates and its cells" in said
+
+
+def test_rows_of_a_model_whose_weights_are_not_there_have_no_forecast_and_hide_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path))
+    for machine, grid in grids(artifacts.load("zo-bench/table7"), list(published()), None, REFERENCE):
+        costs = [cell for row in grid for group in row for cell in group if cell.metric.name == "gpu_memory"]
+        assert {cell.column.header for cell in costs if cell.on_machine} <= {"Hybrid"}, machine

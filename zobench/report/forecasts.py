@@ -166,16 +166,17 @@ def _usual(results: Sequence[Result]) -> tuple[Rates, Facts]:
 
 def _on_cpu(table: Table, cell: TableCell, rates: Rates) -> RunSpec | None:
     """The cell's conditions, in the 16-bit type that is fastest there where any will do; None for what has no cost, or
-    what only a GPU has."""
+    what only a GPU has, or is of a model that is not here."""
     if cell.metric.name not in VALUES or cell.metric.name == "gpus" or not is_meant(cell.row, cell.column):
         return None
     where = conditions(table, cell.row, cell.column)
     fields = {name: max(values, key=rates.flops.__getitem__) if name == "dtype" else values[0]
               for name, values in where.items()}  # fmt: skip
     try:
-        return RunSpec(**fields).resolve("cpu")
+        spec = RunSpec(**fields).resolve("cpu")
     except ValueError:
         return None
+    return spec if models.is_known(spec) else None
 
 
 def of_predictions(table: Table, predictions: Sequence[Prediction], reference: Reference) -> Grid:
