@@ -43,6 +43,7 @@ WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
 the whole vocabulary, and of a maximum, a difference, exponentials and their sum, piece by piece."""
 LOOP_KERNELS = 8
 """Kernels for each token of a recurrence where no fused kernel has it: a guess from transformers' loops."""
+_MOVING = ("upload", "offload")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,28 +83,22 @@ class Prediction:
     @property
     def bound(self) -> str:
         """What takes longest of what a step cannot do without."""
-        computing = sum(value for name, value in self.parts.items() if name not in _MOVING)
-        moving = max(_MOVING, key=self._seconds)
-        if self._seconds(moving) > computing:
+        computing = {name: value for name, value in self.parts.items() if name not in _MOVING}
+        moving = max(_MOVING, key=lambda way: self.parts.get(way, 0.0))
+        if self.parts.get(moving, 0.0) > sum(computing.values()):
             return "disk" if TIERS[self.spec.tier].is_file else f"link ({moving})"
-        return max((name for name in self.parts if name not in _MOVING), key=self._seconds)
+        return max(computing, key=computing.__getitem__)
 
     @property
     def fits(self) -> bool:
         """Whether the device's memory holds it."""
         return self.device_bytes <= self.gpu.memory
 
-    def _seconds(self, part: str) -> float:
-        return self.parts.get(part, 0.0)
-
-
-_MOVING = ("upload", "offload")
-
 
 def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     """What a step of ``spec`` (resolved for a CUDA device) takes on ``gpu``; ``disk``: bytes/s of a tier there."""
     spec = footprint.fit(spec)[0]
-    costs = Costs(spec, gpu, disk)
+    costs, model = Costs(spec, gpu, disk), models.of(spec)
     every, outside = costs.blocks(), costs.outside()
     parts = {name: every[name] + outside[name] for name in every} | costs.moving()
     device, host, kept = footprint.memory(spec)
@@ -111,9 +106,10 @@ def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     step = costs.step(sum(every.values()), sum(outside.values()))
     return Prediction(
         spec=spec, gpu=gpu, step_seconds=step, host_bytes=host, slower=costs.uncounted() / step,
-        faster=costs.overcounted() / step, notes=models.of(spec).uncounted + models.of(spec).overcounted,
+        faster=costs.overcounted() / step, notes=model.uncounted + model.overcounted,
         device_bytes=_reserved(spec, device) + int(gpu.driver), disk_bytes=kept, parts=parts,
-        share=shares["throughput"] + costs.share, memory_share=shares["memory"],
+        share=shares["throughput"] + (roofline.LOW_RANK_SHARE if costs.low_rank else 0.0),
+        memory_share=shares["memory"],
     )  # fmt: skip
 
 
@@ -126,12 +122,19 @@ def errors(kind: str) -> Mapping[str, float]:
 
 
 def _reserved(spec: RunSpec, device: int) -> int:
-    """Bytes of the segments that the engine's ``device`` bytes lie in: slots and resident blocks are flat buffers;
-    memory that is not reused has a pool for each allocation."""
-    allocator, streamed = Allocator(), footprint.streamed_layers(spec)
-    slots = _allocations(spec) * spec.slots if streamed else []
-    block = models.of(spec).block * WIDTHS[spec.dtype]
-    blocks = [block] * (models.of(spec).layers - streamed)
+    """Bytes of the segments that the engine's ``device`` bytes lie in. Slots and resident blocks are flat buffers.
+    Memory that is not reused has a pool for each allocation, one for each tensor of a block that is not packed and that
+    no ranks share."""
+    allocator, model, streamed = Allocator(), models.of(spec), footprint.streamed_layers(spec)
+    width = footprint.wire_width(spec)
+    slot = [footprint.unit_bytes(spec, width)]
+    is_one = spec.reusable_memory or spec.wire != "none" or spec.gpus > 1
+    if not is_one and GRANULARITIES[spec.granularity].is_block:
+        tensors = [int(size * width) for size in shapes.block(model).tensors]
+        rest = slot[0] - sum(tensors)
+        slot = [*tensors, *([rest] if rest > 0 else [])]
+    slots = slot * spec.slots if streamed else []
+    blocks = [model.block * WIDTHS[spec.dtype]] * (model.layers - streamed)
     for number, nbytes in enumerate(slots):
         allocator.allocate(nbytes, 0 if spec.reusable_memory else 1 + number)
     for nbytes in (*blocks, max(device - sum(slots) - sum(blocks), 0)):
@@ -139,86 +142,72 @@ def _reserved(spec: RunSpec, device: int) -> int:
     return allocator.reserved
 
 
-def _allocations(spec: RunSpec) -> list[int]:
-    """Bytes of each allocation that a slot is made of: one, or where memory is not reused one for each tensor of a
-    block that is not packed and that no ranks share."""
-    width = footprint.wire_width(spec)
-    whole = footprint.unit_bytes(spec, width)
-    if spec.reusable_memory or spec.wire != "none" or spec.gpus > 1 or not GRANULARITIES[spec.granularity].is_block:
-        return [whole]
-    tensors = [int(size * width) for size in shapes.block(models.of(spec)).tensors]
-    return [*tensors, *([rest] if (rest := whole - sum(tensors)) > 0 else [])]
-
-
-@dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of the parts of a step of ``spec`` on one of its devices."""
+    """Seconds of the parts of a step of ``spec`` on one of its devices, a ``gpu``; ``disk``: bytes/s of a tier there.
 
-    spec: RunSpec
-    gpu: Gpu
-    disk: float
+    ``kept``: write-backs of each block per step. ``pieces``: units of a block. ``low_rank``: of the directions that a
+    forward adds to its products, where they are of low rank. ``together``: points that share a product with W.
+    """
 
-    @property
-    def share(self) -> float:
-        """What the prediction may be off by beside the error that all have."""
-        return 0.0 if self._low_rank is None else roofline.LOW_RANK_SHARE
-
-    @property
-    def _price(self) -> Roofline:
-        """Prices without the kernels' own seconds, which are counted apart."""
-        return Roofline(dataclasses.replace(self.gpu, kernel=0.0))
-
-    @property
-    def _precision(self) -> str:
-        return sizes.precision(self.spec)
-
-    @property
-    def _tokens(self) -> float:
-        return sizes.rows(self.spec) * sizes.computed(self.spec)
-
-    @property
-    def kept(self) -> float:
-        """Write-backs of each block per step."""
-        return 1 / seconds.kept_steps(self.spec)
+    def __init__(self, spec: RunSpec, gpu: Gpu, disk: float) -> None:
+        self.spec, self.gpu, self.disk = spec, gpu, disk
+        self.model, self.kind = models.of(spec), METHODS.get(spec.method)
+        self.block = shapes.block(self.model)
+        self.price = Roofline(dataclasses.replace(gpu, kernel=0.0))  # kernels' own seconds are counted apart
+        self.precision, self.width = sizes.precision(spec), WIDTHS[spec.dtype]
+        self.wire_width = footprint.wire_width(spec)
+        self.tokens = sizes.rows(spec) * sizes.computed(spec)
+        self.forwards = seconds.passes(spec)
+        self.kept = 1 / seconds.kept_steps(spec)
+        unit = GRANULARITIES[spec.granularity]
+        self.is_whole, self.pieces = unit.is_block, 1
+        if not unit.is_block:
+            tile = TILE_BYTES if unit.is_cut else 1 << 62
+            self.pieces = sum(int(-(-rows * columns * self.wire_width // tile)) for rows, columns in self.block.linears)
+        self.low_rank: LowRankCosts | None = None
+        self.together: float = 1
+        if self.kind.structure is not None and sizes.tunes_all(spec):
+            self.low_rank = LowRankCosts(spec, self.kind.structure, self.price, self.precision)
+            self.together = self.forwards
+            if self.is_whole:
+                self.together = footprint.together(spec, int(self.forwards), int(self.tokens))
 
     def blocks(self, chosen: float = math.inf) -> dict[str, float]:
         """Of all blocks, by what takes them, of a mixture with at most ``chosen`` experts for each token."""
-        kinds = [(self._of_block(block.through(chosen)), count) for block, count in shapes.blocks(models.of(self.spec))]
+        kinds = [(self._of_block(block.through(chosen)), count) for block, count in shapes.blocks(self.model)]
         return {name: sum(parts[name] * count for parts, count in kinds) for name in kinds[0][0]}
 
     def _of_block(self, block: shapes.Block) -> dict[str, float]:
         """Of one block, likewise."""
-        layers, forwards = models.of(self.spec).layers, seconds.passes(self.spec)
         tensors = len(block.tensors) if sizes.tunes_all(self.spec) else 4
-        units = 1 if self._is_whole else self._pieces + block.norms
-        noise, kernels = self._noise(sizes.trained_count(self.spec) / layers, tensors, units)
-        if footprint.wire_width(self.spec) != WIDTHS[self.spec.dtype]:  # unpacked, and packed where it is kept
-            width = footprint.wire_width(self.spec) + WIDTHS[self.spec.dtype]
-            noise += self._price.passes(block.parameters * width * (1 + self.kept), 0)
-        parts = {name: value * forwards for name, value in self._forward(block).items()} | {"noise": noise}
-        if self._low_rank is not None:
-            update, issued = self._low_rank.update(block)
+        units = 1 if self.is_whole else self.pieces + block.norms
+        noise, kernels = self._noise(sizes.trained_count(self.spec) / self.model.layers, tensors, units)
+        if self.wire_width != self.width:  # unpacked, and packed where it is kept
+            noise += self.price.passes(block.parameters * (self.wire_width + self.width) * (1 + self.kept))
+        parts = {name: value * self.forwards for name, value in self._forward(block).items()} | {"noise": noise}
+        if self.low_rank is not None:
+            update, issued = self.low_rank.update(block)
             parts["products"] += update
             kernels += issued
-        parts["kernels"] = (kernels + self._launches(block, forwards)) * self.gpu.kernel
+        parts["kernels"] = (kernels + self._launches(block)) * self.gpu.kernel
         return parts
 
     def uncounted(self) -> float:
         """Seconds that a step may take beside those counted: of a recurrence that goes token by token through torch's
         own operators, their launches; of what chooses the pairs of attention, as much as attention over all of them."""
-        spec, model = self.spec, models.of(self.spec)
+        model, tokens = self.model, sizes.usual(self.spec)
         if not model.uncounted:
             return 0.0
         without = sum(count for block, count in shapes.blocks(model) if not any(block.attention))
-        launches = LOOP_KERNELS * sizes.usual(spec) * (without or model.layers) * self.gpu.kernel
-        pairs = max(block.pairs(sizes.usual(spec)) for block, _ in shapes.blocks(model)) * model.layers
-        operations = 2 * sizes.rows(spec) * pairs
-        return seconds.passes(spec) * max(launches, operations / self.gpu.attention(self._precision))
+        launches = LOOP_KERNELS * tokens * (without or model.layers) * self.gpu.kernel
+        pairs = max(block.pairs(tokens) for block, _ in shapes.blocks(model)) * model.layers
+        operations = 2 * sizes.rows(self.spec) * pairs
+        return self.forwards * max(launches, operations / self.gpu.attention(self.precision))
 
     def overcounted(self) -> float:
         """Seconds by which a step is shorter if a token goes through one expert, where all are counted because their
         number is not known."""
-        if not models.of(self.spec).overcounted:
+        if not self.model.overcounted:
             return 0.0
         outside = sum(self.outside().values())
         every, least = (self.step(sum(self.blocks(chosen).values()), outside) for chosen in (math.inf, 1.0))
@@ -226,23 +215,23 @@ class Costs:
 
     def outside(self) -> dict[str, float]:
         """Of embedding and head, likewise."""
-        spec, model, forwards = self.spec, models.of(self.spec), seconds.passes(self.spec)
-        judged, width = min(sizes.judged(spec), self._tokens), WIDTHS[spec.dtype]
-        shared = 1.0 if self._low_rank is None else forwards  # points whose logits are made at once, in smaller pieces
+        spec, model, forwards, width = self.spec, self.model, self.forwards, self.width
+        judged = min(sizes.judged(spec), self.tokens)
+        shared = 1.0 if self.low_rank is None else forwards  # points whose logits are made at once, in smaller pieces
         per_logit, in_piece, pieces = self._loss(judged * shared)
         rows, columns = (
             (judged / pieces, model.vocab) if NOISES[spec.noise].in_place else (judged, model.vocab // pieces)
         )
-        product = pieces * self._price.product(rows * shared, model.embedding_width, columns, self._precision) / shared
+        product = pieces * self.price.product(rows * shared, model.embedding_width, columns, self.precision) / shared
         added = 0.0
-        if self._low_rank is not None:
-            product += pieces * self._low_rank.product(rows, model.embedding_width, columns, shared)
-            added = pieces * self._low_rank.product_kernels(forwards, 1)
+        if self.low_rank is not None:
+            product += pieces * self.low_rank.product(rows, model.embedding_width, columns, shared)
+            added = pieces * self.low_rank.product_kernels(forwards, 1)
         nbytes = judged * model.vocab * (per_logit + (width + 4 if width < 4 else 0))
         noise, kernels = self._noise(sizes.trained(spec)[1], 4, 3)
         return {
             "products": product * forwards, "attention": 0.0,
-            "passes": (self._price.losses(nbytes) + self._price.passes(self._tokens * model.hidden * 10 * width, 0))
+            "passes": (self.price.losses(nbytes) + self.price.passes(self.tokens * model.hidden * 10 * width))
             * forwards,
             "noise": noise, "kernels": (kernels + added + (in_piece * pieces + 12) * forwards) * self.gpu.kernel,
         }  # fmt: skip
@@ -250,11 +239,11 @@ class Costs:
     def _loss(self, judged: float) -> tuple[int, int, int]:
         """(bytes per logit beside its cast to float32, kernels for each piece of the logits, number of pieces): chunks
         of tokens where the head's weights are perturbed in place, else pieces of the vocabulary."""
-        model, width = models.of(self.spec), WIDTHS[self.spec.dtype]
+        vocab, logits = self.model.vocab, backward.LOGITS_BYTES
         if NOISES[self.spec.noise].in_place:
-            return (*WHOLE_LOSS, -(-int(judged) // rows_per_chunk(model.vocab, backward.LOGITS_BYTES)))
-        head, logits = HEAD_BYTES // (model.embedding_width * width), backward.LOGITS_BYTES
-        return (*RUNNING_LOSS, -(-model.vocab // max(1, min(head, logits // (4 * int(judged))))))
+            return (*WHOLE_LOSS, -(-int(judged) // rows_per_chunk(vocab, logits)))
+        head = HEAD_BYTES // (self.model.embedding_width * self.width)
+        return (*RUNNING_LOSS, -(-vocab // max(1, min(head, logits // (4 * int(judged))))))
 
     def moving(self) -> dict[str, float]:
         """Seconds of a step's transfers, by direction; none where nothing travels."""
@@ -274,10 +263,8 @@ class Costs:
             return {"upload": up * ranks / self.disk, "offload": down * ranks / self.disk}
         rate = gpu.pcie * (gpu.link_both if both else gpu.link_one) if TIERS[spec.tier].is_pinned else gpu.pageable / 2
         way = roofline.Links(link=rate, peers=gpu.nvlink or None)
-        sliced = (
-            ranks > 1 and spec.transfers not in ("whole", "naive") and (spec.transfers == "sliced" or gpu.nvlink > rate)
-        )
-        move = roofline.sliced_seconds if sliced else roofline.whole_seconds
+        wanted = spec.transfers == "sliced" or (spec.transfers not in ("whole", "naive") and gpu.nvlink > rate)
+        move = roofline.sliced_seconds if ranks > 1 and wanted else roofline.whole_seconds
         back = roofline.whole_seconds if spec.transfers == "naive" else roofline.offload_seconds
         return {"upload": move(up, ranks, way), "offload": back(down, ranks, way)}
 
@@ -294,11 +281,11 @@ class Costs:
         those that do not. A further upload of a method writes nothing back."""
         if not footprint.streamed_layers(self.spec):
             return max(blocks, self._gathering()) + outside
-        uploads = sizes.uploads(self.spec)
-        reads = (
-            self._traversal(blocks / uploads, outside / uploads, writes=False) if self.kept < 1 or uploads > 1 else 0
-        )
-        writes = self._traversal(blocks / uploads, outside / uploads, writes=True) if self.kept else 0
+        uploads, reads, writes = sizes.uploads(self.spec), 0.0, 0.0
+        if self.kept < 1 or uploads > 1:
+            reads = self._traversal(blocks / uploads, outside / uploads, writes=False)
+        if self.kept:
+            writes = self._traversal(blocks / uploads, outside / uploads, writes=True)
         return self.kept * writes + (uploads - self.kept) * reads
 
     def _gathering(self) -> float:
@@ -307,35 +294,18 @@ class Costs:
         spec, gpu = self.spec, self.gpu
         if spec.parallel != "fsdp":
             return 0.0
-        weights = models.blocks_parameter_count(models.of(spec)) * WIDTHS[spec.dtype]
+        weights = models.blocks_parameter_count(self.model) * self.width
         return 3 * weights * (spec.gpus - 1) / spec.gpus / (gpu.nvlink or gpu.pcie)
 
     def _traversal(self, blocks: float, outside: float, *, writes: bool) -> float:
         """Seconds of one way through the model, or of two without the fused update."""
-        spec, units = self.spec, footprint.streamed_layers(self.spec) * self._pieces
+        spec, units = self.spec, footprint.streamed_layers(self.spec) * self.pieces
         update = 0.0 if spec.fused_update else self._update()
         moved = {way: taken / units for way, taken in self.lanes(writes=writes).items()}
-        moved["upload"] += self.touch
+        if not spec.reusable_memory:  # an upload to a CPU's memory meets pages that are new
+            moved["upload"] += self.gpu.touch * footprint.unit_bytes(spec, self.wire_width)
         lanes = {"compute": (blocks - update) / units, "update": update / units, "head": outside}
         return simulate(spec, units, lanes | moved, halt=self.malloc)
-
-    @property
-    def _block(self) -> shapes.Block:
-        return shapes.block(models.of(self.spec))
-
-    @property
-    def _is_whole(self) -> bool:
-        """Whether a unit is a block."""
-        return GRANULARITIES[self.spec.granularity].is_block
-
-    @property
-    def _pieces(self) -> int:
-        """Units of a block."""
-        kind, width = GRANULARITIES[self.spec.granularity], footprint.wire_width(self.spec)
-        if kind.is_block:
-            return 1
-        tile = TILE_BYTES if kind.is_cut else 1 << 62
-        return sum(int(-(-rows * columns * width // tile)) for rows, columns in self._block.linears)
 
     @property
     def malloc(self) -> float:
@@ -344,109 +314,81 @@ class Costs:
         if self.spec.reusable_memory:
             return 0.0
         is_one = self.spec.wire != "none" or self.spec.gpus > 1
-        return self.gpu.malloc * (1 if is_one else len(self._block.tensors) / self._pieces)
-
-    @property
-    def touch(self) -> float:
-        """Seconds in which an upload to a CPU's memory meets its pages, where these are new."""
-        if self.spec.reusable_memory:
-            return 0.0
-        return self.gpu.touch * footprint.unit_bytes(self.spec, footprint.wire_width(self.spec))
+        return self.gpu.malloc * (1 if is_one else len(self.block.tensors) / self.pieces)
 
     def _forward(self, block: shapes.Block) -> dict[str, float]:
         """Of one forward of one block, without its kernels' own seconds."""
-        spec, model, price, tokens = self.spec, models.of(self.spec), self._price, self._tokens
-        shared = self._together
-        products = sum(price.product(tokens * shared, *sides, self._precision) / shared for sides in block.linears)
+        spec, price, tokens, shared = self.spec, self.price, self.tokens, self.together
+        products = sum(price.product(tokens * shared, *sides, self.precision) / shared for sides in block.linears)
         products += sum(self._routed(stack, tokens * shared) / shared for stack in block.experts)
-        if self._low_rank is not None:
-            products += sum(self._low_rank.product(tokens, *sides, shared) for sides in block.linears)
+        if self.low_rank is not None:
+            products += sum(self.low_rank.product(tokens, *sides, shared) for sides in block.linears)
         cast = AUTOCASTS[spec.autocast].is_cast
-        width = 4 if cast else WIDTHS[spec.dtype]
-        nbytes = tokens * (block.elementwise(width).per_token + 2 * block.gathered(self._is_whole) * width)
-        pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
-        is_whole = sizes.has_whole_attention(spec)
-        operations = 2 * sizes.rows(spec) * block.pairs(sizes.usual(spec), is_whole)
-        attention = operations / self.gpu.attention(self._precision)
+        width = 4 if cast else self.width
+        nbytes = tokens * (block.elementwise(width).per_token + 2 * block.gathered(self.is_whole) * width)
+        rows, usual, is_whole = sizes.rows(spec), sizes.usual(spec), sizes.has_whole_attention(spec)
+        attention = 2 * rows * block.pairs(usual, is_whole) / self.gpu.attention(self.precision)
         if is_whole and any(block.attention):
-            attention += price.passes(pairs * model.heads * 6 * width, 0)
-        return {
-            "products": products, "attention": attention,
-            "passes": price.passes(nbytes + (6 * block.parameters if cast else 0), 0),
-        }  # fmt: skip
+            attention += price.passes(rows * usual**2 * self.model.heads * 6 * width)
+        passes = price.passes(nbytes + (6 * block.parameters if cast else 0))
+        return {"products": products, "attention": attention, "passes": passes}
 
     def _routed(self, stack: shapes.Experts, tokens: float) -> float:
         """Of the products of a stack of experts: each that is hit multiplies its share of the tokens' copies, and its
         weights are read."""
         hit = stack.hit(tokens)
-        rows = tokens * stack.chosen / hit
-        return self._price.product(rows, stack.inputs, stack.outputs, self._precision, hit)
+        return self.price.product(tokens * stack.chosen / hit, stack.inputs, stack.outputs, self.precision, hit)
 
-    @property
-    def _low_rank(self) -> LowRankCosts | None:
-        """Of the directions that a forward adds to its products, where they are of low rank."""
-        structure = METHODS.get(self.spec.method).structure if sizes.tunes_all(self.spec) else None
-        return None if structure is None else LowRankCosts(self.spec, structure, self._price, self._precision)
-
-    @property
-    def _together(self) -> float:
-        """Points that share a product with W."""
-        forwards = seconds.passes(self.spec)
-        if self._low_rank is None:
-            return 1
-        return footprint.together(self.spec, int(forwards), int(self._tokens)) if self._is_whole else forwards
-
-    def _launches(self, block: shapes.Block, forwards: float) -> float:
-        """Kernels of all ``forwards`` of one block: of units smaller than a block each point takes its products and
-        norms, whose results are put together, and all points together the rest."""
-        passes, casts = block.elementwise(WIDTHS[self.spec.dtype]), AUTOCASTS[self.spec.autocast].is_cast
+    def _launches(self, block: shapes.Block) -> float:
+        """Kernels of all forwards of one block: of units smaller than a block each point takes its products and norms,
+        whose results are put together, and all points together the rest."""
+        passes, casts, forwards = block.elementwise(self.width), AUTOCASTS[self.spec.autocast].is_cast, self.forwards
         single, linears = passes.norms + (len(block.tensors) if casts else 0), len(block.linears) + len(block.experts)
-        if self._low_rank is not None:
-            calls = forwards / self._together
-            added = self._low_rank.kernels(block, forwards, calls)
+        if self.low_rank is not None:
+            calls = forwards / self.together
+            added = self.low_rank.kernels(block, forwards, calls)
             return forwards * single + calls * (linears + passes.others + 1) + added + 1
-        if self._is_whole:
+        if self.is_whole:
             return forwards * (single + linears + passes.others + 1) + 1
         return forwards * (single + 2 * linears) + block.norms + passes.others + 1
 
     def _noise(self, elements: float, tensors: int, units: int) -> tuple[float, float]:
         """Seconds of drawing z for ``elements`` tuned weights and of passing over them, and the number of kernels:
         some for each of ``tensors`` with torch noise, one for each of ``units`` with counter noise."""
-        spec, kind, price = self.spec, METHODS.get(self.spec.method), self._price
+        spec, kind, price, noise = self.spec, self.kind, self.price, NOISES[self.spec.noise]
         if not kind.draws:
             return self._by_gradients(elements, tensors)
         if kind.structure is not None:
             elements *= sizes.drawn(spec) / (sizes.trained_count(spec) + sizes.trained(spec)[1])
         width, queries = sizes.trained_width(spec), spec.queries
-        state = price.passes(elements * sizes.optimizer_width(spec) * 2, 0)
-        if NOISES[spec.noise].in_place:
-            moves, noise = (seconds.draws(spec) - 1) * spec.accumulate, NOISES[spec.noise]
+        state = price.passes(elements * sizes.optimizer_width(spec) * 2)
+        if noise.in_place:
+            moves = (seconds.draws(spec) - 1) * spec.accumulate
             drawn = price.normals(noise.draws(moves + 1) * kind.normals * elements, width)
             copied = STORED_WIDTHS * (moves + 1) * kind.normals if noise.is_stored else 0
-            passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS + copied), 0)
+            passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS + copied))
             return queries * (drawn + passes) + state, queries * tensors * (MOVE_KERNELS * moves + UPDATE_KERNELS)
         looks = kind.counter_draws * spec.accumulate
         draws = (looks + seconds.pending(spec) * spec.accumulate) * kind.normals * queries
         drawn = draws * elements / self.gpu.normals_per_second(width, counter=True)
-        made = price.passes(elements * width * (PERTURB_WIDTHS * looks * queries + KEEP_WIDTHS), 0)
+        made = price.passes(elements * width * (PERTURB_WIDTHS * looks * queries + KEEP_WIDTHS))
         flips = 0 if is_out_of_place(spec) else looks * queries
-        flipped = price.passes(elements * width * FLIP_WIDTHS * flips, 0)
+        flipped = price.passes(elements * width * FLIP_WIDTHS * flips)
         return max(drawn, made) + flipped + state, 2.0 * looks * queries * units
 
     def _by_gradients(self, elements: float, tensors: int) -> tuple[float, float]:
         """Likewise of the gradients' norm and the optimizer's step."""
-        widths, kernels = METHODS.get(self.spec.method).optimizer(self.spec)
+        widths, kernels = self.kind.optimizer(self.spec)
         is_joint = self.spec.foreach and self.spec.device.startswith("cuda")
         elements /= self.spec.gpus if self.spec.parallel == "fsdp" else 1  # whose ranks share gradients out
         launches = kernels * (math.ceil(elements / FOREACH_ELEMENTS) if is_joint else tensors)
         nbytes = elements * sizes.trained_width(self.spec) * (widths + NORM_WIDTHS)
-        return self._price.passes(nbytes, 0), launches + NORM_KERNELS * tensors
+        return self.price.passes(nbytes), launches + NORM_KERNELS * tensors
 
     def _update(self) -> float:
         """Of the update of all blocks alone, which is a part of their noise."""
         elements, width = sizes.trained_count(self.spec), sizes.trained_width(self.spec)
-        copied = self._price.passes(elements * width * STORED_WIDTHS, 0)
-        drawn = copied if NOISES[self.spec.noise].is_stored else self._price.normals(elements, width)
-        tensors = len(self._block.tensors) * models.of(self.spec).layers
-        kernels = UPDATE_KERNELS * tensors * self.gpu.kernel
-        return drawn + self._price.passes(elements * width * UPDATE_WIDTHS, 0) + kernels
+        copied = self.price.passes(elements * width * STORED_WIDTHS)
+        drawn = copied if NOISES[self.spec.noise].is_stored else self.price.normals(elements, width)
+        kernels = UPDATE_KERNELS * len(self.block.tensors) * self.model.layers * self.gpu.kernel
+        return drawn + self.price.passes(elements * width * UPDATE_WIDTHS) + kernels

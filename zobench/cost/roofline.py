@@ -38,7 +38,7 @@ class Roofline:
         arithmetic = (2 * rows * inner * columns * count + wasted) / rate
         return max(arithmetic, nbytes / self.gpu.bandwidth) + self.gpu.kernel
 
-    def passes(self, nbytes: float, kernels: float) -> float:
+    def passes(self, nbytes: float, kernels: float = 0) -> float:
         """Elementwise kernels that read and write ``nbytes`` together."""
         return nbytes / self.gpu.bandwidth + kernels * self.gpu.kernel
 
