@@ -126,7 +126,7 @@ def peak_of_steps(device, granularity, slots):
         torch.cuda.reset_peak_memory_stats() if ledger is None else ledger.reset()
         for method in [ZOSGD(lr=1e-7)] * 2:
             method.step(engine, Batch(ids, ids))
-        return torch.cuda.max_memory_allocated() - before if ledger is None else ledger.peak.nbytes
+        return torch.cuda.max_memory_allocated() - before if ledger is None else ledger.peak
 
 
 def print_peaks(granularity, slots):

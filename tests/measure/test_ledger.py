@@ -49,7 +49,7 @@ def test_counts_by_hand(device, mode):
     with Ledger(device) as ledger:
         a = mib(device)
         b = a + a
-        assert (ledger.live, ledger.peak.nbytes) == (2 * MIB, 2 * MIB)
+        assert (ledger.live, ledger.peak) == (2 * MIB, 2 * MIB)
         del a
         view = b[10:].view(-1)
         view.add_(1)
@@ -60,10 +60,9 @@ def test_counts_by_hand(device, mode):
         assert ledger.live == MIB  # the view keeps all of it
         joined = torch.cat([view, view])
         del view
-        assert (ledger.live, ledger.peak.nbytes) == (2 * MIB - 10 + MIB - 10 - MIB, 3 * MIB - 20)
+        assert (ledger.live, ledger.peak) == (2 * MIB - 10 + MIB - 10 - MIB, 3 * MIB - 20)
         del joined
         assert ledger.live == 0
-    assert dict(ledger.peak.parts) == {"aten.add": MIB, "aten.cat": 2 * MIB - 20}
 
 
 def test_storages_that_grow(device, mode):
@@ -73,7 +72,7 @@ def test_storages_that_grow(device, mode):
         torch.add(a, a, out=out)
         assert ledger.live == 2 * MIB
         out.resize_(3 * MIB)
-        assert (ledger.live, ledger.peak.nbytes) == (4 * MIB, 4 * MIB)
+        assert (ledger.live, ledger.peak) == (4 * MIB, 4 * MIB)
 
 
 def test_a_storage_that_dies_inside_a_composite_operator_is_in_the_peak(device, mode):
@@ -81,7 +80,7 @@ def test_a_storage_that_dies_inside_a_composite_operator_is_in_the_peak(device, 
     with Ledger(device) as ledger:
         loss = functional.cross_entropy(logits, labels)
         assert ledger.live == loss.nbytes
-    assert ledger.peak.parts["aten._log_softmax"] == MIB
+    assert MIB < ledger.peak < 2 * MIB  # with the logarithms, which are gone
 
 
 def test_an_error_leaves_the_ledger_right(device):
@@ -92,7 +91,7 @@ def test_an_error_leaves_the_ledger_right(device):
             a @ a
     with pytest.raises(ZeroDivisionError), ledger:
         1 / 0  # noqa: B018
-    assert (ledger.live, ledger.peak.nbytes) == (MIB, MIB)
+    assert (ledger.live, ledger.peak) == (MIB, MIB)
     del b
     assert ledger.live == 0
     c = mib(device)
@@ -108,17 +107,15 @@ def test_other_devices_and_what_was_there_before_do_not_count(device):
         assert ledger.live == 0
 
 
-def test_hold_counts_what_no_operator_made_and_names_it():
+def test_hold_counts_what_no_operator_made_once():
     with Ledger("cpu") as ledger:
         memory = aligned(MIB)
         assert ledger.live == 0
-        worker = threading.Thread(target=ledger.hold, args=(memory, "slots"))
+        worker = threading.Thread(target=ledger.hold, args=(memory,))
         worker.start()
         worker.join()
-        assert ledger.hold(memory[5:], "blocks") is not memory  # counts already: only the name changes
-        assert dict(ledger.peak.parts) == {"slots": MIB}
-        ledger.reset()
-        assert dict(ledger.peak.parts) == {"blocks": MIB}
+        assert ledger.hold(memory[5:]) is not memory  # counts already
+        assert ledger.peak == MIB
         del memory
         assert ledger.live == 0
 
@@ -147,7 +144,7 @@ def test_attention_makes_no_square_of_the_tokens(mode, dtype, key_heads, masked,
         ),
         "meta",
     )
-    assert peak.nbytes == pytest.approx(nbytes, abs=64)  # the random state of dropout is a few bytes
+    assert peak == pytest.approx(nbytes, abs=64)  # the random state of dropout is a few bytes
     assert results[0].shape == query.shape
     assert results[0].transpose(1, 2).is_contiguous()  # as the kernels lay it out: transformers copies nothing
 
@@ -191,7 +188,7 @@ def allocator_peak(run):
 def test_the_ledger_equals_the_allocator(name):
     run = forward(on_cpu(name, "fp32"), torch.arange(128).view(2, 64))
     run()  # what is made once is made
-    assert trace_peak(run, "cpu").nbytes == allocator_peak(run)
+    assert trace_peak(run, "cpu") == allocator_peak(run)
 
 
 @pytest.mark.parametrize(
@@ -202,21 +199,21 @@ def test_meta_equals_cpu(name, dtype):
     ids = torch.arange(128).view(2, 64)
     cpu = trace_peak(forward(on_cpu(name, dtype), ids), "cpu")
     meta = trace_peak(forward(on_meta(name, dtype), ids.to("meta")), "meta")
-    assert meta.nbytes == cpu.nbytes
+    assert meta == cpu
 
 
 def test_the_largest_model_is_traced_without_its_memory():
     peak = trace_peak(
         forward(on_meta("OPT-175B", "fp16"), torch.empty(1, 2048, dtype=torch.int64, device="meta")), "meta"
     )
-    assert 100e6 < peak.nbytes < 1e9
+    assert 100e6 < peak < 1e9
 
 
 def traced(spec, folder, monkeypatch):
     """The peak of a step as the ledger counts it: slots and resident parts, which are no operators' work, by hand."""
     ledger, allocate = Ledger("cpu"), build.allocate
     for module in (assemble, build, weight_store):
-        monkeypatch.setattr(module, "allocate", lambda *args: ledger.hold(allocate(*args), "slots and resident parts"))
+        monkeypatch.setattr(module, "allocate", lambda *args: ledger.hold(allocate(*args)))
     model = models.build(spec.model, spec.dtype)
     config = EngineConfig(placement=spec.engine, tier="disk", disk_dir=folder)
     with ledger, Engine(model, config, weights=RandomWeights(model, 0)) as engine:
@@ -235,4 +232,4 @@ def test_the_ledger_predicts_what_the_process_takes(monkeypatch, tmp_path):
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=65536")
     monkeypatch.setenv("MKL_DISABLE_FAST_MM", "1")
     result = run_in_process(spec, disk_dir=folder)
-    assert result.memory["device_peak_bytes"] == pytest.approx(peak.nbytes, rel=0.05), str(peak)
+    assert result.memory["device_peak_bytes"] == pytest.approx(peak, rel=0.05)

@@ -11,8 +11,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,79 +24,41 @@ LARGEST_FLASH_HEAD = 256
 """Elements of a head: the flash kernel takes no longer one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The most bytes that lived at once, and what they were: ``parts`` maps a label or an operator's name to bytes."""
-
-    nbytes: int
-    parts: Mapping[str, int]
-
-    def __str__(self) -> str:
-        rows = sorted(self.parts.items(), key=lambda row: -row[1])
-        return "\n".join(f"{size / 1e6:12.2f} MB  {name}" for name, size in [("total", self.nbytes), *rows])
-
-
-@dataclass(slots=True)
-class _Item:
-    """One storage. ``alive`` keeps the weak reference, without which nothing would tell of the storage's end."""
-
-    alive: weakref.ref[torch.UntypedStorage]
-    nbytes: int
-    label: str
-
-
 class Ledger:
     """Counts the storages on ``device_type`` ("meta", "cpu", "cuda") that operators make inside its ``with``.
 
     A storage counts once, with its full size, from the operator that made it until its last tensor is gone; views share
     it. What was made before, by another thread, or from other memory (``torch.frombuffer``, ``from_numpy``, ``tensor``:
     no operators) counts only if it is given to :meth:`hold`. "meta" stands for a CUDA device (:class:`AsCuda`).
+    ``peak``: the most bytes that lived at once, since the beginning or the last :meth:`reset`.
     """
 
     def __init__(self, device_type: str) -> None:
-        self.device_type = device_type
-        self._items: dict[int, _Item] = {}
+        self.device_type, self.peak = device_type, 0
+        self._sizes: dict[int, int] = {}
+        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._dead: deque[int] = deque()
-        self._live: dict[str, int] = {}
         self._total = 0
-        self._peak = Peak(0, {})
-        self._labels: list[str] = []
         self._lock = threading.Lock()
         self._modes = contextlib.ExitStack()
 
     @property
     def live(self) -> int:
+        """Bytes that live now."""
         with self._lock:
             self._bury()
             return self._total
 
-    @property
-    def peak(self) -> Peak:
-        """The most that lived at once, since the beginning or the last :meth:`reset`."""
-        return self._peak
-
     def reset(self) -> None:
         """Starts the peak again from what lives now."""
-        with self._lock:
-            self._bury()
-            self._peak = Peak(self._total, dict(self._live))
+        self.peak = self.live
 
-    def hold(self, tensor: Tensor, label: str | None = None) -> Tensor:
-        """Counts ``tensor``'s storage from now on, whoever made it, and on whatever device; one that counts already
-        gets the new label. Returns ``tensor``."""
+    def hold(self, tensor: Tensor) -> Tensor:
+        """Counts ``tensor``'s storage from now on, whoever made it, and on whatever device. Returns ``tensor``."""
         with self._lock:
             self._bury()
-            self._count(tensor.untyped_storage(), label or self._label("held"), relabel=True)
+            self._count(tensor.untyped_storage())
         return tensor
-
-    @contextlib.contextmanager
-    def label(self, name: str) -> Iterator[None]:
-        """Storages made inside count under ``name`` instead of their operator's; the innermost name counts."""
-        self._labels.append(name)
-        try:
-            yield
-        finally:
-            self._labels.pop()
 
     def __enter__(self) -> Ledger:
         if self.device_type == "meta":
@@ -114,49 +75,36 @@ class Ledger:
         with self._lock:
             self._bury()
             for key, storage in given.items():
-                if key in self._items and self._items[key].nbytes != storage.nbytes():
-                    self._count(storage, self._items[key].label)  # resize_, or an out= that was too small
+                if key in self._sizes:
+                    self._count(storage)  # its size is another after resize_, or an out= that was too small
             for storage in self._storages(outputs):
                 if id(storage) not in given:
-                    self._count(storage, self._label(operator))
+                    self._count(storage)
 
     def _storages(self, tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
         return (tensor.untyped_storage() for tensor in tensors if tensor.device.type == self.device_type)
 
-    def _label(self, default: str) -> str:
-        return self._labels[-1] if self._labels else default
-
-    def _count(self, storage: torch.UntypedStorage, label: str, relabel: bool = False) -> None:
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        # PyTorch keeps one Python object per storage, from its first use until the storage's own end: its id names the
+        # storage. A storage's address would not do, nor its data's: the next storage gets the same, and on the meta
+        # device all data is at 0. The callback may run in any thread and at any moment, so it only takes note.
         key, size = id(storage), storage.nbytes()
-        item = self._items.get(key)
-        if item is not None:
-            if item.nbytes == size and not relabel:
-                return
-            self._add(item.label, -item.nbytes)
-            item.nbytes, item.label = size, label
-        else:
-            # PyTorch keeps one Python object per storage, from its first use until the storage's own end: its id names
-            # the storage. A storage's address would not do, nor its data's: the next storage gets the same, and on the
-            # meta device all data is at 0. The callback may run in any thread and at any moment, so it only takes note.
+        if key not in self._sizes:
+
             def note(_: object, key: int = key) -> None:
                 self._dead.append(key)
 
-            self._items[key] = _Item(weakref.ref(storage, note), size, label)
-        self._add(label, size)
-
-    def _add(self, label: str, nbytes: int) -> None:
-        self._total += nbytes
-        self._live[label] = self._live.get(label, 0) + nbytes
-        if not self._live[label]:
-            del self._live[label]
-        if self._total > self._peak.nbytes:
-            self._peak = Peak(self._total, dict(self._live))
+            self._alive[key] = weakref.ref(storage, note)
+        self._total += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        self.peak = max(self.peak, self._total)
 
     def _bury(self) -> None:
         """Subtracts the storages that were freed; called before every count, so that the peak never includes one."""
         while self._dead:
-            item = self._items.pop(self._dead.popleft())
-            self._add(item.label, -item.nbytes)
+            key = self._dead.popleft()
+            self._total -= self._sizes.pop(key)
+            del self._alive[key]
 
 
 class Watch(TorchDispatchMode):

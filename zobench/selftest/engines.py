@@ -170,23 +170,17 @@ def memory(settings: CheckSettings) -> list[Finding]:
 def peak(device: str) -> int:
     """Peak bytes of two steps of an offloaded model in fp16: the allocator's, on the meta device the ledger's."""
     model, ids = models.build(MEMORY_MODEL, "fp16"), torch.zeros(1, TOKENS, dtype=torch.long, device=device)
-    ledger = Ledger("meta") if device == "meta" else None
-    tier = "pageable" if ledger else "pinned"
-    config = EngineConfig(device=device, tier=tier, noise="counter", slots=SLOTS)
-    real = None if ledger else Accelerator(device)
+    is_meta = device == "meta"
+    ledger, real = Ledger(device), None if is_meta else Accelerator(device)
     before = real.allocated_bytes() if real else 0
-    with ledger or contextlib.nullcontext(), Engine(model, config, weights=RandomWeights(model, 0)) as engine:
+    config = EngineConfig(device=device, tier="pageable" if is_meta else "pinned", noise="counter", slots=SLOTS)
+    watched = ledger if is_meta else contextlib.nullcontext()
+    with watched, Engine(model, config, weights=RandomWeights(model, 0)) as engine:
         method = ZOSGD(lr=1e-7)
-        if real:
-            real.reset_peaks()
-        elif ledger:
-            ledger.reset()
+        (real.reset_peaks if real else ledger.reset)()
         for _ in range(2):
             method.step(engine, Batch(ids, ids))
-        if ledger:
-            return ledger.peak.nbytes
-        assert real is not None
-        return real.peak_bytes() - before
+        return real.peak_bytes() - before if real else ledger.peak
 
 
 @torch.inference_mode()
