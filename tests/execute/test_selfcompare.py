@@ -105,7 +105,7 @@ def test_the_command_tells_and_keeps_every_comparison(tmp_path, zobench, monkeyp
     monkeypatch.setattr(selfcompare, "in_turns", lambda *asked: inner(*asked))
     monkeypatch.setattr("secrets.randbits", lambda bits: 5)  # the order of processes, on which an alarm may depend
     monkeypatch.setattr(
-        "zobench.measure.environment.fingerprint_without_torch", lambda: Facts(machine=MACHINE, description="a CPU")
+        "zobench.session.single.fingerprint_without_torch", lambda: Facts(machine=MACHINE, description="a CPU")
     )
     common = ("compare", "--self-test", "model=opt-tiny,seq_len=32,device=cpu", "--results", str(tmp_path))
     code, out, err = zobench(*common)

@@ -22,7 +22,7 @@ import os, signal, sys, time
 from pathlib import Path
 from zobench.cli import main
 from zobench.training import training
-from zobench.measure import observe
+from zobench.measure import samples
 
 steps, lost, counted = {"launcher": 6, "rank": 13}, os.environ["LOST"], training.Training._step
 open(f"{sys.argv[1]}-{os.environ['RANK']}.pid", "w").write(str(os.getpid()))
@@ -41,7 +41,7 @@ def step(self):
             time.sleep(60)  # it is over before
 
 training.Training._step = step
-observe.DISTURBING_CORES = -1.0  # another process is too much, if it counts
+samples.DISTURBING_CORES = -1.0  # another process is too much, if it counts
 main(sys.argv[2:])
 """
 TORCHRUN = (

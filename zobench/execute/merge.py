@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zobench.measure.observe import crowded
+from zobench.measure.samples import crowded
 from zobench.parallel.world import GONE
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec

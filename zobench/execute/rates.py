@@ -22,7 +22,7 @@ SECONDS = 5.0
 """About how long rates are measured."""
 BUSY_CORES = 0.5
 """Cores kept busy by others from which on the machine's rates are not worth keeping: the fastest of many short calls
-bears more than a step does, which :data:`zobench.measure.observe.DISTURBING_CORES` disturb."""
+bears more than a step does, which :data:`zobench.measure.samples.DISTURBING_CORES` disturb."""
 BUSY_SECONDS = 900.0
 """So long those of a busy machine serve the commands that follow."""
 IMPLAUSIBLE = 3.0

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from zobench.execute.process import run_in_process, timed_out
 from zobench.measure import threads
-from zobench.measure.observe import crowded
+from zobench.measure.samples import crowded
 from zobench.measure.threads import ChildPipes
 from zobench.result import Result
 from zobench.runspec import RunSpec

@@ -13,12 +13,8 @@ from zobench.machine.accelerator import Accelerator
 from zobench.machine.memory import PeakMemory
 from zobench.measure.environment import cuda_uuid
 from zobench.measure.sampler import Sampler
-from zobench.measure.samples import Samples, contamination, whole
-from zobench.result.record import DISTURBED
+from zobench.measure.samples import Samples, contamination, crowded, whole
 from zobench.runspec.order import current
-
-DISTURBING_CORES = 0.2
-"""Cores in use by others from which on a measurement on the CPU says so."""
 
 POINTS = 200
 """The most points of memory over time that are kept."""
@@ -78,13 +74,6 @@ class Observer:
             power=_power(seen, during, window), trace=memory_over_time(seen),
             warnings=[*warnings, *self._memory.notes], disturbed=contamination(during),
         )  # fmt: skip
-
-
-def crowded(cores: float | None) -> list[str]:
-    """A warning if other processes kept so many ``cores`` busy that a measurement on the CPU must say so."""
-    if (cores or 0.0) <= DISTURBING_CORES:
-        return []
-    return [f"{DISTURBED}{cores:.1f} cores busy meanwhile; expect slower steps"]
 
 
 def _power(seen: Samples, during: Samples, window: tuple[float, float]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from zobench.result.record import DISTURBED
+
 FIELDS = (
     "t", "device_used_bytes", "process_used_bytes", "power_watts", "energy_joules", "sm_clock_hz", "memory_clock_hz",
     "temperature_c", "throttle_bits", "rss_bytes", "cpu_seconds", "swapped_bytes", "machine_busy_seconds",
@@ -26,6 +28,8 @@ THROTTLE = {
 }
 """NVML's clock event bits. A GPU at its power cap or idle is normal; the ones below are not."""
 DISTURBING = ("hardware slowdown", "thermal (software)", "thermal (hardware)", "power brake")
+DISTURBING_CORES = 0.2
+"""Cores in use by others from which on a measurement on the CPU says so."""
 SWAP_TOLERANCE = 16 * 2**20
 """Bytes: other programs' stray pages swap in now and then; a run that itself swaps moves far more."""
 
@@ -138,6 +142,13 @@ def watched_pid(pid: int, at_start: Collection[int], seen: Sequence[int], contex
         return pid
     new = [candidate for candidate in seen if candidate not in at_start]
     return next(iter(new or (seen if context_at_start else [])), None)
+
+
+def crowded(cores: float | None) -> list[str]:
+    """A warning if other processes kept so many ``cores`` busy that a measurement on the CPU must say so."""
+    if (cores or 0.0) <= DISTURBING_CORES:
+        return []
+    return [f"{DISTURBED}{cores:.1f} cores busy meanwhile; expect slower steps"]
 
 
 def contamination(samples: Samples) -> str:

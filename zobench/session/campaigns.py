@@ -19,8 +19,8 @@ from zobench.execute.plan import gpu_uuids
 from zobench.execute.sweep import Summary
 from zobench.machine.device import choose_device
 from zobench.machine.texts import duration
-from zobench.measure.observe import DISTURBING_CORES
 from zobench.measure.sampler import DeviceReader
+from zobench.measure.samples import DISTURBING_CORES
 from zobench.measure.threads import Neighbours
 from zobench.recipes.campaign import Campaign, PartOn, load
 from zobench.result import Result
