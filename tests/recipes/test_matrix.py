@@ -154,6 +154,17 @@ def test_what_holds_on_one_kind_of_device_replaces_what_holds_everywhere(tmp_pat
     ]  # fmt: skip
 
 
+def test_a_base_that_holds_on_one_device_or_in_a_part_is_no_axis_there(tmp_path: Path) -> None:
+    text = """
+        base = { model = "OPT-125M" }
+        axes = { seed = [0, 1], steps = [5, 10] }
+        [on.cpu.base]
+        seed = 7
+    """
+    assert [(cell.seed, cell.steps) for cell in load(tmp_path, text)] == [(7, 5), (7, 10)]
+    assert len(load(tmp_path, text, "cuda:0")) == 4
+
+
 def test_changes_hold_in_every_cell_and_exclusion_looks_at_what_then_holds(tmp_path: Path) -> None:
     text = """
         [axes]

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,16 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
         (0.1, 0.875),
     ]  # beside the best point alone, on each axis; momentum in what it leaves
     assert (both[1].lr, both[1].momentum, both[2]) == (0.1, 0.75, False)
+
+
+def test_a_best_point_whose_run_was_disturbed_has_neighbours_too(tmp_path: Path) -> None:
+    contest = load(tmp_path, PROTOCOL)
+    runs = tuned(only(contest, ["ZO-SGD"]), lambda spec: spec.lr)
+    least = min(run.spec.lr for run in runs)
+    runs = [replace(run, outcome=Outcome.CONTAMINATED) if run.spec.lr == least else run for run in runs]
+    search = contest.search("ZO-SGD", {run.spec.hash: run for run in runs})
+    assert search.best.lr == least
+    assert min(point.lr for point in search.beyond) < least
 
 
 @pytest.mark.parametrize(

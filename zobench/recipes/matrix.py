@@ -173,10 +173,15 @@ def _check_names(cells: Iterable[RunSpec]) -> None:
 
 
 def _overlay(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``body`` with ``changes``: tables are merged key by key, everything else is replaced."""
+    """``body`` with ``changes``: tables are merged key by key, everything else is replaced. What the changes' base says
+    is no axis any more."""
     merged = dict(body)
     for key, value in changes.items():
         merged[key] = {**flat(body.get(key, {})), **flat(value)} if isinstance(value, dict) else value
+    fixed = flat(changes.get("base", {})).keys()
+    axes = flat(changes.get("axes", {})).keys()
+    if "axes" in merged:
+        merged["axes"] = {key: value for key, value in flat(merged["axes"]).items() if key not in fixed - axes}
     return merged
 
 
