@@ -19,7 +19,7 @@ from tests.support.small_task import write_data, write_weights
 from zobench.durable import journal
 from zobench.methods.base import Taken
 from zobench.programs import clones
-from zobench.result.history import SCHEMA_VERSION
+from zobench.result.record import SCHEMA_VERSION
 from zobench.store import Store
 from zobench.training.origin import begun_by_another
 

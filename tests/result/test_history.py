@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.stores import run, specs
 from zobench.result import Result
-from zobench.result.history import upgraded
+from zobench.result.record import upgraded
 from zobench.store import Store, machine_of
 
 NOW = run(next(specs()))

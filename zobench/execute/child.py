@@ -22,7 +22,7 @@ def main() -> None:
     begin(ordered)
     answer = Path(sys.argv[1])
     if spec.gpus > 1:
-        from zobench.execute.outcome import failed
+        from zobench.execute.process import failed
         from zobench.execute.rank import launched
         from zobench.result import Outcome
 

@@ -158,22 +158,18 @@ def progress(submission: Submission, cell: int) -> JobReport | None:
     no job of this version wrote."""
     path = submission.folder / f"{cell}.json"
     try:
-        return _sound(JobReport(**json_of(path.read_text())))
+        said = JobReport(**json_of(path.read_text()))
+        texts = (said.job, said.host, said.action, said.machine, said.outcome, said.reason)
+        times = (said.began, *([] if said.ended is None else [said.ended]))
+        if {type(text) for text in texts} != {str} or not {type(seconds) for seconds in times} <= {int, float}:
+            raise TypeError("one of its fields is of another kind")
+        return said
     except FileNotFoundError:
         return None
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path} must be what a job wrote, but {first_line(error)}; delete it: its cell is lost"
         ) from None
-
-
-def _sound(said: JobReport) -> JobReport:
-    """``said``, if each of its fields is of its kind; else ``TypeError``."""
-    texts = (said.job, said.host, said.action, said.machine, said.outcome, said.reason)
-    times = [seconds for seconds in (said.began, said.ended) if seconds is not None]
-    if {type(text) for text in texts} != {str} or not {type(time) for time in (said.began, *times)} <= {int, float}:
-        raise TypeError("one of its fields is of another kind")
-    return said
 
 
 def write_report(submission: Submission, cell: int, said: JobReport) -> None:
@@ -202,22 +198,18 @@ def mark_cancelled(submission: Submission) -> None:
 
 
 def states(submission: Submission, seen: Mapping[int, QueueEntry] | None) -> list[CellState]:
-    """How each cell of ``submission`` stands.
-
-    ``seen``: the cells that the scheduler still knows, asked for before this call, so that what has left it has said
-    its last word; None if it cannot be asked.
-    """
+    """How each cell of ``submission`` stands. ``seen``: the cells that the scheduler still knows, asked for before this
+    call, so that what has left it has said its last word; None if it cannot be asked."""
     gone, ids = is_cancelled(submission), job_ids(submission)
     where = {cell: (group, index) for group, cells in enumerate(submission.groups) for index, cell in enumerate(cells)}
+    blind = "" if seen is not None else _WHERE[submission.executor].format(submission.place)
     rows = []
     for cell, spec in enumerate(submission.cells):
-        said, entry = progress(submission, cell), None if seen is None else seen.get(cell)
         group, index = where[cell]
         job = ""
         if submission.executor == "slurm" and group < len(ids):
             job = f"{ids[group]}_{index}" if len(submission.groups[group]) > 1 else ids[group]
-        blind = "" if seen is not None else _WHERE[submission.executor].format(submission.place)
-        rows.append(_state(spec, said, entry, blind, gone, job))
+        rows.append(_state(spec, progress(submission, cell), (seen or {}).get(cell), blind, gone, job))
     return rows
 
 

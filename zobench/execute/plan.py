@@ -104,12 +104,9 @@ def for_machine(
     cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None,
     rates: dict[str, Any] | None, number: int = 0,
 ) -> Plan:  # fmt: skip
-    """Plans ``cells`` for ``device`` of this machine, whose ``rates`` these are; None: they are not known, and the plan
-    says which cells run and what they need, but no seconds.
-
-    ``machine``: its name, under which the store keeps its results. ``retry``: outcomes to run again. ``number``: of the
-    round that is planned. Raises ``OSError`` without the device.
-    """
+    """Plans ``cells`` for ``device`` of this ``machine`` (its name in the store), whose ``rates`` these are; None: they
+    are not known, and the plan says no seconds. ``retry``: outcomes to run again. ``number``: of the round that is
+    planned. Raises ``OSError`` without the device."""
     priced = None if rates is None else cost.Rates.of(rates)
     steps = make(cells, store, machine, priced, limits(device, disk_dir), retry, number)
     return Plan(steps=steps, rates=rates or {}, earlier=store.load(machine) if rates else ())
@@ -142,11 +139,8 @@ def make(
     cells: Sequence[RunSpec], store: Store, machine: str, rates: cost.Rates | None, room: Limits,
     retry: Collection[str], number: int = 0,
 ) -> list[Step]:  # fmt: skip
-    """Decides each cell: kept if ``store`` has its outcome in round ``number`` and ``retry`` does not name it, skipped
-    if it cannot fit. Without ``rates`` no estimate says seconds.
-
-    A result of a plug-in that was edited or upgraded since is none.
-    """
+    """Decides each cell: kept if ``store`` has its outcome in round ``number``, of the plug-ins as they are now, and
+    ``retry`` does not name it, skipped if it cannot fit. Without ``rates`` no estimate says seconds."""
     earlier = store.runs(machine)
     by_hash = {result.spec.hash: result for result in earlier if number_of(result) == number}
     return [decide(spec, by_hash.get(spec.hash), earlier, rates, room, retry) for spec in cells]
@@ -219,14 +213,9 @@ def misfit(spec: RunSpec, disk_dir: Path | None, room: Limits | None = None) -> 
         return ""
     if missing.available.startswith(DISK):
         return f"{missing.reason} in {disk_dir or tempfile.gettempdir()}; name a folder of a larger disk (--disk-dir)"
-    return f"{missing.reason}; {_remedy(spec)}"
-
-
-def _remedy(spec: RunSpec) -> str:
-    """What helps a cell that does not fit."""
     stays = ENGINES[spec.engine].is_streamed or METHODS.get(spec.method).backpropagates
     smaller = "batch_size, model or seq_len" if spec.seq_len > SEQ_LEN else "batch_size or model"
-    return f"use {'' if stays else 'engine=offload, or '}a smaller {smaller}"
+    return f"{missing.reason}; use {'' if stays else 'engine=offload, or '}a smaller {smaller}"
 
 
 _ROOM = """

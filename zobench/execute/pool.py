@@ -29,7 +29,7 @@ LEASES = Path("/tmp/zobench-gpus")
 """A file per GPU, locked while a cell has it. TMPDIR would give every user and every session leases of their own."""
 FOREVER_MINUTES = 60 * 24 * 365.0
 """Submitit ends a local job after a time; a worker's is that of all its cells, which have limits of their own."""
-WAIT_SECONDS = 0.5
+WAIT_SECONDS, START_SECONDS = 0.5, 30
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def workers(cells: Sequence[RunSpec], gpus: Sequence[str], side_by_side: int | N
 
 
 def submit(submission: Submission, count: int) -> list[str]:
-    """Starts ``count`` workers, detached from this terminal, and returns their names."""
+    """Starts ``count`` workers, detached from this terminal, and returns their names. Raises ``OSError`` if one does
+    not start."""
     submitit = submitit_or_remedy()
     names = [_job(number) for number in range(count)]
     jobs.write_json(submission.folder / "jobs.json", names)  # first: who asks must find the workers that there are
@@ -77,8 +78,12 @@ def submit(submission: Submission, count: int) -> list[str]:
     with _detached(), submitit.helpers.environment_variables(PYTHONPATH=child_environment()["PYTHONPATH"]):
         for number in range(count):
             executor.submit(PoolWorker(str(submission.folder), number))
-    for number in range(count):
-        _wait_for_start(submission, number)
+    for path in (_worker_lock(submission, number) for number in range(count)):
+        end = time.monotonic() + START_SECONDS
+        while not (path.exists() and path.read_text()):  # it holds its lock, or is done already
+            if time.monotonic() > end:
+                raise OSError(f"a worker must start within {START_SECONDS} s, but did not; see {submission.log}")
+            time.sleep(0.05)
     return names
 
 
@@ -124,10 +129,8 @@ def cancel(submission: Submission) -> None:
 
 @contextlib.contextmanager
 def leased(gpus: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
-    """Waits until ``count`` of ``gpus`` (UUIDs) are free, and leases them inside the block.
-
-    It takes all of them at once or none: two workers that each held half of what they need would wait for ever.
-    """
+    """Waits until ``count`` of ``gpus`` (UUIDs) are free, and leases them inside the block: all at once or none, as two
+    workers that each held half of what they need would wait for ever."""
     if not count:
         yield ()
         return
@@ -196,15 +199,6 @@ def _pid(submission: Submission, number: int) -> int | None:
     path = _worker_lock(submission, number)
     text = path.read_text() if is_locked(path) else ""
     return int(text) if text else None
-
-
-def _wait_for_start(submission: Submission, number: int) -> None:
-    """Waits until the worker holds its lock or is done already. Raises ``OSError`` if it does not start."""
-    path, end = _worker_lock(submission, number), time.monotonic() + 30
-    while not (path.exists() and path.read_text()):
-        if time.monotonic() > end:
-            raise OSError(f"a worker must start within 30 s, but did not; see {submission.log}")
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager

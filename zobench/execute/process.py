@@ -17,11 +17,11 @@ from pathlib import Path
 from zobench import programs
 from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear, scratch
-from zobench.execute.outcome import failed
 from zobench.machine.memory import oom_kills
 from zobench.machine.network import endpoint_of
 from zobench.machine.processes import ended_by, python_path, torchrun_ranks
 from zobench.measure import threads
+from zobench.measure.environment import fingerprint_without_torch
 from zobench.measure.threads import ChildPipes
 from zobench.result import HOST_OOM, Outcome, Result
 from zobench.runspec import RunSpec
@@ -31,9 +31,15 @@ POLL_SECONDS = 0.1
 PATIENCE = 20.0
 """Seconds in which a cell's process ends the ranks that it has started."""
 MALLOC = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1"
-"""On a CPU the C library's heap is the device's allocator. Left alone it keeps freed activations: an offloaded OPT-125M
-at 2048 tokens then peaks at 710 MB where it uses 350. So large tensors get pages of their own, given back when freed;
-huge pages keep that from costing more than 2 to 3 % of a step (at 512 tokens, where it shows most)."""
+"""The C library's heap, on a CPU the device's allocator, keeps freed activations: an offloaded OPT-125M at 2048 tokens
+peaks at 710 MB where it uses 350. So large tensors get pages of their own, huge ones, for at most 3 % of a step."""
+
+
+def failed(spec: RunSpec, outcome: Outcome, reason: str, traceback: str = "") -> Result:
+    """The result of a cell that was not measured: its outcome, the reason, and the machine."""
+    return Result(
+        spec=spec, outcome=outcome, reason=reason, environment=fingerprint_without_torch(), traceback=traceback
+    )
 
 
 def check_start(spec: RunSpec, timeout: float | None) -> None:
@@ -98,7 +104,10 @@ def run_in_process(
         return failed(spec, outcome, f"the cell's process could not be run: {error}")
     if result.outcome is Outcome.FAILED and not result.traceback:
         result = replace(result, traceback=said)  # a rank that was lost can have said something
-    return result if chosen is None else _with_threads(result, chosen)
+    if chosen is None:
+        return result
+    warnings = [chosen.reason, *result.warnings] if chosen.are_fewer else result.warnings
+    return replace(result, warnings=warnings).with_facts(threads_reason=chosen.reason)
 
 
 def _ended(
@@ -127,17 +136,10 @@ def timed_out(spec: RunSpec, timeout: float) -> Result:
     return failed(spec, Outcome.TIMEOUT, f"the cell took longer than the {round(timeout, 1):g} s it was given")
 
 
-def _with_threads(result: Result, chosen: threads.Threads) -> Result:
-    """The result with why it was computed with so many threads; a warning if others had some of the cores."""
-    warnings = [chosen.reason, *result.warnings] if chosen.are_fewer else result.warnings
-    return replace(result, warnings=warnings).with_facts(threads_reason=chosen.reason)
-
-
 def child_environment() -> dict[str, str]:
     """The environment of a process that imports this zobench, installed or not."""
-    usual = {"GLIBC_TUNABLES": MALLOC, **threads.WAITING}
     python = {"PYTHONPATH": python_path(), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    return {**usual, **os.environ, **python}
+    return {"GLIBC_TUNABLES": MALLOC, **threads.WAITING, **os.environ, **python}
 
 
 def ask(program: str, *arguments: str) -> str:
@@ -169,10 +171,8 @@ def _wait(
 
 
 def _end(process: subprocess.Popen[bytes], gently: bool) -> None:
-    """Kills what still runs of the cell: its process and the process group of its memory sampler.
-
-    ``gently``: it has started others, which end with it; but only it can wait until their memory is free again.
-    """
+    """Kills what still runs of the cell: its process and the process group of its memory sampler. ``gently``: it has
+    started others, which end with it; but only it can wait until their memory is free again."""
     if gently and process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -19,7 +19,7 @@ from pathlib import Path
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from zobench.execute.merge import merged
-from zobench.execute.outcome import failed
+from zobench.execute.process import failed
 from zobench.machine import files
 from zobench.machine.device import check_devices
 from zobench.machine.memory import oom_kills
@@ -49,10 +49,8 @@ def main() -> None:
 
 
 def launched(ordered: Order, answer: Path) -> Result:
-    """The cell's result, by ranks that are started here, whose files lie beside ``answer``.
-
-    If the cell runs on several machines, each of them calls this and gets it.
-    """
+    """The cell's result, by ranks that are started here, whose files lie beside ``answer``; each of several machines
+    calls this and gets it."""
     spec = ordered.spec
     check_devices(spec)
     question = answer.with_name("order.json")
@@ -88,18 +86,15 @@ def measured(spec: RunSpec) -> Result:
 
 
 def _exchanged(spec: RunSpec, store: Store, rank: int, answer: Result) -> Result:
-    """The result of the cell, merged from all ranks'; ``answer`` is this rank's.
-
-    A rank that knows what went wrong does not wait long for those that may not know it yet: when it ends, its agent
-    ends them.
-    """
+    """The result of the cell, merged from all ranks'; ``answer`` is this rank's. A rank that knows what went wrong does
+    not wait long for those that may not: when it ends, its agent ends them."""
     knows = answer.outcome is not Outcome.OK and not answer.reason.startswith(GONE)
     try:
         _send(store, rank, answer)
         if rank == 0:
             by_rank = {**_received(store, spec.gpus, timeout() if answer.outcome is Outcome.OK else GRACE), 0: answer}
             result = merged(spec, by_rank)
-            _put(store, "result", _without_traces(result))
+            _put(store, "result", result)
             return result
         return _get(store, "result", GRACE if knows else timeout() + GRACE)
     except RuntimeError as error:  # rank 0 is silent, or its machine gone
@@ -132,12 +127,8 @@ def _after(spec: RunSpec, lost: Lost, meeting: Meeting, killed_for_memory: bool)
 
 
 def _send(store: Store, rank: int, result: Result) -> None:
-    """Leaves ``rank``'s result for the others, without its traces: rank 0's are kept."""
-    _put(store, f"result of {rank}", _without_traces(result))
-
-
-def _without_traces(result: Result) -> Result:
-    return replace(result, trace={}, timeline=[])
+    """Leaves ``rank``'s result for the others."""
+    _put(store, f"result of {rank}", result)
 
 
 def _received(store: Store, count: int, patience: float) -> dict[int, Result]:
@@ -153,8 +144,9 @@ def _received(store: Store, count: int, patience: float) -> dict[int, Result]:
 
 
 def _put(store: Store, key: str, result: Result) -> None:
-    """Stores ``result`` in pieces, and ``key`` last, so that who finds ``key`` finds all of it."""
-    text = _text(result)
+    """Stores ``result`` without its traces, of which rank 0 keeps its own, in pieces, and ``key`` last, so that who
+    finds ``key`` finds all of it."""
+    text = _text(replace(result, trace={}, timeline=[]))
     pieces = [text[first : first + PIECE] for first in range(0, len(text), PIECE)]
     for number, piece in enumerate(pieces):
         store.set(f"{key}, piece {number}", piece)

@@ -75,7 +75,9 @@ def _path(root: Path, machine: str, device: str) -> Path:
 
 def _device_and_disk(device: str, folder: Path) -> str:
     """The end of the name under which a user's rates are kept: of the kind of device, the threads, and the disk."""
-    return f"{device.partition(':')[0]}-{os.environ.get(COUNT, 'all')}-threads-{_disk(folder)}.json"
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    disk = f"{existing.stat().st_dev:x}"
+    return f"{device.partition(':')[0]}-{os.environ.get(COUNT, 'all')}-threads-{disk}.json"
 
 
 def _lately(name: str) -> str | None:
@@ -92,7 +94,7 @@ def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> t
     rates = measured(device, folder)
     if slow := _slower(rates, earlier):
         rates = better(rates, measured(device, folder))
-    if others := _busy(rates):
+    if (others := rates.get("other_cpu_cores") or 0.0) > BUSY_CORES:
         note = f"not kept, because other processes kept {others:.1f} cores busy"
         if earlier is not None:
             return {**earlier, "notes": [*earlier["notes"], f"{note}; planned with those of an idle time"]}, False
@@ -107,12 +109,6 @@ def measured(device: str, folder: Path | None, seconds: float = SECONDS) -> dict
     """The rates of ``device`` and of the disk under ``folder``, measured in about ``seconds`` by a
     process that ends: this one would keep a context on the GPU, and every cell after it would count as disturbed."""
     return dict(json.loads(ask(CALIBRATE, device, str(folder or tempfile.gettempdir()), str(seconds))))
-
-
-def _busy(rates: Mapping[str, Any]) -> float:
-    """Cores that others kept busy while the rates were measured, if they were too many; else 0."""
-    others = rates.get("other_cpu_cores") or 0.0
-    return others if others > BUSY_CORES else 0.0
 
 
 def _slower(rates: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> list[str]:
@@ -171,12 +167,6 @@ def _text(path: Path) -> str | None:
 
 def _json(rates: Mapping[str, Any]) -> str:
     return json.dumps(rates, indent=1, sort_keys=True)
-
-
-def _disk(folder: Path) -> str:
-    """What names the disk that ``folder`` is on, or will be on."""
-    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    return f"{existing.stat().st_dev:x}"
 
 
 @contextlib.contextmanager

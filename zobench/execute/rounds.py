@@ -6,7 +6,6 @@ of two cells is taken from pairs within rounds. Each run is a fresh process: its
 
 from __future__ import annotations
 
-import itertools
 import random
 import secrets
 import time
@@ -101,10 +100,9 @@ def _shuffled(planned: Plan, number: int, seed: int) -> Plan:
     """The plan of round ``number``, in an order that the seed and the number make; each step knows its place."""
     steps, began = list(planned.steps), time.time()
     random.Random(f"{seed} {number}").shuffle(steps)
-    count = itertools.count()
     return replace(planned, steps=[
-        replace(step, round=Round(number=number, began=began, place=next(count), cells=len(steps), seed=seed))
-        for step in steps
+        replace(step, round=Round(number=number, began=began, place=place, cells=len(steps), seed=seed))
+        for place, step in enumerate(steps)
     ])  # fmt: skip
 
 

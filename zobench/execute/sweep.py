@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zobench.execute.outcome import failed
 from zobench.execute.plan import HOST_RESERVE, Step
-from zobench.execute.process import run_in_process
+from zobench.execute.process import failed, run_in_process
 from zobench.execute.together import run_together
 from zobench.machine.texts import duration
 from zobench.result import Outcome, Result
@@ -63,14 +62,11 @@ def sweep(
 ) -> Summary:  # fmt: skip
     """Runs ``steps`` in order. ``budget`` and ``timeout`` (of one cell) in seconds.
 
-    ``calibration``: the machine's rates, which travel with every new result (what share of the floor it reached).
-    ``learned``: a step as it is expected after the results of this sweep so far, asked before each turn. ``finished``:
-    what is stored of a new result.
-    Cells that are predicted not to fit what is left of the budget come last and get what is left then, if it holds one
-    step: they end early with the steps that they took. Where nothing fits what is left, the first is tried: it may be
-    faster.
-    One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so far. A result that the disk
-    refuses is told when its cell ends, and saved at the end of the sweep if it can be then.
+    ``calibration``: the machine's rates, which travel with every new result. ``learned``: a step as it is expected
+    after the results of this sweep so far. ``finished``: what is stored of a new result. Cells that are predicted not
+    to fit what is left of the budget come last and get what is left then, if it holds one step; where nothing fits, the
+    first is tried: it may be faster. One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so
+    far. A result that the disk refuses is told when its cell ends, and saved at the end of the sweep if it can be then.
     """
     progress, summary, end = progress or SweepHooks(), Summary(), None if budget is None else time.monotonic() + budget
     done, refused = dict[int, Result](), list[Result]()
@@ -197,9 +193,8 @@ def _worth(step: Step) -> float:
 
 def _left_out(step: Step, why: str) -> Result:
     """The result of a step that the budget leaves out: what an earlier, smaller budget has kept of it, if anything."""
-    if step.earlier is not None and step.earlier.partial:
-        return step.earlier
-    return failed(step.spec, Outcome.SKIPPED, why)
+    kept = step.earlier
+    return kept if kept is not None and kept.partial else failed(step.spec, Outcome.SKIPPED, why)
 
 
 def is_news(step: Step, result: Result) -> bool:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.execute import jobs, plan
 from zobench.execute.jobs import submitit_or_remedy
-from zobench.execute.outcome import failed
-from zobench.execute.process import run_in_process
+from zobench.execute.process import failed, run_in_process
 from zobench.execute.rates import calibration
 from zobench.execute.sweep import is_news, perform
 from zobench.measure.environment import fingerprint_without_torch
@@ -76,10 +75,8 @@ def rendezvous(environment: JobEnvironment) -> dict[str, str]:
 
 
 def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int = 0, worker: int = 0) -> bool:
-    """Plans, runs and stores one cell, and reports its progress; False if SIGTERM came before it was done.
-
-    After SIGTERM nothing is stored, as if the cell had never begun. A result that cannot be stored is reported as lost.
-    """
+    """Plans, runs and stores one cell, and reports its progress; False if SIGTERM came before it was done: then nothing
+    is stored. A result that cannot be stored is reported as lost."""
     if jobs.is_cancelled(submission):
         return True
     said = jobs.JobReport(
@@ -90,14 +87,12 @@ def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int =
         with stopped_by_sigterm():
             jobs.write_report(submission, cell, said)
             result, said = _measured(submission, cell, said)
+        outcome, reason = str(result.outcome), " ".join(result.reason.split())
     except KeyboardInterrupt:
         return False
     except StoreError as error:  # its disk is full, which is no reason to leave a pool's other cells out
-        reason = f"its result could not be stored: {error.strerror or error}"
-        jobs.write_report(submission, cell, replace(said, ended=time.time(), outcome="lost", reason=reason))
-        return True
-    reason = " ".join(result.reason.split())
-    jobs.write_report(submission, cell, replace(said, ended=time.time(), outcome=str(result.outcome), reason=reason))
+        outcome, reason = "lost", f"its result could not be stored: {error.strerror or error}"
+    jobs.write_report(submission, cell, replace(said, ended=time.time(), outcome=outcome, reason=reason))
     return True
 
 

@@ -1,4 +1,11 @@
-"""Result: what one cell of a matrix came to; its JSON form is the store's file format."""
+"""Result: what one cell of a matrix came to; its JSON form is the store's file format.
+
+1   The first version.
+2   Adds `trace`: the process's memory over time. Version 1 recorded none, so there it is {}.
+3   Adds `evaluation`: what a fine-tuning run came to. Version 2 had no such runs, so there it is {}.
+
+`partial` and `round` came without a version: they stand only where they say something.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +13,11 @@ import dataclasses
 import enum
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from zobench.result.facts import Facts
-from zobench.result.history import SCHEMA_VERSION, upgraded
 from zobench.runspec import RunSpec
 
 DISTURBED, FEWER, DOUBTFUL = "other processes kept ", "threads: ", "the times may not count: "
@@ -21,6 +27,13 @@ the GPU of a training run, which is kept all the same, was shared or throttled, 
 _LAST_SECOND = 2**35
 """Seconds since 1970, in the year 3058: no run began later."""
 
+SCHEMA_VERSION = 3
+"""The version that is written. A change of the format is a line above, a step below, and one more here."""
+STEPS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
+    lambda values: {**values, "trace": {}},
+    lambda values: {**values, "evaluation": {}},
+)
+"""The steps in order: the one at index i makes version i + 2 of version i + 1."""
 
 HOST_OOM = "host memory ran out"
 """How the reason of an ``oom`` begins where it was the host's memory, not the device's."""
@@ -54,16 +67,13 @@ class Round:
     @classmethod
     def from_dict(cls, values: Any) -> Round:
         """The inverse of ``dataclasses.asdict``. Raises ``ValueError`` for anything else."""
-        names = {field.name for field in dataclasses.fields(cls)}
+        names = set(cls.__dataclass_fields__)
         whole = isinstance(values, Mapping) and set(values) == names
-        counts = [values[name] for name in sorted(names - {"began"})] if whole else []
-        whole = whole and all(type(count) is int and 0 <= count < 2**63 for count in counts)
-        if not (
-            whole
-            and type(values["began"]) in (int, float)
-            and 0 <= values["began"] < _LAST_SECOND
-            and values["place"] < values["cells"]
-        ):
+        if whole:
+            began, counts = values["began"], [values[name] for name in names - {"began"}]
+            whole = all(type(count) is int and 0 <= count < 2**63 for count in counts)
+            whole = whole and type(began) in (int, float) and 0 <= began < _LAST_SECOND
+        if not whole or values["place"] >= values["cells"]:
             raise ValueError(f"`round` must hold {', '.join(sorted(names))}, whole and 0 or more, but does not")
         return cls(**values)
 
@@ -77,15 +87,13 @@ class Result:
     number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
     alone, with several ranks of uploads and of offloads (:func:`zobench.measure.observe.alone`), and
     ``update_survival``, a share. ``environment``: the machine, the software and what was chosen for the run.
-    ``evaluation``: of a run with a task, what :mod:`zobench.training` found: the curve on dev, the accuracy on test,
-    or what ``evaluation["scores"]`` names in its place.
-    ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of the last two in a run with checkpoints.
-    ``trace``: the process's memory over time, as :func:`zobench.measure.observe.memory_over_time` makes it; empty if
-    nothing was recorded.
-    ``partial``: whether it ended before its last step, because the time that a budget had left was used up.
-    ``round``: of a run that was repeated, which of its repeats it is. ``repeats``: of a cell that has several runs, all
-    that ended ok; each is a file of its own, and this result is the first, with the warnings of all
-    (:func:`zobench.result.repeats.folded`).
+    ``evaluation``: of a run with a task, what :mod:`zobench.training` found: the curve on dev, the accuracy on test, or
+    what ``evaluation["scores"]`` names in its place. ``timeline``: [lane, kind, block, start_s, end_s] of the last
+    step, of the last two in a run with checkpoints. ``trace``: the process's memory over time, as
+    :func:`zobench.measure.observe.memory_over_time` makes it; empty if nothing was recorded. ``partial``: whether it
+    ended before its last step, because the time that a budget had left was used up. ``round``: of a run that was
+    repeated, which of its repeats it is. ``repeats``: of a cell that has several runs, all that ended ok; each is a
+    file of its own, and this result is the first, with the warnings of all (:func:`zobench.result.repeats.folded`).
     """
 
     spec: RunSpec
@@ -204,10 +212,8 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """The inverse of :meth:`to_dict`, also of older schema versions (:mod:`zobench.result.history`).
-
-        Raises ``ValueError`` for a newer or unknown version, or a missing part.
-        """
+        """The inverse of :meth:`to_dict`, also of older schema versions. Raises ``ValueError`` for a newer or unknown
+        version, or a missing part."""
         values = upgraded(values)
         for key in ("spec", "outcome"):
             if key not in values:
@@ -222,6 +228,21 @@ class Result:
 
 
 _BODY = ("samples", "warmup", "memory", "power", "parts", "timeline", "trace", "evaluation", "warnings")
+
+
+def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` of a result file of any version as the current one has them; the file itself stays as it is. Raises
+    ``ValueError`` for a version that is newer than this zobench, or none."""
+    version = values.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= SCHEMA_VERSION:
+        why = "this file is not a zobench result"
+        if type(version) is int and version > SCHEMA_VERSION:
+            why = "a newer zobench wrote this file: upgrade zobench to read it"
+        raise ValueError(f"`schema_version` must be 1 to {SCHEMA_VERSION}, but got {version!r}; {why}")
+    current = dict(values)
+    for step in STEPS[version - 1 :]:
+        current = step(current)
+    return {**current, "schema_version": SCHEMA_VERSION}
 
 
 def _finite(value: Any) -> Any:

@@ -67,18 +67,16 @@ def took_turns(first: Result, second: Result) -> bool:
 def seconds_of_pair(first_run: Result, second_run: Result) -> tuple[float, float]:
     """Step times of two runs of a round, whose ratio is theirs: their medians.
 
-    Of runs that took turns it is the median ratio of the steps of one turn: what slowed both for a while is in neither.
+    Of runs that took turns it is the median ratio of the steps of one turn, from the first turn on that is warm-up for
+    neither: what slowed both for a while is in neither.
     """
     first, second = first_run.step_seconds, second_run.step_seconds
     assert first is not None
     assert second is not None
     if not took_turns(first_run, second_run):
         return first, second
-    logs = [math.log(a / b) for a, b in zip(*_in_the_same_turns(first_run, second_run), strict=False)]
+    runs = (first_run, second_run)
+    begins = [run.spec.warmup + (run.environment.warm_up_detected or 0) for run in runs]
+    seconds = [run.measured_seconds[max(begins) - begin :] for run, begin in zip(runs, begins, strict=True)]
+    logs = [math.log(a / b) for a, b in zip(*seconds, strict=False)]
     return (second * math.exp(statistics.median(logs)) if logs else first), second
-
-
-def _in_the_same_turns(first: Result, second: Result) -> list[list[float]]:
-    """The seconds of the steps that each measured, from the first turn on that is warm-up for neither."""
-    begins = [run.spec.warmup + (run.environment.warm_up_detected or 0) for run in (first, second)]
-    return [run.measured_seconds[max(begins) - begin :] for run, begin in zip((first, second), begins, strict=True)]

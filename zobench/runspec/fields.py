@@ -40,9 +40,8 @@ class SpecField(Generic[T]):
     """What is declared of a field. ``default``: of a field that must be given, an example. ``about``: one line.
 
     ``always_hashed``: it is in every hash, as the fields of the first stored results are; any other is in a hash only
-    where it is not at its default, so that results from before it keep their names.
-    ``remedy`` ends the error about a value out of range. ``label`` and ``order``: how and where a label shows it, lower
-    orders first.
+    where it is not at its default, so that results from before it keep their names. ``remedy`` ends the error about a
+    value out of range. ``label`` and ``order``: how and where a label shows it, lower orders first.
 
     ``free``: a table shows runs with any value of it. ``incidental``: two values of it measure the same thing.
     ``of_task``: curves of one figure may differ in it. ``listed``: a list of runs has a column for it where it is

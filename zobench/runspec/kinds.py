@@ -77,8 +77,7 @@ class Definition:
     ``formula``: one line, what is done each step; ghat is the mean of g z. ``make`` names a function of the spec that
     gives the method (:class:`zobench.methods.base.Method`); ``rule`` one that gives the engine's update rule
     (:class:`zobench.engine.updates.rules.UpdateRule`), None for SGD's. ``state_width``: bytes of an element of the
-    state, None
-    if it is as wide as what is tuned. ``copies``: float32 copies of a tensor that its update makes at once;
+    state, None if it is as wide as what is tuned. ``copies``: float32 copies of a tensor that its update makes at once;
     ``piece_copies``: of a piece with counter noise, with the weights in float32 and z.
     """
 
@@ -232,8 +231,7 @@ class SchemeKind:
     None if all weights are tuned and none are added; ``tuned_width``: bytes of each. ``virtual_tokens``: positions that
     it takes before the tokens' own. ``inputs``: float32 layers in each block that keep their input for a backward pass.
     ``base``: bytes that stay of each element of a block's matrices, where these are kept in another form. ``peft``:
-    whether that package makes it. ``about``: what is tuned, for people.
-    """
+    whether that package makes it. ``about``: what is tuned, for people."""
 
     name: str
     make: str

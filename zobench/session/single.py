@@ -15,7 +15,7 @@ from typing import Any
 from zobench import cost, recipes
 from zobench.cost import Estimate, footprint, interval
 from zobench.execute import plan, process, selfcompare, together
-from zobench.execute.outcome import failed
+from zobench.execute.process import failed
 from zobench.execute.rates import are_known, calibration
 from zobench.execute.selfcompare import SelfTest, SlowdownCheck
 from zobench.machine.files import replace
