@@ -14,7 +14,7 @@ from tests.support.rates import CALIBRATION
 from tests.support.submissions import submitted
 from zobench.execute import jobs, sweep, task
 from zobench.execute.jobs import JobReport
-from zobench.execute.process import failed
+from zobench.measure.environment import failed
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, StoreError

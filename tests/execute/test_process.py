@@ -35,7 +35,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prct
 
 @pytest.fixture(autouse=True)
 def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zobench.execute.process.fingerprint_without_torch", lambda: Facts(machine="cpu-2c-4f2a91"))
+    monkeypatch.setattr("zobench.measure.environment.fingerprint_without_torch", lambda: Facts(machine="cpu-2c-4f2a91"))
 
 
 @pytest.fixture

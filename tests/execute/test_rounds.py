@@ -46,7 +46,7 @@ class Machine:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, behave: Callable[[RunSpec, int], Result]) -> None:
         self.store, self.ran, self.orders = Store(root), list[int](), list[list[int]]()
         self._behave = behave
-        monkeypatch.setattr("zobench.execute.process.fingerprint_without_torch", lambda: Facts(machine=MACHINE))
+        monkeypatch.setattr("zobench.measure.environment.fingerprint_without_torch", lambda: Facts(machine=MACHINE))
         monkeypatch.setattr(module, "run_in_process", self._run)
 
     def _run(self, spec: RunSpec, **_: object) -> Result:

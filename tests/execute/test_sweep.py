@@ -73,7 +73,7 @@ def results(tmp_path: Path) -> Store:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, results: Store) -> Callable[..., tuple[Summary, Runner]]:
     """Runs a sweep of fake cells on a clock that stands still unless a cell moves it."""
-    monkeypatch.setattr("zobench.execute.process.fingerprint_without_torch", lambda: Facts(machine=MACHINE))
+    monkeypatch.setattr("zobench.measure.environment.fingerprint_without_torch", lambda: Facts(machine=MACHINE))
 
     def run(steps: list[Step], runner: Runner | None = None, **options: Any) -> tuple[Summary, Runner]:
         runner = runner or Runner()

@@ -22,8 +22,8 @@ def main() -> None:
     begin(ordered)
     answer = Path(sys.argv[1])
     if spec.gpus > 1:
-        from zobench.execute.process import failed
         from zobench.execute.rank import launched
+        from zobench.measure.environment import failed
         from zobench.result import Outcome
 
         try:

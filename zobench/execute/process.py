@@ -21,7 +21,7 @@ from zobench.machine.memory import oom_kills
 from zobench.machine.network import endpoint_of
 from zobench.machine.processes import ended_by, python_path, torchrun_ranks
 from zobench.measure import threads
-from zobench.measure.environment import fingerprint_without_torch
+from zobench.measure.environment import failed
 from zobench.measure.threads import ChildPipes
 from zobench.result import HOST_OOM, Outcome, Result
 from zobench.runspec import RunSpec
@@ -33,13 +33,6 @@ PATIENCE = 20.0
 MALLOC = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1"
 """The C library's heap, on a CPU the device's allocator, keeps freed activations: an offloaded OPT-125M at 2048 tokens
 peaks at 710 MB where it uses 350. So large tensors get pages of their own, huge ones, for at most 3 % of a step."""
-
-
-def failed(spec: RunSpec, outcome: Outcome, reason: str, traceback: str = "") -> Result:
-    """The result of a cell that was not measured: its outcome, the reason, and the machine."""
-    return Result(
-        spec=spec, outcome=outcome, reason=reason, environment=fingerprint_without_torch(), traceback=traceback
-    )
 
 
 def check_start(spec: RunSpec, timeout: float | None) -> None:

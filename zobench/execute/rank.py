@@ -19,11 +19,11 @@ from pathlib import Path
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from zobench.execute.merge import merged
-from zobench.execute.process import failed
 from zobench.machine import files
 from zobench.machine.device import check_devices
 from zobench.machine.memory import oom_kills
 from zobench.machine.processes import end_with_launcher
+from zobench.measure.environment import failed
 from zobench.parallel.launch import Lost, Meeting, meet, start
 from zobench.parallel.world import GONE, join, meeting_place, timeout
 from zobench.result import HOST_OOM, Outcome, Result

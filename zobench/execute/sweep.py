@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from zobench.execute.plan import HOST_RESERVE, Step
-from zobench.execute.process import failed, run_in_process
+from zobench.execute.process import run_in_process
 from zobench.execute.together import run_together
 from zobench.machine.texts import duration
+from zobench.measure.environment import failed
 from zobench.result import Outcome, Result
 from zobench.store import Store, StoreError
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.execute import jobs, plan
 from zobench.execute.jobs import submitit_or_remedy
-from zobench.execute.process import failed, run_in_process
+from zobench.execute.process import run_in_process
 from zobench.execute.rates import calibration
 from zobench.execute.sweep import is_news, perform
-from zobench.measure.environment import fingerprint_without_torch
+from zobench.measure.environment import failed, fingerprint_without_torch
 from zobench.result import Outcome, Result
 from zobench.store import Store, StoreError
 

@@ -21,7 +21,8 @@ from zobench.machine.memory import machine_bytes, total_host_bytes
 from zobench.machine.nvml import Nvml, full_uuid
 from zobench.machine.processes import python_path
 from zobench.measure.threads import available_cores
-from zobench.result import Facts
+from zobench.result import Facts, Outcome, Result
+from zobench.runspec import RunSpec
 from zobench.version import __version__
 
 CPU_FLAGS = {
@@ -80,6 +81,13 @@ def fingerprint_without_torch(nvml: Nvml | None = None) -> Facts:
         machine=f"{short_name(hardware)}-{hardware['cores']}c-{digest}", description=describe(hardware),
         hardware=hardware, software=software,
     )  # fmt: skip
+
+
+def failed(spec: RunSpec, outcome: Outcome, reason: str, traceback: str = "") -> Result:
+    """The result of a cell that was not measured: its outcome, the reason, and the machine."""
+    return Result(
+        spec=spec, outcome=outcome, reason=reason, environment=fingerprint_without_torch(), traceback=traceback
+    )
 
 
 def describe(hardware: dict[str, Any]) -> str:

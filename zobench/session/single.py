@@ -15,13 +15,12 @@ from typing import Any
 from zobench import cost, recipes
 from zobench.cost import Estimate, footprint, interval
 from zobench.execute import plan, process, selfcompare, together
-from zobench.execute.process import failed
 from zobench.execute.rates import are_known, calibration
 from zobench.execute.selfcompare import SelfTest, SlowdownCheck
 from zobench.machine.files import replace
 from zobench.machine.processes import torchrun_ranks
 from zobench.machine.texts import duration
-from zobench.measure.environment import fingerprint_without_torch
+from zobench.measure.environment import failed, fingerprint_without_torch
 from zobench.models import cache
 from zobench.result import Outcome, Result
 from zobench.runspec import SEQ_LEN, RunSpec
