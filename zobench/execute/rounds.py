@@ -101,8 +101,8 @@ def _shuffled(planned: Plan, number: int, seed: int) -> Plan:
     steps, began = list(planned.steps), time.time()
     random.Random(f"{seed} {number}").shuffle(steps)
     return replace(planned, steps=[
-        replace(step, round=Round(number=number, began=began, place=place, cells=len(steps), seed=seed))
-        for place, step in enumerate(steps)
+        replace(step, round=Round(number=number, began=began, place=turn, cells=len(steps), seed=seed))
+        for turn, step in enumerate(steps)
     ])  # fmt: skip
 
 
