@@ -9,8 +9,7 @@ from tests.support.backprop import RESIDENT, backprop
 from tests.support.first_order import batches
 from tests.support.slopes import MODELS, filled, padded, plain_loss
 from zobench import Engine, EngineConfig, models
-from zobench.methods.first_order import FIRST_SCALE, FirstOrder
-from zobench.methods.hybrid import Hybrid
+from zobench.methods.first_order import FIRST_SCALE, FirstOrder, Hybrid
 from zobench.models import weights
 
 

@@ -8,7 +8,7 @@ from tests.support.reference import draw_seeds
 from tests.support.slopes import MODELS, choosing, derivative, directions, engine_of, filled, padded
 from tests.support.slopes import SEED as SLOPE_SEED
 from zobench import RunSpec
-from zobench.methods.forward_grad import ForwardGrad
+from zobench.methods.first_order import ForwardGrad
 from zobench.training.assemble import tuner
 
 SEED, LR = 5, 1e-3

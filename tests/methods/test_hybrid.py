@@ -8,8 +8,7 @@ from tests.support.first_order import batches
 from tests.support.reference import draw_seeds, g_of
 from tests.support.slopes import MODELS, filled, plain_loss
 from zobench import EngineConfig
-from zobench.methods.first_order import FirstOrder
-from zobench.methods.hybrid import Hybrid
+from zobench.methods.first_order import FirstOrder, Hybrid
 
 SEED, EPS, LR = 5, 1e-3, 1e-2
 

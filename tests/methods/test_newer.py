@@ -16,7 +16,7 @@ from tests.support.three import z_of as three_of
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.engine.directions.shapes import Rademacher
 from zobench.methods import make, rule, thresholds
-from zobench.methods.conmezo import warmed_up
+from zobench.methods.adaptive import warmed_up
 from zobench.methods.sparsity import magnitude_quantiles
 from zobench.models import weights
 from zobench.runspec import METHODS

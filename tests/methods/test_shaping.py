@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from zobench.methods.shaping import SHAPINGS, centred_ranks, z_scores
+from zobench.methods.populations import SHAPINGS, centred_ranks, z_scores
 
 
 def test_z_scores_are_about_the_mean_of_a_group_over_the_deviation_of_all() -> None:

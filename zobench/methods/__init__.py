@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zobench.methods import (
-    adamezo,
-    conmezo,
-    eggroll,
-    es,
-    first_order,
-    forward_grad,
-    fzoo,
-    hizoo,
-    hybrid,
-    low_rank,
-    meazo,
-    qes,
-    qzo,
-    rule_only,
-    zo_sgd,
-    zo_sgd_cons,
-)
+from zobench.methods import adaptive, eggroll, first_order, integers, low_rank, populations, rule_only, zo_sgd
 from zobench.methods.base import Method as Method
 from zobench.methods.base import StepResult as StepResult
 from zobench.methods.base import learning_rate as learning_rate
 from zobench.methods.zo_sgd import ZOSGD as ZOSGD
 from zobench.methods.zo_sgd import ZOSGDBlock as ZOSGDBlock
+from zobench.methods.zo_sgd import ZOSGDCons as ZOSGDCons
 from zobench.methods.zo_sgd import ZOSGDSignOfG as ZOSGDSignOfG
-from zobench.methods.zo_sgd_cons import ZOSGDCons as ZOSGDCons
 from zobench.runspec.registries import METHODS
 from zobench.runspec.registry import resolve
 
@@ -44,10 +27,11 @@ if TYPE_CHECKING:
     from zobench.runspec.kinds import MethodKind
 
 KINDS = (
-    zo_sgd.KIND, rule_only.SIGN, rule_only.MOMENTUM, zo_sgd_cons.KIND, rule_only.ADAM, zo_sgd.BLOCK, rule_only.SPARSE,
-    low_rank.LOZO_KIND, low_rank.LOZO_M_KIND, low_rank.SUBZERO_KIND, low_rank.ZO_MUON_KIND, eggroll.KIND, fzoo.KIND,
-    hizoo.KIND, rule_only.SPARSE_MEZO, conmezo.KIND, meazo.KIND, es.KIND, rule_only.R_ADAZO, adamezo.KIND, qzo.KIND,
-    qes.KIND, forward_grad.KIND, hybrid.KIND, first_order.SGD, first_order.ADAM,
+    zo_sgd.KIND, rule_only.SIGN, rule_only.MOMENTUM, zo_sgd.CONS, rule_only.ADAM, zo_sgd.BLOCK, rule_only.SPARSE,
+    low_rank.LOZO_KIND, low_rank.LOZO_M_KIND, low_rank.SUBZERO_KIND, low_rank.ZO_MUON_KIND, eggroll.KIND,
+    populations.FZOO_KIND, adaptive.HIZOO_KIND, rule_only.SPARSE_MEZO, adaptive.CONMEZO_KIND, adaptive.MEAZO_KIND,
+    populations.ES_KIND, rule_only.R_ADAZO, adaptive.ADAMEZO_KIND, integers.QZO_KIND, integers.QES_KIND,
+    first_order.FORWARD_GRAD_KIND, first_order.HYBRID_KIND, first_order.SGD, first_order.ADAM,
 )  # fmt: skip
 """zobench's own methods, in the order in which they are listed."""
 

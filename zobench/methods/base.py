@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zobench.runspec.kinds import Need, SpecFields
-from zobench.runspec.options import Option
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 Direction = tuple[int, int | None]
 """The seed of a direction, and the part of the model that it moves, or None for all of it."""
 
-RESIDENT = Need("engine", "resident", "backpropagation needs every layer at once; use engine=resident")
-WITHOUT_COMPILE = Need("compile", False, "only forwards are compiled; use compile=false")
 TRAVELLING_STATE = (
     Need("writeback_every", 1, "its state changes with every update; use writeback_every=1"),
     Need("wire", "none", "its state travels as it is; use wire=none"),
@@ -30,22 +27,6 @@ LOW_RANK = (
     Need("compile", False, "its products are not the blocks' own; use compile=false"),
     Need("survival", False, "its z is made of two factors; use survival=false"),
 )
-INTEGERS = (
-    Need("scheme", "full", "it tunes a part of the integer weights themselves; use scheme=full"),
-    Need("wire", "none", "its integers travel as they are; use wire=none"),
-    Need("granularity", "block", "a layer's codes and scales travel together; use granularity=block"),
-    Need("device_memory", 0, "its blocks cannot be cut; leave device_memory out"),
-    Need(
-        "tier",
-        ("auto", "device", "pinned", "pageable", "disk"),
-        "its integers are made of a checkpoint's weights, and what it tunes is written; use tier=disk",
-    ),
-    Need("compile", False, "its products are made of integers, a few at a time; use compile=false"),
-    Need("weight_decay", 0.0, "nothing decays; use weight_decay=0"),
-)
-"""What methods that tune integer weights need."""
-FORM = {"bits": Option(4, choices=(4, 8)), "group": Option(128, choices=(32, 64, 128))}
-"""Their options: the bits of a weight, and the weights of a row that share a scale."""
 
 
 def at_least_two(usual: int) -> Callable[[SpecFields], int]:
@@ -56,11 +37,6 @@ def at_least_two(usual: int) -> Callable[[SpecFields], int]:
 def rank(spec: SpecFields) -> int:
     """The option ``rank``."""
     return int(spec.option("rank"))
-
-
-def interval(spec: SpecFields) -> int:
-    """The option ``interval``: the steps that share a subspace."""
-    return int(spec.option("interval"))
 
 
 def learning_rate(spec: RunSpec, step: int, total: int) -> float:

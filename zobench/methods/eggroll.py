@@ -12,7 +12,7 @@ from zobench.data.tasks.file import task_of
 from zobench.engine.base import PassRecord, Point
 from zobench.engine.interface import PopulationEngine, lacks
 from zobench.methods.base import LOW_RANK, Direction, Taken, at_least_two, rank
-from zobench.methods.shaping import SHAPINGS, Shaping
+from zobench.methods.populations import SHAPINGS, Shaping
 from zobench.methods.zo_sgd import ZOSGD, projected_gradient
 from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
 from zobench.runspec.options import Option

@@ -1,20 +1,29 @@
-"""FO-SGD and FO-Adam, the first-order baselines: ordinary backpropagation (ZO-Bench, section 4)."""
+"""Methods that differentiate: FO-SGD and FO-Adam, the first-order baselines (ZO-Bench, section 4); its hybrid (section
+5), ZO-SGD for the first layers and FO-SGD for the rest, without a backward pass below them; and Forward-Grad, the
+derivative along a direction by forward-mode differentiation (Baydin et al., 2022)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zobench.methods.base import RESIDENT, WITHOUT_COMPILE, StepResult, Taken
+from zobench.engine.base import PassRecord
+from zobench.engine.interface import TangentEngine, lacks
+from zobench.methods.base import Direction, StepResult, Taken
+from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec import suggestion
-from zobench.runspec.kinds import FO_STEPS, Definition, MethodKind, Need, SpecFields
+from zobench.runspec.kinds import FO_STEPS, Definition, MethodKind, Need, SpecFields, UpdateSize
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
-    from zobench.engine.base import PassRecord
     from zobench.engine.interface import GradientEngine, SteppingEngine
     from zobench.runspec import RunSpec
+
+
+_RESIDENT = Need("engine", "resident", "backpropagation needs every layer at once; use engine=resident")
+_WITHOUT_COMPILE = Need("compile", False, "only forwards are compiled; use compile=false")
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
 """The first loss scale, and the steps after which it grows: torch's own defaults (``torch.amp.GradScaler``)."""
@@ -121,14 +130,10 @@ def not_in_updates(taken: Taken) -> list[PassRecord]:
     )
 
 
-def make_sgd(spec: RunSpec) -> FirstOrder:
-    """FO-SGD of ``spec``."""
-    return FirstOrder(optimizer="sgd", lr=spec.lr, weight_decay=spec.weight_decay)
-
-
-def make_adam(spec: RunSpec) -> FirstOrder:
-    """FO-Adam of ``spec``."""
-    return FirstOrder(optimizer="adam", lr=spec.lr, weight_decay=spec.weight_decay, foreach=spec.foreach)
+def make(spec: RunSpec) -> FirstOrder:
+    """FO-SGD or FO-Adam of ``spec``."""
+    optimizer = spec.method.removeprefix("fo-")
+    return FirstOrder(optimizer=optimizer, lr=spec.lr, weight_decay=spec.weight_decay, foreach=spec.foreach)
 
 
 def _kind(
@@ -146,10 +151,10 @@ def _kind(
         states=states,
         optimizer=optimizer,
         needs=(
-            RESIDENT,
+            _RESIDENT,
             Need("queries", 1, "it has one direction, or none; use queries=1"),
             Need("noise", "torch", "it draws no noise; leave noise out"),
-            WITHOUT_COMPILE,
+            _WITHOUT_COMPILE,
         ),
         takes=takes,
         grid=name,
@@ -159,7 +164,7 @@ def _kind(
 
 SGD = _kind(
     "fo-sgd",
-    Definition(formula="w -= lr * grad, by backpropagation", make="zobench.methods.first_order:make_sgd"),
+    Definition(formula="w -= lr * grad, by backpropagation", make="zobench.methods.first_order:make"),
     states=0,
     # torch's without momentum: W - lr grad; with weight decay grad + weight_decay W before it
     optimizer=lambda spec: (6, 2) if spec.value("weight_decay") else (3, 1),
@@ -169,7 +174,7 @@ ADAM = _kind(
     "fo-adam",
     Definition(
         formula="torch's AdamW on grad, by backpropagation",
-        make="zobench.methods.first_order:make_adam",
+        make="zobench.methods.first_order:make",
         state_width=None,
     ),
     states=2,
@@ -177,4 +182,96 @@ ADAM = _kind(
     # 2; W + m / that 4; with weight decay W scaled 2
     optimizer=lambda spec: (20, 8) if spec.value("weight_decay") else (18, 7),
     takes=("checkpointing", "foreach"),
+)
+
+
+class Hybrid(ZOSGD):
+    """Both halves are estimated on the same batch, the gradients at the unperturbed weights, and then both are updated.
+
+    ``Backprop(zo_layers=k)`` says where they meet. With k = 0 it is FO-SGD. With all layers only what follows the
+    blocks has gradients: a last norm, and a head that is not tied; the paper's "24 (ZO-SGD)" is ZO-SGD there too. What
+    is not finite, a g or the gradient, is not applied; ``skipped`` counts steps with any.
+    """
+
+    def __init__(self, **constants: Any) -> None:
+        super().__init__(**constants)
+        self._scale = LossScale()
+
+    def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
+        """One step on ``batch``; its loss is that at the unperturbed weights. ``lr`` may be changed between steps."""
+        backprop = with_gradients(engine)
+        loss, norm = self._scale.backward(backprop, batch)
+        directions = self._directions(backprop) if backprop.moves else []
+        gradients = self._probe(backprop, batch, directions)[1] if directions else ()
+        backprop.commit(list(self._entries(directions, gradients)))
+        backprop.update("sgd", lr=self.lr, weight_decay=self.weight_decay)  # without gradients it moves nothing
+        result = self._finish(loss, directions, (*gradients, norm))
+        return replace(result, gradients=gradients or (norm,))
+
+    def state(self) -> dict[str, Any]:
+        """The state of ZO-SGD, and the loss scale."""
+        return {**super().state(), "scale": self._scale.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        super().restore(state)
+        self._scale.restore(state["scale"])
+
+    def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
+        """Raises ``ValueError``: see :func:`~zobench.methods.first_order.not_in_updates`."""
+        return not_in_updates(taken)
+
+
+HYBRID_KIND = MethodKind(
+    name="hybrid",
+    as_written=Definition(
+        formula="w -= lr * ghat up to layer zo_layers, w -= lr * grad after it",
+        make="zobench.methods.first_order:Hybrid.of",
+    ),
+    engine="zobench.methods.engines:backpropagating",
+    gradients=lambda spec, layers: 1 - spec.zo_layers / layers,
+    needs=(
+        _RESIDENT,
+        Need("noise", "torch", "its lower layers move as MeZO moves them; leave noise out"),
+        _WITHOUT_COMPILE,
+    ),
+    takes=("zo_layers", "checkpointing"),
+    nothing=lambda spec: None if spec.zo_layers else "zo_layers=0 leaves nothing to directions: this is fo-sgd",
+)
+
+
+class ForwardGrad(ZOSGD):
+    """``W -= lr * ((grad . z) z + weight_decay * W)``, the mean over ``queries`` directions (ZO-Bench, section 3).
+
+    It is ZO-SGD with g computed, not estimated: one pass over the model per direction, and no eps.
+    """
+
+    fields = ("lr", "seed", "weight_decay", "queries")
+
+    def _probe(
+        self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
+    ) -> tuple[float, tuple[float, ...]]:
+        """The loss at the weights, and the derivative along each direction."""
+        if not isinstance(engine, TangentEngine):
+            raise lacks(engine, "a forward derivative")
+        pairs = [engine.tangent(batch, seed) for seed, _ in directions]
+        return sum(loss for loss, _ in pairs) / len(pairs), tuple(jvp for _, jvp in pairs)
+
+    def _moments(self, taken: Taken) -> list[PassRecord]:
+        """A pass for each direction and micro-batch; none of them moves the weights."""
+        return [*[PassRecord()] * (taken.passes - 1), PassRecord(entries=taken.entries)]
+
+
+FORWARD_GRAD_KIND = MethodKind(
+    name="forward-grad",
+    as_written=Definition(
+        formula="w -= lr * (grad . z) z, grad . z by forward-mode differentiation",
+        make="zobench.methods.first_order:ForwardGrad.of",
+        update=UpdateSize.SCALED,
+    ),
+    pairs=lambda spec, layers: 0,
+    tangents=True,
+    draws=2,
+    needs=(_WITHOUT_COMPILE, Need("granularity", "block", "it needs whole blocks; use granularity=block")),
+    unused=("eps",),
 )

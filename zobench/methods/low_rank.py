@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zobench.engine.base import KEEPS_VECTOR_STATE, NO_STATE_YET, Entry, PassRecord, Point
-from zobench.methods.base import LOW_RANK, Direction, StepResult, Taken, at_least_two, interval, rank
+from zobench.methods.base import LOW_RANK, Direction, StepResult, Taken, at_least_two, rank
 from zobench.methods.zo_sgd import ZOSGD, OneSided
 from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
 from zobench.runspec.options import Option
@@ -31,6 +31,11 @@ REDRAWN = 10**9
 """Added to a direction's seed for another direction of LOZO; seeds that are drawn are below it."""
 VECTORS_LR = 1e-7
 """The learning rate of biases and norms in ZO-Muon's program, whatever that of the matrices is."""
+
+
+def interval(spec: SpecFields) -> int:
+    """The option ``interval``: the steps that share a subspace."""
+    return int(spec.option("interval"))
 
 
 class InSubspaces(ZOSGD):

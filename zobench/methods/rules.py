@@ -9,7 +9,7 @@ from __future__ import annotations
 from zobench.engine.directions.shapes import Cone, DiagonalHessian, RecentMoments
 from zobench.engine.updates.rules import Adam, Momentum
 from zobench.engine.updates.steps import AtLeast, WholeSteps
-from zobench.methods.conmezo import warmed_up
+from zobench.methods.adaptive import warmed_up
 from zobench.runspec import RunSpec
 
 LEAST_SCALE = 1e-7
