@@ -6,12 +6,8 @@ from collections.abc import Callable, Iterable
 
 from zobench import recipes
 from zobench.recipes.reference import PAPERS
-from zobench.runspec import DECLARED, registries
-from zobench.runspec.registries import MODELS
-
-Completer = Callable[[str], list[str]]
-"""The words that begin as what was typed."""
-
+from zobench.runspec import DECLARED
+from zobench.runspec.registries import METHODS, MODELS, SCHEMES, TASKS
 
 LISTS = (
     "models", "methods", "schemes", "matrices", "campaigns", "tables", "figures", "tasks", "metrics", "programs",
@@ -20,33 +16,13 @@ LISTS = (
 """What `zobench list` can list."""
 
 
-def _of(names: Callable[[], Iterable[str]]) -> Completer:
-    """Completes ``names``, which are looked up when they are asked for."""
+def _of(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Completes ``names``, which are looked up when they are asked for, by the words that begin as what was typed."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
 
     return complete
-
-
-def _recipes(*kinds: str) -> Completer:
-    def names() -> Iterable[str]:
-        return [name for kind in kinds for name in recipes.names(kind)]
-
-    return _of(names)
-
-
-def _registered(noun: str) -> Completer:
-    def names() -> Iterable[str]:
-        return tuple(getattr(registries, noun.upper()).names())
-
-    return _of(names)
-
-
-def _gpus() -> Iterable[str]:
-    from zobench.cost import hardware
-
-    return (*hardware.names(), "all")
 
 
 def changes(incomplete: str) -> list[str]:
@@ -58,16 +34,20 @@ def changes(incomplete: str) -> list[str]:
     return [f"{key}={word}" for word in choices if word.startswith(begun)]
 
 
+def _gpus() -> Iterable[str]:
+    from zobench.cost import hardware
+
+    return (*hardware.names(), "all")
+
+
 def _models() -> Iterable[str]:
     from zobench.models import published
 
     return (*MODELS.names(), *published.names())
 
 
-matrices, tables, figures = _recipes("runners"), _recipes("tables"), _recipes("plots")
-artifacts = _recipes("tables", "plots")
-models = _of(_models)
-tasks, methods, schemes = map(_registered, ("tasks", "methods", "schemes"))
-gpus = _of(_gpus)
-papers = _of(lambda: PAPERS)
-lists = _of(lambda: LISTS)
+matrices, tables = _of(lambda: recipes.names("runners")), _of(lambda: recipes.names("tables"))
+figures = _of(lambda: recipes.names("plots"))
+artifacts = _of(lambda: [*recipes.names("tables"), *recipes.names("plots")])
+models, gpus, papers, lists = _of(_models), _of(_gpus), _of(lambda: PAPERS), _of(lambda: LISTS)
+tasks, methods, schemes = _of(TASKS.names), _of(METHODS.names), _of(SCHEMES.names)

@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from rich.text import Text
 from zobench.machine.files import writing
 from zobench.machine.processes import leads
 from zobench.machine.texts import UNBROKEN, duration, percent, with_units
-from zobench.machine.waiting import reporting
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
 from zobench.store import first_sweep, metrics, printable
@@ -264,11 +262,6 @@ class SweepProgress:
 def _kind(warning: str) -> str:
     """What warnings have in common that differ in their numbers, or in what follows a colon."""
     return re.sub(r"\b\d[\d.]*", "#", warning.partition(":")[0])
-
-
-def waiting(console: Console, what: str) -> AbstractContextManager[None]:
-    """Says every few seconds that ``what`` still goes on inside, as in ``making 5000 cells``."""
-    return reporting(lambda text: console.print(text, style="dim", markup=False), what)
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from zobench import recipes
 from zobench.cli import console
 from zobench.cli.common import changed
 from zobench.cli.console import SweepProgress, alarm
+from zobench.machine.waiting import reporting
 from zobench.recipes.reference import PAPERS
 from zobench.result.repeats import renewed
 from zobench.runspec import RunSpec
@@ -23,8 +24,7 @@ from zobench.store import Store
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
-    from zobench.execute.sweep import Summary, SweepHooks
-    from zobench.session.machine import LocalMachine
+    from zobench.execute.sweep import SweepHooks
 
 
 class Terminal(Monitor):
@@ -46,7 +46,7 @@ class Terminal(Monitor):
         return self.errors.status(what)
 
     def waiting(self, what: str) -> AbstractContextManager[object]:
-        return console.waiting(self.errors, what)
+        return reporting(lambda text: self.errors.print(text, style="dim", markup=False), what)
 
     def show_plan(self, title: str, steps: Sequence[Step], budget: float | None) -> None:
         from zobench.cli import plan_view
@@ -80,7 +80,9 @@ def run_matrix(
     verbose: bool, shows_tables: bool = True, **options: object,
 ) -> None:  # fmt: skip
     """Plans and runs the matrix ``name``, stores each result, and prints its tables, if it ``shows_tables``.
-    ``options``: of :class:`zobench.session.matrices.SweepOptions`. Ends in ``typer.Exit``, but for a dry run."""
+    ``options``: of :class:`zobench.session.matrices.SweepOptions`. Ends in ``typer.Exit``, but for a dry run; with code
+    1 if a cell failed or is lost."""
+    from zobench.session.closing import closing, outside_tables, sweep_command
     from zobench.session.machine import LocalMachine
     from zobench.session.matrices import MatrixSweep, SweepOptions, refuse_torchrun
 
@@ -100,10 +102,21 @@ def run_matrix(
     if dry_run:
         return
     summary = sweep.run(planned)
-    _show(session, summary, tables, names_others=shows_tables)
+    console.show_summary(console.error_console(), summary)
+    for table in tables:
+        print("\n" + table_text(table, results, "terminal", session.machine, summary.results), end="")
+    if outside := outside_tables(tables, summary.results) if shows_tables else []:
+        from zobench.cli import listing
+
+        print("\nIn none of these tables:" if tables else "")
+        listing.show_runs(console.answer_console(), outside)
     if summary.interrupted:
         raise typer.Exit(130)
-    _close(screen, summary, name, changes, device, results, disk_dir)
+    screen.errors.print()
+    again = sweep_command(name, changes, device, results, disk_dir)
+    for line in closing(summary.results, summary.waiting, str(results), again):
+        screen.errors.print(line, markup=False, soft_wrap=True)
+    raise typer.Exit(int(summary.is_broken))
 
 
 def table_text(
@@ -133,31 +146,3 @@ def table_text(
     if not shown:
         console.show_empty([results], "only the paper's values are shown")
     return text
-
-
-def _show(session: LocalMachine, summary: Summary, tables: Sequence[str], *, names_others: bool) -> None:
-    """Shows what the sweep came to, its tables, and, if it ``names_others``, the runs that are in none."""
-    from zobench.cli import listing
-    from zobench.session.closing import outside_tables
-
-    console.show_summary(console.error_console(), summary)
-    for name in tables:
-        text = table_text(name, session.store.root, "terminal", session.machine, summary.results)
-        print("\n" + text, end="")
-    if outside := outside_tables(tables, summary.results) if names_others else []:
-        print("\nIn none of these tables:" if tables else "")
-        listing.show_runs(console.answer_console(), outside)
-
-
-def _close(
-    screen: Terminal, summary: Summary, name: str, changes: list[str] | None, device: str, results: Path,
-    disk_dir: Path | None,
-) -> NoReturn:  # fmt: skip
-    """Says how the cells go on that wait. Exit code 1: a cell failed or is lost."""
-    from zobench.session.closing import closing, sweep_command
-
-    screen.errors.print()
-    again = sweep_command(name, changes, device, results, disk_dir)
-    for line in closing(summary.results, summary.waiting, str(results), again):
-        screen.errors.print(line, markup=False, soft_wrap=True)
-    raise typer.Exit(int(summary.is_broken))

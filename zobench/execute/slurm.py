@@ -89,10 +89,6 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def wants_gpus(request: Request) -> bool:
-    return "gpu" in [gres.partition(":")[0] for gres in (request.gres or "").split(",")]
-
-
 def groups(cells: Sequence[RunSpec]) -> tuple[tuple[int, ...], ...]:
     """The cells (indices) of each job array: those with equal numbers of GPUs and nodes share one."""
     alike: dict[tuple[int, int, bool], list[int]] = {}

@@ -20,7 +20,9 @@ def gains(results: Sequence[Result]) -> list[str]:
     alike: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
         if result.outcome is Outcome.OK and result.step_seconds and result.spec.task == "none":
-            alike.setdefault(_compared_by(result.spec), []).append(result)
+            spec = result.spec
+            same = (spec.model, spec.weights, spec.dtype, spec.autocast, spec.batch_size, spec.seq_len)
+            alike.setdefault((*same, spec.method, spec.scheme, spec.queries, spec.gpus), []).append(result)
     lines = []
     for cells in reversed(alike.values()):
         plain = next((result for result in cells if _is_plain(result.spec)), None)
@@ -31,11 +33,6 @@ def gains(results: Sequence[Result]) -> list[str]:
         if ratio is not None and ratio.interval is not None and ratio.interval[1] < 1:
             lines.append(_against(best, plain, 1 / ratio.value, ratio.interval))
     return lines
-
-
-def _compared_by(spec: RunSpec) -> tuple[object, ...]:
-    same = (spec.model, spec.weights, spec.dtype, spec.autocast, spec.batch_size, spec.seq_len)
-    return *same, spec.method, spec.scheme, spec.queries, spec.gpus
 
 
 def _is_plain(spec: RunSpec) -> bool:

@@ -31,12 +31,10 @@ from zobench.store import NoLocksError, Store, StoreError, is_current
 
 
 class LocalMachine:
-    """This machine and a ``store`` of results, for sweeps on ``device`` (auto, cpu, cuda, cuda:N).
-
-    ``disk_dir``: the folder of the disk tier, None for the system's temporary one. ``monitor`` says what machine this
-    is, and how its rates were got: they are measured when a cell is to run for which none are known, and never in a
-    ``dry`` session. Raises ``ValueError`` for folders that are none, and for a device that is not here.
-    """
+    """This machine and a ``store`` of results, for sweeps on ``device`` (auto, cpu, cuda, cuda:N). ``disk_dir``: the
+    folder of the disk tier, None for the system's temporary one. ``monitor`` says what machine this is, and how its
+    rates were got: they are measured when a cell needs them, never in a ``dry`` session. Raises ``ValueError`` for
+    folders that are none, and for a device that is not here."""
 
     def __init__(
         self, store: Store, device: str = "auto", *, disk_dir: str | Path | None = None, monitor: Monitor | None = None,
@@ -184,29 +182,23 @@ def matrix_cells(
     path: Path, device: str, values: dict[str, Any], narrow: Callable[[], str | None] = lambda: "bf16",
     rates: Callable[[], Rates] | None = None, part: Mapping[str, Any] | None = None,
 ) -> tuple[Matrix, tuple[RunSpec, ...], str]:  # fmt: skip
-    """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, or "".
-    ``narrow`` and ``part``: see :func:`zobench.recipes.matrix.load`; ``rates``: this machine's, from which a budget in
-    seconds is priced."""
+    """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, which
+    limits those that offload, or "". ``narrow`` and ``part``: see :func:`zobench.recipes.matrix.load`; ``rates``: this
+    machine's, from which a budget in seconds is priced. Raises ``ValueError`` where no cell can be limited."""
     changes = {key: value for key, value in values.items() if key != "device_memory"}
     cells = matrix.load(path, device, changes, narrow, lambda unit, spec: price(unit, spec, rates), part)
     size = check_value("device_memory", values.get("device_memory", 0))
     if size and cells.contest:
         raise ValueError(f"`device_memory` is not for the protocol {path.name}; leave it out")
-    return cells, *(limited_cells(cells.cells, size, path.name) if size else (cells.cells, ""))
-
-
-def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple[RunSpec, ...], str]:
-    """``cells`` without repeats, limited to ``device_memory=size`` where they offload, and a note on how many are.
-
-    Raises ``ValueError`` if none can be limited.
-    """
-    distinct = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
+    if not size:
+        return cells, cells.cells, ""
+    distinct = tuple(dict.fromkeys(limited(cell, size) for cell in cells.cells))
     limited_count = sum(cell.device_memory == size for cell in distinct)
     if not limited_count:
         raise ValueError(
-            f"`device_memory` needs a cell with engine=offload and noise=counter, but {name} has none; "
+            f"`device_memory` needs a cell with engine=offload and noise=counter, but {path.name} has none; "
             "leave it out, or add --set engine=offload --set noise=counter"
         )
     others = "; the others are resident or have torch noise, which leaves a planner no choice"
     note = f"device_memory={size_text(size)} holds for {limited_count} of {len(distinct)} cells"
-    return distinct, note + (others if limited_count < len(distinct) else "")
+    return cells, distinct, note + (others if limited_count < len(distinct) else "")

@@ -162,9 +162,14 @@ class MatrixSweep:
         budget = self.matrix.budget if options.budget is None else options.budget
         self._budget = None if options.turns else parse_seconds("budget", budget)
         self._selftest = parse_seconds(f"{path.name}: selftest", self.matrix.selftest)
-        self.tables = _tables(self.matrix.tables)
+        items = map(artifacts.load, self.matrix.tables)  # a mistake in a recipe should not wait for the sweep's end
+        self.tables = [item for item in items if isinstance(item, Table)]
         self._repeats = _repeats(options, self.matrix)
-        self._stages = self._later_stages()
+        contest = self.matrix.contest
+        self._stages = None if contest is None else Stages(
+            contest=contest, results=session.results, plan=lambda specs: session.plan(specs, self._retry),
+            show=session.monitor.show_plan, run=self._run,
+        )  # fmt: skip
 
     def go(self) -> Summary:
         return self.run(self.plan())
@@ -194,7 +199,9 @@ class MatrixSweep:
         if self._stages:
             summary, more, unknown = self._stages.follow(summary, self._budget, begin)
             steps = [*steps, *more]
-        summary.waiting = _cut_off(steps, summary.results) + unknown
+        cells = zip(steps, summary.results, strict=False)  # those that need more time: skipped, or cut off
+        cut_off = (run.outcome is Outcome.SKIPPED or run.partial for step, run in cells if step.action == "run")
+        summary.waiting = sum(cut_off) + unknown
         return summary
 
     def run_part(self, budget: float | None) -> Summary:
@@ -206,14 +213,6 @@ class MatrixSweep:
             stages = replace(self._stages, show=lambda *_: None)
             return stages.follow(self._run(first, budget), budget, begin)[0]
         return self._run(whole_round(first, self._retry), budget, whole=True)
-
-    def _later_stages(self) -> Stages | None:
-        """What comes after the grids of a protocol; None of any other matrix."""
-        contest, session = self.matrix.contest, self._session
-        return None if contest is None else Stages(
-            contest=contest, results=session.results, plan=lambda specs: session.plan(specs, self._retry),
-            show=session.monitor.show_plan, run=self._run,
-        )  # fmt: skip
 
     def _run(self, planned: Plan, budget: float | None, *, whole: bool = False) -> Summary:
         """Runs the plan in ``budget`` seconds, while no other sweep writes into the store. ``whole``: a round that has
@@ -255,12 +254,6 @@ class MatrixSweep:
         return settled(result) if self._options.detect_warm_up else result
 
 
-def _cut_off(steps: Sequence[Step], results: Sequence[Result]) -> int:
-    """How many of the cells that were to run need more time: skipped, or cut off after some of their steps."""
-    cells = zip(steps, results, strict=False)
-    return sum(step.action == "run" and (run.outcome is Outcome.SKIPPED or run.partial) for step, run in cells)
-
-
 def _check_turns(options: SweepOptions, matrix: Matrix, cells: Sequence[RunSpec]) -> None:
     """Raises ``ValueError`` for what does not go with cells that take turns, and for a cell that cannot."""
     others = {
@@ -273,17 +266,12 @@ def _check_turns(options: SweepOptions, matrix: Matrix, cells: Sequence[RunSpec]
     together.check(cells)
 
 
-def _tables(names: Sequence[str]) -> list[Table]:
-    """The tables of these names, without figures. Raises ``ValueError`` for a mistake in a table's recipe, which should
-    not wait for the end of the sweep."""
-    return [item for name in names if isinstance(item := artifacts.load(name), Table)]
-
-
 def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:
     """How often the cells run: as the options say, else the matrix, in rounds of all cells unless the options say
     else. Raises ``ValueError`` for what cannot be."""
-    usual = matrix.until if options.part is None else None  # a campaign's part says how many rounds itself
-    wanted = usual if options.until is None else options.until
+    wanted = options.until
+    if wanted is None and options.part is None:  # a campaign's part says how many rounds itself
+        wanted = matrix.until
     until = None if wanted is None else parse_percent("until", wanted)
     given = matrix.repeats if options.repeats is None else options.repeats
     count = given if given is not None else MOST if until is not None else 1

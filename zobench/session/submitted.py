@@ -158,7 +158,7 @@ class Handover:
 
 def _device_of_nodes(wanted: str, request: Request) -> tuple[str, str]:
     """(device, reason) of the jobs, by what they ask Slurm for: this machine's devices need not be the nodes'."""
-    has_gpus = slurm.wants_gpus(request)
+    has_gpus = "gpu" in [gres.partition(":")[0] for gres in (request.gres or "").split(",")]
     if wanted == "auto":
         return ("cuda:0", "device: cuda:0, because the jobs ask for GPUs") if has_gpus else (
             "cpu", "device: cpu, because the jobs ask for no GPU (--gres gpu:1 does)")  # fmt: skip
