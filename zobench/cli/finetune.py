@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +14,11 @@ from zobench.cli.common import TUNE, app, changed, named, value_of
 from zobench.cli.console import alarm
 from zobench.machine.processes import leads, torchrun_ranks
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
 from zobench.session.inputs import check_json, check_places, check_tuned
 from zobench.store import Store, without_place
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from zobench.cli.tuning_view import TuningBar
-    from zobench.training import Callback
 
 
 @app.command(rich_help_panel=TUNE)
@@ -52,9 +48,10 @@ def finetune(
     if not silent:
         check_json(output)
         console.say("loading PyTorch")
-    from zobench.cli.tuning_view import TuningBar
+    from zobench.cli.tuning_view import TuningBar, show_result
     from zobench.measure.threads import settle
     from zobench.session.tuning import as_ranks, run_folder, seeds_of, spec_of_run
+    from zobench.training import finetune as tune
     from zobench.training import usual_data_dir
     from zobench.training.cautions import trained
     from zobench.training.choices import chosen
@@ -76,11 +73,17 @@ def finetune(
             flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
             raise typer.Exit(as_ranks(spec, options, device, places, flags, log or ()))
         bar = None if silent else TuningBar(console.error_console(), verbose=verbose)
-        results_of_seeds.append(result := _trained(spec, folder, data_dir, resume, bar, logged))
+        if bar:
+            console.say(f"folder: {folder}")
+        with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
+            hooks = bar.hooks(spec) if bar else None
+            result = tune(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
+        results_of_seeds.append(result)
         if leads():
             Store(results).save(result)
-            if alone or output != "-":
-                _show(result, folder, output if alone else None)
+            if not console.write_json(output if alone else None, without_place(result).to_dict()) and output != "-":
+                show_result(console.answer_console(), result)
+                console.say(f"saved model: {folder / 'model'}")
     if seeds is not None:
         _show_seeds(results_of_seeds, output)
     if leads() and not all(trained(result.evaluation["curve"]) for result in results_of_seeds):
@@ -98,29 +101,6 @@ def _show_seeds(results: Sequence[Result], output: str | None) -> None:
         console.write_json(output, seeds_dict(results, means))
     if output != "-":
         show_seeds(console.answer_console(), results, means)
-
-
-def _trained(
-    spec: RunSpec, folder: Path, data_dir: Path | None, resume: bool, bar: TuningBar | None,
-    logged: Callable[[], list[Callback]],
-) -> Result:  # fmt: skip
-    """Trains with a ``bar`` that shows how it goes, if there is one."""
-    from zobench.training import finetune as tune
-
-    if bar:
-        console.say(f"folder: {folder}")
-    with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
-        hooks = bar.hooks(spec) if bar else None
-        return tune(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
-
-
-def _show(result: Result, folder: Path, output: str | None) -> None:
-    """Shows the result, and writes it as JSON to the file ``output``; "-" prints just that."""
-    from zobench.cli.tuning_view import show_result
-
-    if not console.write_json(output, without_place(result).to_dict()):
-        show_result(console.answer_console(), result)
-        console.say(f"saved model: {folder / 'model'}")
 
 
 @app.command(rich_help_panel=TUNE)

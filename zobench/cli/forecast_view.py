@@ -166,18 +166,13 @@ def tables(names: Sequence[str], predictions: Sequence[Prediction], gpu: Gpu, re
     screen, stored = console.answer_console(), Store(results).load()
     items = [item for name in names if isinstance(item := artifacts.load(name), Table)]
     tables = [item for item in items if any(metric.name in VALUES for metric in item.metrics)]
-    if not tables:
-        _list(predictions)
+    if not tables:  # the cells of a matrix without a table of what is predicted
+        listed = console.columns("cell", "tokens/s", "device", "host", "disk", "bound", numbers=_NUMBERS)
+        for each in predictions:
+            rate = f"~{_short(each.tokens_per_second)}" if each.fits else "out of memory"
+            listed.add_row(each.spec.label, rate, *_sizes(each), each.bound)
+        screen.print(listed)
     width, colored = max(console.NARROWEST, screen.width), console.is_colored(screen)
     texts = [render_predicted(item, predictions, stored, form, width=width, color=colored) for item in tables]
     notes = (*cautions([gpu]), footnote(None))
     return "\n".join([*texts, *(textwrap.fill(note, width) for note in notes)]) + "\n"
-
-
-def _list(predictions: Sequence[Prediction]) -> None:
-    """The cells of a matrix that has no table of what is predicted."""
-    table = console.columns("cell", "tokens/s", "device", "host", "disk", "bound", numbers=_NUMBERS)
-    for prediction in predictions:
-        rate = f"~{_short(prediction.tokens_per_second)}" if prediction.fits else "out of memory"
-        table.add_row(prediction.spec.label, rate, *_sizes(prediction), prediction.bound)
-    console.answer_console().print(table)

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 def show_lists(what: str) -> None:
-    """Models with their sizes, methods with what a step costs, schemes; matrices, campaigns, tables and figures with
-    their titles; tasks, metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the
-    fields of a run, which are too many to stand among the rest."""
+    """All lists but the fields of a run, which are too many to stand among the rest; or the list ``what`` alone."""
     lists: dict[str, Callable[[Console], None]] = {
-        "models": _models, "methods": _printed(_methods),
-        "schemes": _printed(lambda: _described(SCHEMES, "scheme", "what is tuned")),
-        "matrices": _printed(lambda: _recipes("runners")), "campaigns": _printed(lambda: _recipes("campaigns")),
-        "tables": _printed(lambda: _recipes("tables")), "figures": _printed(lambda: _recipes("plots")),
-        "tasks": _printed(_tasks), "metrics": _metrics,
-        "programs": _printed(lambda: _described(PROGRAMS, "program", "what it is")), "gpus": _gpus, "fields": _fields,
+        "models": _models, "methods": _methods,
+        "schemes": lambda screen: _described(screen, SCHEMES, "scheme", "what is tuned"),
+        "matrices": lambda screen: _recipes(screen, "runners"),
+        "campaigns": lambda screen: _recipes(screen, "campaigns"),
+        "tables": lambda screen: _recipes(screen, "tables"), "figures": lambda screen: _recipes(screen, "plots"),
+        "tasks": _tasks, "metrics": _metrics,
+        "programs": lambda screen: _described(screen, PROGRAMS, "program", "what it is"), "gpus": _gpus,
+        "fields": _fields,
     }  # fmt: skip
     if what and what not in lists:
         raise ValueError(f"unknown list {what!r}; {suggestion(what, lists)}")
@@ -45,11 +45,6 @@ def show_lists(what: str) -> None:
         shipped = recipes.folder("runners").parent
         where = f"recipes are looked for in ./runners, ./campaigns, ./tables and ./plots, then in {shipped}"
         screen.print(Text(where, style="dim"))
-
-
-def _printed(table: Callable[[], Table]) -> Callable[[Console], None]:
-    """What prints the table that ``table`` makes."""
-    return lambda screen: screen.print(table())
 
 
 def _gpus(screen: Console) -> None:
@@ -101,20 +96,20 @@ def _models(screen: Console) -> None:
     screen.print(Text(texts, style="dim"))
 
 
-def _described(registry: Registry[Any], noun: str, about: str) -> Table:
+def _described(screen: Console, registry: Registry[Any], noun: str, about: str) -> None:
     """The names in ``registry``, and what each is."""
     table = console.columns(noun, about)
     for kind in registry.builtin():
         table.add_row(kind.name, kind.about)
-    return _with_plug_ins(table, registry)
+    _print_with_plug_ins(screen, table, registry)
 
 
-def _tasks() -> Table:
+def _tasks(screen: Console) -> None:
     table = console.columns("task", "candidates", "usual tokens", "longest")
     for task in TASKS.builtin():
         asked = ", ".join(task.names) or ("a free answer" if task.goal.new_tokens else "of each row")
         table.add_row(task.name, asked, str(task.usual_tokens), str(task.longest_tokens))
-    return _with_plug_ins(table, TASKS)
+    _print_with_plug_ins(screen, table, TASKS)
 
 
 def _metrics(screen: Console) -> None:
@@ -132,13 +127,13 @@ def _given(registry: Registry[Any]) -> dict[str, str]:
     return {name: f"from {provider}" for name, provider in providers.items() if provider}
 
 
-def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:
+def _print_with_plug_ins(screen: Console, table: Table, registry: Registry[Any]) -> None:
     for name, provider in _given(registry).items():
         table.add_row(Text(name), Text(provider))
-    return table
+    screen.print(table)
 
 
-def _methods() -> Table:
+def _methods(screen: Console) -> None:
     """Each with what a step of OPT-125M takes at the fields' defaults."""
     from zobench.cost import passes
 
@@ -156,7 +151,7 @@ def _methods() -> Table:
         given = [f"from {provider}"] if (provider := METHODS.provider(name)) else []
         about = "; ".join([kind.as_written.formula, *taken, *given])
         table.add_row(name, f"{count:g}", str(kind.states), Text(about))
-    return table
+    screen.print(table)
 
 
 def _fields(screen: Console) -> None:
@@ -177,7 +172,7 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
 
 
-def _recipes(kind: str) -> Table:
+def _recipes(screen: Console, kind: str) -> None:
     table = console.columns("name", "what it is")
     for name in recipes.names(kind):
         try:
@@ -185,4 +180,4 @@ def _recipes(kind: str) -> Table:
         except (OSError, ValueError) as error:  # one bad file of the user's must not hide the others
             title = f"cannot be read: {error}"
         table.add_row(printable(name), Text(printable(title)))
-    return table
+    screen.print(table)

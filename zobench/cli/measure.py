@@ -16,7 +16,6 @@ from zobench.machine.device import check_devices, choose_device
 from zobench.machine.network import meet_at
 from zobench.machine.processes import leads
 from zobench.measure.environment import fingerprint_without_torch
-from zobench.result import Outcome, Result
 from zobench.runspec import check_effect
 from zobench.session.inputs import (
     check_file,
@@ -138,21 +137,16 @@ def run(
     if not silent:
         console.say(why, *choices(spec, seq_len_given="seq_len" in values))
     result = measured(spec, Terminal(), timeout=bound, disk_dir=disk_dir, silent=silent)
-    _show(result, output)
-    if results is not None and leads():
-        Store(results).save(result)
-    raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
-
-
-def _show(result: Result, output: str | None) -> None:
-    """Shows the result, and writes it as JSON to the file ``output``; "-" prints only the JSON, and why it failed."""
-    quiet, errors = output == "-", console.error_console()
-    if not quiet or result.outcome is not Outcome.OK:
-        screen = errors if result.outcome is Outcome.OK else console.alarm(errors)
+    errors = console.error_console()
+    if not (silent and result.is_ok):
+        screen = errors if result.is_ok else console.alarm(errors)
         screen.print(console.outcome_line(result), soft_wrap=True)
         console.show_warnings(errors, result.warnings)
     if leads():
         console.write_json(output, without_place(result).to_dict())
+        if results is not None:
+            Store(results).save(result)
+    raise typer.Exit(0 if result.is_ok else 1)
 
 
 @app.command(rich_help_panel=MEASURE)
