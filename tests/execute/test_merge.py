@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.rank_results import cell, one
-from zobench.execute.merge import merged
+from zobench.execute.rank import merged
 from zobench.result import Outcome
 
 
