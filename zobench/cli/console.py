@@ -163,17 +163,15 @@ def numbers(result: Result) -> str:
     peak = result.memory.get("device_peak_bytes")
     memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MiB device memory"
     values = metrics(result)
-    speed, right = values.get("throughput"), values.get("accuracy")
-    f1, perplexity = values.get("f1"), values.get("perplexity")
-    rate = "" if speed is None else f"{speed:.0f} tokens/s, " if speed >= 1000 else f"{speed:.4g} tokens/s, "
-    rate += "" if right is None else f"{right:.1%} of the test right, "
-    rate += "" if f1 is None else f"F1 {f1:.1%} on test, "
-    rate += "" if perplexity is None else f"perplexity {perplexity:.4g} on test, "
+    rate = "{:.0f} tokens/s, " if (values.get("throughput") or 0) >= 1000 else "{:.4g} tokens/s, "
+    forms = {"throughput": rate, "accuracy": "{:.1%} of the test right, ", "f1": "F1 {:.1%} on test, "}
+    forms["perplexity"] = "perplexity {:.4g} on test, "
+    scores = "".join(form.format(values[name]) for name, form in forms.items() if values.get(name) is not None)
     shares = ((values.get("floor_share"), "of the floor"), (values.get("update_survival"), "of the updates kept"))
     more = "".join(f", {percent(share)} {what}" for share, what in shares if share is not None)
     if result.environment.attention:
         more += f", {printable(result.environment.attention)}"
-    return f"{rate}{step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
+    return f"{scores}{step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
 
 
 def bar_width(console: Console) -> int:
@@ -199,12 +197,9 @@ class Seldom:
 class SweepProgress:
     """A progress bar on a terminal, one line per finished cell anywhere; the ETA rests on the plan's estimates, and is
     no later than the end of the ``budget``, in seconds. Where there is no terminal, a line now and then of a cell that
-    takes long."""
+    takes long. ``shown``: kinds of warnings shown in earlier rounds, to which new ones are added."""
 
-    def __init__(
-        self, console: Console, steps: Sequence[Step], budget: float | None = None, shown: set[str] | None = None
-    ) -> None:  # fmt: skip
-        """``shown``: kinds of warnings that the sweep has shown in earlier rounds, to which new ones are added."""
+    def __init__(self, console: Console, steps: Sequence[Step], budget: float | None, shown: set[str]) -> None:
         self._console, self._steps = console, steps
         self._end = math.inf if budget is None else time.monotonic() + budget
         self._left = {step.spec.hash: step.estimate.seconds for step in steps if step.action == "run" and step.estimate}
@@ -215,7 +210,7 @@ class SweepProgress:
         )  # fmt: skip
         self._task: TaskID = self._bar.add_task("", total=len(steps), eta="")
         self._done = 0
-        self._shown = set() if shown is None else shown
+        self._shown = shown
         self._step: Step | None = None
         self._seldom = Seldom()
 
@@ -237,8 +232,7 @@ class SweepProgress:
         self._bar.update(self._task, description=label.plain, eta=eta)
 
     def tick(self) -> None:
-        """Redraws, about ten times a second; without a terminal says after a minute, and then ever less often, but at
-        least every ten, which cell runs."""
+        """Redraws, about ten times a second; without a terminal says now and then which cell runs."""
         self._bar.refresh()
         if self._console.is_terminal or self._step is None or (spent := self._seldom.due()) is None:
             return
@@ -254,14 +248,11 @@ class SweepProgress:
         if step.action == "run" and result.outcome is not Outcome.SKIPPED:
             screen = self._console if result.outcome is Outcome.OK else alarm(self._console)
             screen.print(outcome_line(result), soft_wrap=True)
-            new = {kind: text for text in reversed(result.warnings) if (kind := _kind(text)) not in self._shown}
-            self._shown.update(new)  # once per sweep: each table repeats them all
-            show_warnings(self._console, reversed(new.values()))
-
-
-def _kind(warning: str) -> str:
-    """What warnings have in common that differ in their numbers, or in what follows a colon."""
-    return re.sub(r"\b\d[\d.]*", "#", warning.partition(":")[0])
+            # one of those that differ in their numbers alone, or in what follows a colon
+            kinds = {re.sub(r"\b\d[\d.]*", "#", text.partition(":")[0]): text for text in reversed(result.warnings)}
+            new = [text for kind, text in kinds.items() if kind not in self._shown]
+            self._shown.update(kinds)  # once per sweep: each table repeats them all
+            show_warnings(self._console, reversed(new))
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:
@@ -298,6 +289,5 @@ def show_doctor(lines: Sequence[Line]) -> None:
     for line in lines:
         section = line.section if line.section != previous else ""
         previous = line.section
-        mark = marks.get(line.status, line.status)
-        table.add_row(Text(section, style="bold"), Text(line.item), Text(line.value), mark)
+        table.add_row(Text(section, style="bold"), Text(line.item), Text(line.value), marks[line.status])
     answer_console().print(table)

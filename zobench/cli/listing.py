@@ -54,11 +54,9 @@ class ListColumn:
 
 
 def show(console: Console, columns: Sequence[ListColumn]) -> None:
-    """Columns side by side; the last one is text that wraps, below the others where the terminal is narrow.
-
-    Columns from the left that do not fit go into that text, those that are kept after all others. rich's own table
-    would take half a millisecond per row.
-    """
+    """Columns side by side; the last one is text that wraps, below the others where the terminal is narrow. Columns
+    from the left that do not fit go into that text, those that are kept after all others. rich's own table would take
+    half a millisecond per row."""
     *fixed, last = columns
     moved = []
     while len(fixed) > 1 and sum(column.width + 1 for column in fixed) > console.width:
@@ -116,18 +114,15 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
     text = Text(count, style="bold").append(f", all: {shared}" if shared else "", style="default")
     console.print(text, soft_wrap=True)
     measured = [metrics(result) for result in results]
-    show(
-        console,
-        [
-            *(_about(name, cells) for name, cells in about.items() if name not in common),
-            ListColumn("tokens/s", [_number(values.get("throughput")) for values in measured], right=True),
-            ListColumn("step s", [_number(values.get("step_seconds")) for values in measured], right=True, kept=True),
-            ListColumn("MiB", [_number(values.get("device_peak_bytes"), MIB) for values in measured], right=True),
-            *_accuracies(measured),
-            ListColumn("run", shortened([spec.hash for spec in specs]), kept=True),
-            ListColumn("other", [_other(*pair, console.width) for pair in zip(results, labels(specs), strict=True)]),
-        ],
-    )  # fmt: skip
+    show(console, [
+        *(_about(name, cells) for name, cells in about.items() if name not in common),
+        ListColumn("tokens/s", [_number(values.get("throughput")) for values in measured], right=True),
+        ListColumn("step s", [_number(values.get("step_seconds")) for values in measured], right=True, kept=True),
+        ListColumn("MiB", [_number(values.get("device_peak_bytes"), MIB) for values in measured], right=True),
+        *_accuracies(measured),
+        ListColumn("run", shortened([spec.hash for spec in specs]), kept=True),
+        ListColumn("other", [_other(*pair, console.width) for pair in zip(results, labels(specs), strict=True)]),
+    ])  # fmt: skip
     warned = {word for result in results for word in _warned(result)}
     legend = ["test %: accuracy"] * any(values.get("accuracy") is not None for values in measured)
     legend += [f"{word}: {meaning}" for word, meaning in _WARNINGS.items() if word in warned]
@@ -193,27 +188,18 @@ def show_comparison(console: Console, comparison: Comparison, names: tuple[str, 
     reasons = list(dict.fromkeys(finding.reason for finding in findings if finding.reason))
     console.print(Text(printable(f"A: {names[0]} ({_machines(pairs, 'a')})")), soft_wrap=True)
     console.print(Text(printable(f"B: {names[1]} ({_machines(pairs, 'b')})")), soft_wrap=True)
-    show(
-        console,
-        [
-            ListColumn(
-                "B is",
-                [_verdict(finding, reasons) for finding in findings],
-                styles=[_VERDICTS[finding.verdict] for finding in findings],
-            ),
-            ListColumn("B / A", [_ratio(finding.ratio) for finding in findings], right=True),
-            ListColumn("95 % interval", [_interval(finding.interval) for finding in findings]),
-            *(
-                [ListColumn("from", [finding.values for finding in findings])]
-                if {finding.values for finding in findings} != {"steps"}
-                else []
-            ),
-            ListColumn("A s", [_number(pair.a.step_seconds) for pair in pairs], right=True),
-            ListColumn("B s", [_number(pair.b.step_seconds) for pair in pairs], right=True),
-            ListColumn("memory", [_ratio(pair.memory_ratio) for pair in pairs], right=True),
-            ListColumn("cell", [printable(pair.a.spec.label) for pair in pairs]),
-        ],
-    )
+    verdicts = [_verdict(finding, reasons) for finding in findings]
+    sources = [finding.values for finding in findings]
+    show(console, [
+        ListColumn("B is", verdicts, styles=[_VERDICTS[finding.verdict] for finding in findings]),
+        ListColumn("B / A", [_ratio(finding.ratio) for finding in findings], right=True),
+        ListColumn("95 % interval", [_interval(finding.interval) for finding in findings]),
+        *[ListColumn("from", sources)] * (set(sources) != {"steps"}),
+        ListColumn("A s", [_number(pair.a.step_seconds) for pair in pairs], right=True),
+        ListColumn("B s", [_number(pair.b.step_seconds) for pair in pairs], right=True),
+        ListColumn("memory", [_ratio(pair.memory_ratio) for pair in pairs], right=True),
+        ListColumn("cell", [printable(pair.a.spec.label) for pair in pairs]),
+    ])  # fmt: skip
     for line in remarks(comparison, reasons):
         console.print(Text(printable(line), style="dim"))
     counts = Counter(finding.verdict for finding in findings)

@@ -30,8 +30,7 @@ from zobench.runspec import RunSpec, distinct
 from zobench.session import campaigns
 from zobench.store import Store, printable
 
-NAMED = 4
-"""Cells of a kind that a short plan names."""
+NAMED = 4  # cells of a kind that a short plan names
 UNPRICED = "how long is predicted from this machine's rates, which the first run measures"
 """In place of times, where nobody has measured them."""
 
@@ -74,15 +73,12 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
     run, over = within(steps, budget)
     styles = [{"run": "", "keep": "green", "skip": "dim"}["skip" if step in over else step.action] for step in steps]
     guesses = [step.estimate for step in steps]
-    needs = (
-        alike([0 if guess is None else guess.device_bytes for guess in guesses]),
-        alike([0 if guess is None else guess.disk_bytes for guess in guesses]),
-        [_time(step) for step in steps],
-    )
-    sizes = [
-        ListColumn(name, cells, right=True, styles=styles)
-        for name, cells in zip(("device", "disk", "time"), needs, strict=True) if any(cells)
-    ]  # fmt: skip
+    needs = {
+        "device": alike([guess.device_bytes if guess else 0 for guess in guesses]),
+        "disk": alike([guess.disk_bytes if guess else 0 for guess in guesses]),
+        "time": [_time(step) for step in steps],
+    }
+    sizes = [ListColumn(name, cells, right=True, styles=styles) for name, cells in needs.items() if any(cells)]
     words = [printable("over the budget" if step in over else _planned(step)) for step in steps]
     cells = [printable(names[step.spec.hash]) for step in steps]
     show(console, [ListColumn("cell", cells, styles=styles), *sizes, ListColumn("plan", words)])
@@ -175,8 +171,8 @@ def show_campaigns(screen: Console, results: Path) -> None:
 def show_parts(
     screen: Console, campaign: Campaign, outlooks: Sequence[Outlook], runs: Sequence[Result], *, cells: bool = False
 ) -> None:
-    """The parts of a campaign on this machine, whose runs are ``runs``; with a row for each of their ``cells``, if that
-    is asked for, and of its protocols what they can show."""
+    """The parts of a campaign on this machine, whose runs are ``runs``, of its protocols what they can show, and a row
+    for each of the parts' ``cells``, if that is asked for."""
     screen.print(Text(campaign.title, style="bold"))
     left, progresses = [outlook for outlook in outlooks if not outlook.is_done], [item.progress for item in outlooks]
     show(screen, [
@@ -197,9 +193,8 @@ def show_parts(
     screen.print(Text(f"{whole if left else 'all parts are done'}; {times}{hidden}", style="dim"))
     most = sum(part.most for part in left)
     if most > seconds:
-        screen.print(
-            Text(f"{_foreseen(most)} at most, if every grid grows as far as its protocol lets it", style="dim")
-        )
+        grown = f"{_foreseen(most)} at most, if every grid grows as far as its protocol lets it"
+        screen.print(Text(grown, style="dim"))
     for line in power.lines(filter(None, (outlook.on.contest for outlook in outlooks)), runs):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
     for outlook in outlooks if cells else ():
@@ -217,11 +212,8 @@ def _left(outlook: Outlook) -> str:
         return "not here"
     if outlook.is_done:
         return "done"
-    return (
-        f"{_foreseen(outlook.left)} to {_foreseen(outlook.most)}"
-        if outlook.most > outlook.left
-        else _foreseen(outlook.left)
-    )
+    most = f" to {_foreseen(outlook.most)}" if outlook.most > outlook.left else ""
+    return _foreseen(outlook.left) + most
 
 
 def show_ahead(screen: Console, campaign: Campaign, parts: Sequence[PartOn], gpu: str) -> None:

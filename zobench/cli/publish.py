@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,9 +48,15 @@ def table(
     check_there(results)
     asked = {"price_per_hour": price, "target_accuracy": target}
     said = {key: value for key, value in asked.items() if value is not None}
-    if (form := form_of(form, output)) == "parquet":
-        return _write_parquet(name, results, machine, said, output)
-    console.write_text(output, table_text(name, results, form, machine, said=said))
+    if (form := form_of(form, output)) != "parquet":
+        return console.write_text(output, table_text(name, results, form, machine, said=said))
+    if output is None:
+        raise ValueError("`--format parquet` must have a file, but --out is missing; add --out table.parquet")
+    check_extras("a Parquet file", ("pyarrow",))
+    from zobench.report import artifacts
+
+    shown = renewed([run.with_facts(**said) for run in Store(results).runs()], ())
+    artifacts.frame(name, shown, machine).to_parquet(output, index=False)
 
 
 @app.command("list", rich_help_panel=LOOK)
@@ -69,16 +74,6 @@ def list_(
     from zobench.cli import lists
 
     lists.show_lists(what)
-
-
-def _write_parquet(name: str, results: Path, machine: str | None, said: Mapping[str, Any], output: Path | None) -> None:
-    from zobench.report import artifacts
-
-    if output is None:
-        raise ValueError("`--format parquet` must have a file, but --out is missing; add --out table.parquet")
-    check_extras("a Parquet file", ("pyarrow",))
-    shown = renewed([run.with_facts(**said) for run in Store(results).runs()], ())
-    artifacts.frame(name, shown, machine).to_parquet(output, index=False)
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -143,7 +138,15 @@ def figure(
     if names[0] not in recipes.names("plots") and any(recipes.results(Path(name)).is_dir() for name in names):
         check_extras("a figure", publish.FIGURE)
         check_out("--out", out)
-        return _curves([stored_folder(Path(name)) for name in names], where or [], forwards, out)
+        from zobench.report import tuning
+        from zobench.store import query
+
+        folders, wanted = [stored_folder(Path(name)) for name in names], query.conditions(where or [])
+        for folder in folders:
+            check_folder("FOLDER", folder)
+        runs, problems = tuning.load(folders)
+        console.show_problems(problems)
+        return _write(tuning.figure(query.select(runs, wanted), forwards=forwards), out)
     if where or forwards or len(names) > 1:
         raise ValueError(
             f"`--where`, `--forwards` and several names are for folders of runs, but got {names[0]!r}; leave them out"
@@ -155,19 +158,6 @@ def figure(
     check_extras("a figure", publish.FIGURE)
     check_out("--out", out)
     _figure(item, results, out)
-
-
-def _curves(folders: list[Path], where: list[str], forwards: bool, out: Path) -> None:
-    """Writes the figure of the fine-tuning runs in ``folders``, and prints where its files are."""
-    from zobench.report import tuning
-    from zobench.store import query
-
-    wanted = query.conditions(where)
-    for folder in folders:
-        check_folder("FOLDER", folder)
-    runs, problems = tuning.load(folders)
-    console.show_problems(problems)
-    _write(tuning.figure(query.select(runs, wanted), forwards=forwards), out)
 
 
 def _figure(plot: Any, results: Path, out: Path) -> None:
