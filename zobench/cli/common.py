@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -26,10 +26,8 @@ KEPT = "What is kept and shown"
 """The groups of options, in the words of the help."""
 MEASURE, TUNE, LOOK, FORESEE, ELSEWHERE = "Measure", "Fine-tune", "Look", "Predict", "Elsewhere"
 """The groups of commands, in the order of the help."""
-_LONGEST = 200
-"""Characters of a command's line, which is folded and not cut."""
-_RARE = ("campaign", "calibrate")
-"""Commands that stand below the others of their group."""
+_LONGEST = 200  # characters of a command's line, which is folded and not cut
+_RARE = ("campaign", "calibrate")  # commands that stand below the others of their group
 _TYPE = re.compile(r"<[^<>]+>$")
 """How Typer writes a type of Python, as ``<list[Path]>``, which says nothing to people."""
 
@@ -38,36 +36,36 @@ class CommandGroup(TyperGroup):
     """Commands under the headings that they name, what is usual first."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Writes the groups, and last the commands without one."""
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (MEASURE, TUNE, LOOK, FORESEE, ELSEWHERE)}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
             heading = getattr(command, "rich_help_panel", None) or "Commands"
             groups.setdefault(heading, []).append((name, command.get_short_help_str(_LONGEST)))
-        for heading, rows in groups.items():
-            if rows:
-                with formatter.section(heading):
-                    formatter.write_dl(sorted(rows, key=lambda row: row[0] in _RARE))
+        for rows in groups.values():
+            rows.sort(key=lambda row: row[0] in _RARE)
+        _write_groups(formatter, groups)
 
 
 class Command(TyperCommand):
     """A command whose options stand under the headings that they name (``rich_help_panel``)."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes arguments, then options without a group, then each group in the order of its first option."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                words, help_text = record
                 section = "Arguments" if param.param_type_name == "argument" else "Options"
                 shown = "" if section == "Arguments" else max(param.opts, key=len).strip("-").upper()
-                record = (_TYPE.sub(shown, words).rstrip(), help_text)
+                record = (_TYPE.sub(shown, record[0]).rstrip(), record[1])
                 groups.setdefault(getattr(param, "rich_help_panel", None) or section, []).append(record)
-        for heading, records in groups.items():
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
+        _write_groups(formatter, groups)
+
+
+def _write_groups(formatter: Any, groups: Mapping[str, list[tuple[str, str]]]) -> None:
+    for heading, rows in groups.items():
+        if rows:
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 Function = TypeVar("Function", bound=Callable[..., None])

@@ -50,7 +50,7 @@ def finetune(
         console.say("loading PyTorch")
     from zobench.cli.tuning_view import TuningBar, show_result
     from zobench.measure.threads import settle
-    from zobench.session.tuning import as_ranks, run_folder, seeds_of, spec_of_run
+    from zobench.session.tuning import as_ranks, check_fits, checked_folder, seeds_of, spec_of_run
     from zobench.training import finetune as tune
     from zobench.training import usual_data_dir
     from zobench.training.cautions import trained
@@ -66,7 +66,9 @@ def finetune(
         are_started = spec.gpus > 1 and not torchrun_ranks()  # this process only starts the ranks, which say it
         if not (silent or are_started):
             console.say(*notes, threads)
-        folder = run_folder(named_folder, spec, data_dir, results)  # of what was asked for: the same command finds it
+        folder = checked_folder(named_folder, spec, data_dir, results)  # as asked for: the same command finds it
+        if leads():
+            check_fits({folder: spec})
         spec = chosen(spec, of_seed, folder, data_dir, lambda text: None if silent else console.say(text))
         if are_started:
             places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}

@@ -9,26 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zobench import recipes
-from zobench.cli import completion, console
-from zobench.cli.common import (
-    FORESEE,
-    BatchSize,
-    Changes,
-    Dtype,
-    Json,
-    Model,
-    Name,
-    SeqLen,
-    Stored,
-    app,
-    changed,
-    named,
-)
+from zobench.cli import common, completion, console
+from zobench.cli.common import FORESEE, app, changed, named
 from zobench.session.inputs import check_file, check_folder, check_json, check_results, check_words, parse_bytes
 
 if TYPE_CHECKING:
     pass
-
 
 GpuName = Annotated[
     str,
@@ -36,14 +22,8 @@ GpuName = Annotated[
         "--gpu", metavar="GPU", help="Of `zobench list gpus`, a FILE.toml, or all.", autocompletion=completion.gpus
     ),
 ]
-
-
 Link = Annotated[str | None, typer.Option(metavar="GENxLANES", help="The host's slot, as 4x16 [the card's own].")]
-
-
 Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the blocks, by its speed: 5GB/s.")]
-
-
 Anchor = Annotated[
     list[Path] | None,
     typer.Option("--anchor", metavar="RESULT", help="A stored run on this GPU, to fit to; repeatable."),
@@ -52,19 +32,19 @@ Anchor = Annotated[
 
 @app.command(rich_help_panel=FORESEE)
 def plan(
-    model: Model = None,
-    name: Name = None,
+    model: common.Model = None,
+    name: common.Name = None,
     gpu: GpuName = "all",
     host: Annotated[str, typer.Option(metavar="SIZE", help="The host's memory.")] = "64GB",
-    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
-    disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: Changes = None,
+    seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
+    disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: common.Changes = None,
     methods: Annotated[
         bool, typer.Option("--methods", help="Compare ZO, SGD and Adam, of all weights and of LoRA, each at its best.")
     ] = False,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a step of the best settings for ui.perfetto.dev.")
     ] = None,
-    output: Json = None,
+    output: common.Json = None,
 ) -> None:  # fmt: skip
     """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
     from zobench.cli import forecast_view
@@ -122,14 +102,14 @@ def predict(
     gpu: Annotated[str, typer.Option(
         "--gpu", metavar="GPU", help="Of `zobench list gpus`, or a FILE.toml.", autocompletion=completion.gpus,
     )],
-    seq_len: SeqLen = None, dtype: Dtype = None, batch_size: BatchSize = None,
-    link: Link = None, disk: Disk = None, anchor: Anchor = None, changes: Changes = None,
-    results: Stored = Path("results"),
+    seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
+    link: Link = None, disk: Disk = None, anchor: Anchor = None, changes: common.Changes = None,
+    results: common.Stored = Path("results"),
     form: Annotated[str, typer.Option("--format", help="terminal, markdown or latex.")] = "terminal",
     register: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Register them: a file with their day and SHA-256.")
     ] = None,
-    output: Json = None,
+    output: common.Json = None,
 ) -> None:  # fmt: skip
     """Fill the tables of a matrix with predictions for a GPU, beside what was measured here and the paper's values."""
     from zobench.cli import forecast_view

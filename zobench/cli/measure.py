@@ -17,16 +17,7 @@ from zobench.machine.network import meet_at
 from zobench.machine.processes import leads
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.runspec import check_effect
-from zobench.session.inputs import (
-    check_file,
-    check_folder,
-    check_json,
-    check_out,
-    check_price,
-    check_results,
-    parse_outcomes,
-    parse_seconds,
-)
+from zobench.session import inputs
 from zobench.store import Store, without_place
 
 if TYPE_CHECKING:
@@ -76,7 +67,7 @@ def sweep(
             f"`--rendezvous` needs --executor here, but got --executor {executor}; leave it out: jobs on several nodes "
             "find a place of their own"
         )
-    check_price(price)
+    inputs.check_price(price)
     of_rounds = (repeats, until, interleave, turns, detect_warm_up, price)
     if submitted and of_rounds != (None, None, None, False, False, None):
         raise ValueError(
@@ -119,11 +110,11 @@ def run(
 
     given = {"model": model, "name": name, "engine": engine, "device_memory": device_memory, "task": task}
     values = changed(named(changes, **given, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
-    bound, silent = parse_seconds("--timeout", timeout), output == "-"
-    check_folder("--disk-dir", disk_dir)
-    check_json(output)
+    bound, silent = inputs.parse_seconds("--timeout", timeout), output == "-"
+    inputs.check_folder("--disk-dir", disk_dir)
+    inputs.check_json(output)
     if results is not None:
-        check_out("--results", results)
+        inputs.check_out("--results", results)
     wanted = str(values.pop("device", device))
     asked = matrix.asked(values)
     check_effect(asked, values)
@@ -175,8 +166,8 @@ def selftest(
     if not 0 < minutes < float("inf"):
         raise ValueError(f"`--minutes > 0` must hold, but got {minutes:g}; leave it out for 10")
     wanted, values = checks.chosen(only or []), changed(changes)
-    check_folder("--disk-dir", disk_dir)
-    check_json(output)
+    inputs.check_folder("--disk-dir", disk_dir)
+    inputs.check_json(output)
     chosen, why = choose_device(str(values.pop("device", device)))
     console.say(why)
     with console.error_console().status("checking") as line:
@@ -206,7 +197,7 @@ def calibrate(
 
     if out.suffix != ".toml":
         raise ValueError(f"`--out` must end in .toml, but got {str(out)!r}; plan and predict know such a file by it")
-    check_file("--out", out)
+    inputs.check_file("--out", out)
     chosen, why = choose_device(device)
     if not chosen.startswith("cpu") and gpu is None:
         raise ValueError("`--gpu` must name the card, whose data sheet the file begins with, but is missing")
@@ -251,9 +242,9 @@ def campaign(
     from zobench.recipes import campaign as campaigns
     from zobench.session.campaigns import CampaignRun, campaign_session, chosen_parts
 
-    check_results(results)
-    check_folder("--disk-dir", disk_dir)
-    seconds = parse_seconds("--budget", budget)
+    inputs.check_results(results)
+    inputs.check_folder("--disk-dir", disk_dir)
+    seconds = inputs.parse_seconds("--budget", budget)
     if name is None:
         if part is not None or gpu is not None or budget is not None or more:
             raise ValueError(
@@ -290,7 +281,7 @@ def status(name: Submitted = None, results: common.Results = Path("results")) ->
     from zobench.cli import plan_view
     from zobench.session.submitted import submissions
 
-    check_results(results)
+    inputs.check_results(results)
     sweeps = submissions(results, name)
     for submission, states in sweeps:
         plan_view.show_submission(console.answer_console(), submission, states)
@@ -304,7 +295,7 @@ def cancel(name: Submitted = None, results: common.Results = Path("results")) ->
     from zobench.execute import jobs
     from zobench.session import submitted
 
-    check_results(results)
+    inputs.check_results(results)
     ended = 0
     sweeps = submitted.submissions(results, name)
     for submission, states in sweeps:
@@ -329,16 +320,16 @@ def submit_matrix(
     values = changed(changes)
     device = str(values.pop("device", device))
     handover = Handover(
-        path=recipes.find("runners", name), changes=values, retry=parse_outcomes(retry),
-        timeout=parse_seconds("--timeout", timeout), disk_dir=disk_dir, dry=dry_run,
+        path=recipes.find("runners", name), changes=values, retry=inputs.parse_outcomes(retry),
+        timeout=inputs.parse_seconds("--timeout", timeout), disk_dir=disk_dir, dry=dry_run,
     )  # fmt: skip
-    check_results(results)
+    inputs.check_results(results)
     executor.check_device(device)
     store, screen = Store(results), Terminal(dry=dry_run, verbose=True)
     if executor.name == "slurm":
         handed_over = handover.to_slurm(store, device, executor.request(), screen)
     else:
-        check_folder("--disk-dir", disk_dir)
+        inputs.check_folder("--disk-dir", disk_dir)
         session = LocalMachine(store, device, disk_dir=disk_dir, monitor=screen, dry=dry_run)
         handed_over = handover.to_pool(session, executor.jobs)
     if handed_over is not None:

@@ -16,17 +16,7 @@ from zobench.cli.matrices import Terminal
 from zobench.machine.device import choose_device
 from zobench.recipes.reference import Reference
 from zobench.runspec import RunSpec, suggestion
-from zobench.session.inputs import (
-    check_file,
-    check_folder,
-    check_json,
-    check_results,
-    check_there,
-    check_words,
-    form_of,
-    parse_percent,
-    parse_seconds,
-)
+from zobench.session import inputs
 from zobench.store import Store, printable
 
 if TYPE_CHECKING:
@@ -62,7 +52,7 @@ def results_(
     folders = list(map(stored_folder, named or ([] if results is None else [results])))
     wanted, places = query.conditions(where or []), folders or [Path("results")]
     for folder in folders:
-        check_folder("DIR", folder, or_archive=merge_into is not None)
+        inputs.check_folder("DIR", folder, or_archive=merge_into is not None)
     if keep_text and pack is None and merge_into is None:
         raise ValueError("`--keep-text` needs --pack or --merge-into, but got neither; leave it out")
     if merge_into is not None:
@@ -77,7 +67,7 @@ def results_(
         return
     if output is not None:
         query.check_export(output)
-        check_file("--out", output)
+        inputs.check_file("--out", output)
     _show(places, wanted, sort, output)
 
 
@@ -147,8 +137,8 @@ def compare(
         raise ValueError("`compare` needs A and B, but got one of them at most; name both, or add --self-test")
     if (count, slowdown, budget) != (None, None, None):
         raise ValueError("`--comparisons`, `--slowdown` and `--budget` are of --self-test; leave them out")
-    close = parse_percent("--tolerance", tolerance)
-    bound = None if limit is None else parse_percent("--fail-on-regression", limit)
+    close = inputs.parse_percent("--tolerance", tolerance)
+    bound = None if limit is None else inputs.parse_percent("--fail-on-regression", limit)
     comparison = _show_comparison((before, after), results, close, form, across_machines=across_machines)
     raise typer.Exit(1 if bound is not None and _regressed(comparison, bound) else 0)
 
@@ -165,14 +155,14 @@ def _compare_with_itself(
         raise ValueError(f"`--self-test` compares one cell with itself, but got a second, {other!r}; leave it out")
     if count is not None and count < 1:
         raise ValueError(f"`--comparisons >= 1` must hold, but got {count}; leave it out for 20")
-    share = SLOWDOWN if slowdown is None else parse_percent("--slowdown", slowdown)
+    share = SLOWDOWN if slowdown is None else inputs.parse_percent("--slowdown", slowdown)
     if share == 0:
         raise ValueError("`--slowdown` must be above 0%, but got 0%; leave it out for 5%")
-    check_results(results)
+    inputs.check_results(results)
     screen = Terminal()
     done = compare_with_itself(
         _cell(cell or _SELF_TESTED, results), results, screen, count=COMPARISONS if count is None else count,
-        slowdown=share, budget=parse_seconds("--budget", budget),
+        slowdown=share, budget=inputs.parse_seconds("--budget", budget),
         show=lambda number, comparison: screen.say(f"{number:>2}  {comparison.line}", "default"),
     )  # fmt: skip
     print(done.page())
@@ -199,7 +189,7 @@ def _show_comparison(
 
     if form not in (forms := ("terminal", "csv")):
         raise ValueError(f"unknown format {form!r}; {suggestion(form, forms)}")
-    check_there(results)
+    inputs.check_there(results)
     sides = [comparing.side(word, results) for word in words]
     console.show_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
     comparison = comparing.compare(
@@ -240,11 +230,11 @@ def verify(
     Nothing is searched or trained. A journal of which one bit was changed, other base weights, other data, or another
     accuracy in any digit are refused. With --target: exit code 1 unless the test set shows it exceeded, p < 0.01.
     """
-    share = parse_percent("--target", target) if target else None
+    share = inputs.parse_percent("--target", target) if target else None
     if share is not None and not 0 < share < 1:
         raise ValueError(f"`--target` must be above 0% and below 100%, but got {target}; for example 85%")
-    check_folder("RUN", run.parent if run.suffix == ".json" else run)
-    check_folder("--data-dir", data_dir)
+    inputs.check_folder("RUN", run.parent if run.suffix == ".json" else run)
+    inputs.check_folder("--data-dir", data_dir)
     from zobench.training import usual_data_dir
     from zobench.training.verify import verify as verified
 
@@ -274,9 +264,9 @@ def evaluate(
     """Evaluate a model, or the best weights of a run, on a task. Nothing is trained or stored."""
     given = {"model": model, "name": name, "task": task, "seq_len": seq_len, "dtype": dtype, "batch_size": batch_size}
     values = changed(named(changes, **given, weights_path=weights_path))
-    check_folder("--data-dir", data_dir)
-    check_json(output)
-    check_words(values)
+    inputs.check_folder("--data-dir", data_dir)
+    inputs.check_json(output)
+    inputs.check_words(values)
     from zobench.cli.tuning_view import show_assessed
     from zobench.measure.threads import settle
     from zobench.session.tuning import evaluated_spec
@@ -307,8 +297,8 @@ def trace(
     from zobench.store.trace import trace as traced
 
     if output is not None:
-        check_file("--out", output)
-    check_there(results)
+        inputs.check_file("--out", output)
+    inputs.check_there(results)
     console.write_json("-" if output is None else str(output), traced(query.named_run(run, results)))
 
 
@@ -333,13 +323,13 @@ def verdict(
         "terminal": partial(judge.as_text, width=width), "markdown": judge.as_markdown, "json": judge.as_json,
         "svg": judge.as_badge,
     }  # fmt: skip
-    if (form := form_of(form, output)) not in writers:
+    if (form := inputs.form_of(form, output)) not in writers:
         raise ValueError(
             f"`--format` must be one of {', '.join(writers)}, but got {form!r}; {suggestion(form, writers)}"
         )
     if output is not None:
-        check_file("--out", output)
-    check_there(results)
+        inputs.check_file("--out", output)
+    inputs.check_there(results)
     stored = Store(results).load()
     items = judge.verdicts(paper, stored, Reference.load())
     if not stored:
@@ -354,7 +344,7 @@ def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
     from zobench.cost import registered
     from zobench.store.merge import merge
 
-    check_results(into, "--merge-into")
+    inputs.check_results(into, "--merge-into")
     merged = merge(folders, into, keep_text=keep_text)
     console.show_problems(merged.problems)
     for line in merged.choices:
@@ -372,7 +362,7 @@ def pack_store(folder: Path, archive: Path, *, keep_text: bool) -> None:
 
     if not archive.name.endswith(ENDING):
         raise ValueError(f"`--pack` must be a file {ENDING}, but got {str(archive)!r}; name it runs{ENDING}")
-    check_file("--pack", archive)
+    inputs.check_file("--pack", archive)
     packed = pack(folder, archive, keep_text=keep_text)
     for line in packed.left_out:
         print(printable(f"left out: {line}"), file=sys.stderr)

@@ -58,8 +58,7 @@ def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, 
 
 
 def campaign_session(campaign: Campaign, store: Store, **settings: Any) -> LocalMachine:
-    """This machine with the device that a campaign measures; the rest as of
-    :class:`zobench.session.machine.LocalMachine`. Raises ``ValueError`` without such a device."""
+    """This machine with the device that a campaign measures, if it is here; ``settings`` as of ``LocalMachine``."""
     try:
         choose_device(campaign.device)
     except ValueError as error:
@@ -84,12 +83,9 @@ def disturbance(device: str, seconds: float) -> str:
 
 def lasting_disturbance(device: str, seconds: float = WATCH_SECONDS, tries: int = TRIES) -> str:
     """The same, if it is still there after ``tries`` watches."""
-    why = ""
-    for number in range(tries):
-        if number and device.startswith("cuda"):
+    while (why := disturbance(device, seconds)) and (tries := tries - 1):
+        if device.startswith("cuda"):
             time.sleep(seconds)
-        if not (why := disturbance(device, seconds)):
-            break
     return why
 
 

@@ -95,11 +95,9 @@ class Stages:
         return power.of_contest(self.contest, self.results().values())
 
     def follow(self, first: Summary, budget: float | None, begin: float) -> tuple[Summary, list[Step], int]:
-        """Runs the later stages in what is left of the ``budget`` of seconds since ``begin`` (``time.monotonic()``).
-
-        Returns what all stages came to, the steps of the later ones, and how many runs are not among these but still to
-        come: the last runs of methods that are not tuned yet, or all that are lacking if their stage did not begin.
-        """
+        """Runs the later stages in what is left of the ``budget`` of seconds since ``begin`` (``time.monotonic()``):
+        what all stages came to, the steps of the later ones, and how many runs are not among these but still to come,
+        of methods that are not tuned yet, or of a stage that did not begin."""
         steps: list[Step] = []
         measured = {**self.results(), **{result.spec.hash: result for result in first.results}}
         tried: set[str] = set()
@@ -129,7 +127,6 @@ class Stages:
 
 
 def refuse_torchrun() -> None:
-    """Raises ``ValueError`` in a process that torchrun has started."""
     if torchrun_ranks():
         raise ValueError("a sweep starts the ranks of its cells, but torchrun has started it; leave torchrun out")
 

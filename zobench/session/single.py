@@ -45,24 +45,19 @@ def measured(
     spec: RunSpec, monitor: Monitor, *, timeout: float | None = None, disk_dir: Path | None = None, silent: bool = False
 ) -> Result:
     """The cell's result; it is skipped, and no process started, if what it needs is not free. ``timeout`` in seconds;
-    ``silent``: ``monitor`` is told nothing of how it goes.
-
-    Ranks of torchrun's do not look on a GPU: others of them take its memory already.
-    """
-    alone = spec.device == "cpu" or not torchrun_ranks()
+    ``silent``: ``monitor`` is told nothing of how it goes."""
+    alone = spec.device == "cpu" or not torchrun_ranks()  # other ranks take a GPU's memory already
     if alone and (misfit := plan.misfit(spec, disk_dir)):
         return failed(spec, Outcome.SKIPPED, misfit)
     guess = _foreseen(spec, disk_dir, monitor, silent) if alone else None
+    written = None if guess is None else guess.consolidation
     with nullcontext() if silent else monitor.busy(f"measuring {spec.label}"):
-        written = None if guess is None else guess.consolidation
         return process.run_in_process(spec, timeout=timeout, disk_dir=disk_dir, written=written)
 
 
 def _foreseen(spec: RunSpec, disk_dir: Path | None, monitor: Monitor, silent: bool) -> Estimate | None:
-    """What a cell that may take a minute is predicted to take; unless ``silent`` it is said, where it is that long.
-
-    A ``silent`` one is predicted only where its interval of write-backs follows from that.
-    """
+    """What a cell that may take a minute is predicted to take; unless ``silent`` it is said, where it is that long. A
+    ``silent`` one is predicted only where its interval of write-backs follows from that."""
     count = spec.steps + spec.warmup
     short = count * cost.operations(spec) < _LONG[spec.device.partition(":")[0]]
     if short or (silent and not interval.is_open(spec)):

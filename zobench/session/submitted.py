@@ -73,11 +73,9 @@ class ExecutorOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handover:
-    """The matrix in the file ``path``, with ``changes`` to all of its cells, that a sweep hands over.
-
-    ``retry``: outcomes to run again; ``timeout``: seconds of one cell, or None; ``disk_dir``: the folder of the disk
-    tier. ``dry``: only its plan is shown.
-    """
+    """The matrix in the file ``path``, with ``changes`` to all of its cells, that a sweep hands over. ``retry``:
+    outcomes to run again; ``timeout``: seconds of one cell; ``disk_dir``: of the disk tier; ``dry``: only its plan is
+    shown."""
 
     path: Path
     changes: Mapping[str, Any]
@@ -192,11 +190,11 @@ def submissions(results: Path, name: str | None) -> list[tuple[Submission, list[
     """The newest sweep of every name that was submitted into ``results``, and older ones that have cells to come; or
     those of ``name``, a name or an id, alone. Raises ``ValueError`` if there is none of it."""
     sweeps = jobs.submissions(results)
-    names = dict.fromkeys([sweep.name for sweep in sweeps] + [sweep.id for sweep in sweeps])
+    newest = {sweep.name: sweep.id for sweep in sweeps}
+    names = [*newest, *(sweep.id for sweep in sweeps)]
     if name is not None and name not in names:
         remedy = suggestion(name, names) if names else "submit one with `zobench sweep NAME --executor slurm`"
         raise ValueError(f"no sweep {name!r} was submitted into {results}; {remedy}")
-    newest = {sweep.name: sweep.id for sweep in sweeps}
     rows = []
     for sweep in sweeps:
         if name is None or name in (sweep.name, sweep.id):
@@ -217,7 +215,7 @@ def cancel(submission: Submission) -> None:
 
 
 def _executor(submission: Submission) -> Any:
-    """The module that has submitted it: :mod:`zobench.execute.slurm` or :mod:`zobench.execute.pool`."""
+    """The module that has submitted it."""
     return {"slurm": slurm, "local": pool}[submission.executor]
 
 

@@ -13,7 +13,6 @@ from zobench.cost import sizes
 from zobench.execute import plan
 from zobench.machine import memory
 from zobench.machine.device import choose_device
-from zobench.machine.processes import leads
 from zobench.machine.texts import gigabytes
 from zobench.recipes import matrix
 from zobench.result import Result
@@ -44,12 +43,9 @@ def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]
 
 
 def spec_of_run(values: Mapping[str, Any], device: str, begun_in: Path | None) -> tuple[RunSpec, list[str]]:
-    """As :func:`tuned_spec`; of a run that goes on in the folder ``begun_in`` what its journal says, with a line that
-    says so.
-
-    What is given, ``values`` and another ``device`` than auto, must agree with the journal. Raises ``ValueError`` for
-    what does not, and where there is no run to go on with and ``values`` name none.
-    """
+    """As :func:`tuned_spec`; of a run that goes on in the folder ``begun_in`` what its journal says, with which
+    ``values`` and another ``device`` than auto must agree. Raises ``ValueError`` for what does not, and where there is
+    no run to go on with and ``values`` name none."""
     spec = None if begun_in is None else begun(begun_in)
     if begun_in is None or (spec is None and {"model", "task"} <= values.keys()):
         return tuned_spec(dict(values), device)
@@ -90,11 +86,8 @@ def evaluated_spec(values: dict[str, Any], run: EndedRun | None, device: str) ->
 
 def check_fits(runs: Mapping[Path, RunSpec]) -> None:
     """Raises ``ValueError`` if a run (by its folder) that is not finished has no tokenizer, or is predicted not to fit
-    this machine.
-
-    It must fit into memory, and its snapshots onto the folder's disk: the best, the newest and one that is being
-    written, and in a search those of the run that leads.
-    """
+    into this machine's memory, or its snapshots onto the folder's disk: the best, the newest and one that is being
+    written, and in a search those of the run that leads."""
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
     for folder, spec in left.items():
@@ -114,14 +107,6 @@ def checked_folder(out: Path | None, spec: RunSpec, data_dir: Path | None, resul
     words = (spec.model, spec.task_name, spec.method, spec.scheme, kind or spec.hash)
     folder = out or Path("runs") / "-".join(words)
     check_places(folder, data_dir, results)
-    return folder
-
-
-def run_folder(out: Path | None, spec: RunSpec, data_dir: Path | None, results: Path) -> Path:
-    """As :func:`checked_folder`, once the run fits this machine too."""
-    folder = checked_folder(out, spec, data_dir, results)
-    if leads():
-        check_fits({folder: spec})
     return folder
 
 
