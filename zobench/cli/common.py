@@ -157,8 +157,7 @@ Interleave = Annotated[
     _long("--interleave/--cell-by-cell", help="Repeat in rounds of all cells [rounds]."),
 ]
 Turns = Annotated[bool, _long("--turns", help="The cells of a round side by side, in turns of a step (CPU).")]
-FIELDS_ARE_LISTED = "`zobench list fields`"
-"""Where a user finds what can be set."""
+FIELDS_ARE_LISTED = "`zobench list fields`"  # where a user finds what can be set
 
 Verbose = Annotated[bool, _kept("-v", "--verbose", help="A row of the plan for each cell.")]
 Quiet = Annotated[bool, _kept("-q", "--quiet", help="Only the answer, warnings and errors.", callback=quieten)]

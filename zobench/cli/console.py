@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from zobench.measure.doctor import Line
 
 MIB = 2**20
-NARROWEST = 40
-"""Characters that a table is not squeezed below, however narrow the terminal says it is."""
+NARROWEST = 40  # characters that a table is not squeezed below, however narrow the terminal says it is
 _FIRST, _SELDOM = 60.0, 600.0
 """Seconds after which a line tells of a cell that still runs, and the most between two of them."""
 STYLES = {
@@ -44,8 +43,7 @@ _quiet = False
 """Whether --quiet was given: then only the answer, warnings and errors are shown."""
 
 
-_HANGING = 4
-"""Columns by which a folded line goes on further in than it begins."""
+_HANGING = 4  # columns by which a folded line goes on further in than it begins
 
 
 class Screen(Console):

@@ -26,8 +26,7 @@ from zobench.store.trace import events
 
 _NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
 _OF_GPUS = ("tokens/s", "range", "device", "host", "disk")
-_LEAST = 20
-"""Characters that the column which folds must have: the longest setting has 19."""
+_LEAST = 20  # characters that the column which folds must have: the longest setting has 19
 
 
 def show_one(

@@ -22,8 +22,7 @@ from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict, remarks
 from zobench.store.query import distinct_names, shortened
 
-_NARROW = 32
-"""Columns that the last column needs to stand beside the others; else it goes below them."""
+_NARROW = 32  # columns that the last column needs to stand beside the others; else it goes below them
 _REASON = 100
 _BUSY, _WARNING = "busy", "warned"
 _WARNINGS = {
@@ -130,8 +129,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
 
 
 _COUNTS, _KEPT = ("batch", "tokens"), ("model", "outcome")
-_TUNED = named(lambda field: field.listed)
-"""Fields with a column where a run has something else than usual."""
+_TUNED = named(lambda field: field.listed)  # fields with a column where a run has something else than usual
 _MEASURED = (
     "Measured on the machine of each run. step s: the median step; MiB: peak device memory, on a CPU the "
     "process's above its baseline; run: for `zobench trace`"

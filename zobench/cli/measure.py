@@ -182,8 +182,7 @@ def selftest(
 _Card = Annotated[
     str | None, typer.Option("--gpu", metavar="GPU", help="Whose data sheet it is, of `zobench list gpus`.")
 ]
-_SECONDS = 12.0
-"""Of measuring; more than before a sweep, because the file is for later and for others."""
+_SECONDS = 12.0  # of measuring; more than before a sweep, because the file is for later and for others
 
 
 @app.command(rich_help_panel=MEASURE)

@@ -98,8 +98,7 @@ class TuningBar:
         self._console.print(f"{where} {shown}, loss {seen.loss:.4f}{mark}", soft_wrap=True)
 
 
-_WIDE = 100
-"""Characters of a terminal in which the bar has the run's name too, which stands above it already."""
+_WIDE = 100  # characters of a terminal in which the bar has the run's name too, which stands above it already
 _DISPENSABLE = ("g", "lr", "rate", "skipped", "best")
 
 

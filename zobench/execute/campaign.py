@@ -15,8 +15,7 @@ from zobench.result import Outcome, Result
 from zobench.result.repeats import folded, number_of
 from zobench.runspec import RunSpec
 
-HOST_BYTES = 128 << 30
-"""Memory of a GPU's host that is not here."""
+HOST_BYTES = 128 << 30  # memory of a GPU's host that is not here
 
 
 def is_whole(stored: Sequence[Result | None], retry: Collection[str]) -> bool:

@@ -24,8 +24,7 @@ from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
 
-FOLDER = ".jobs"
-"""Beside the machines' folders of a store, which holds no results."""
+FOLDER = ".jobs"  # beside the machines' folders of a store, which holds no results
 ACTIVE = ("queued", "running")
 """States of a cell that is still to come; the others are ``lost``, ``cancelled``, ``unknown`` and the outcomes."""
 _WHERE = {"slurm": "no squeue here to ask", "local": "only the machine with {} can tell"}

@@ -28,8 +28,7 @@ from zobench.runspec import RunSpec
 from zobench.runspec.order import Order, begin
 
 POLL_SECONDS = 0.1
-PATIENCE = 20.0
-"""Seconds in which a cell's process ends the ranks that it has started."""
+PATIENCE = 20.0  # seconds in which a cell's process ends the ranks that it has started
 MALLOC = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1"
 """The C library's heap, on a CPU the device's allocator, keeps freed activations: an offloaded OPT-125M at 2048 tokens
 peaks at 710 MB where it uses 350. So large tensors get pages of their own, huge ones, for at most 3 % of a step."""

@@ -34,8 +34,7 @@ from zobench.runspec import RunSpec
 from zobench.runspec.order import Order, begin
 from zobench.runspec.registries import METRICS
 
-GRACE = 10.0
-"""Seconds in which ranks say what happened to them, once one knows that it is over."""
+GRACE = 10.0  # seconds in which ranks say what happened to them, once one knows that it is over
 PIECE = 4 << 20
 """Characters that go to a store at a time: torch's takes no more than 8 MiB, and a long run's result is longer."""
 

@@ -18,15 +18,12 @@ from zobench.machine.locks import locked
 from zobench.measure.threads import COUNT
 from zobench.models import cache
 
-SECONDS = 5.0
-"""About how long rates are measured."""
+SECONDS = 5.0  # about how long rates are measured
 BUSY_CORES = 0.5
 """Cores kept busy by others from which on the machine's rates are not worth keeping: the fastest of many short calls
 bears more than a step does, which :data:`zobench.measure.samples.DISTURBING_CORES` disturb."""
-BUSY_SECONDS = 900.0
-"""So long those of a busy machine serve the commands that follow."""
-IMPLAUSIBLE = 3.0
-"""A machine that was this many times faster before is measured again."""
+BUSY_SECONDS = 900.0  # so long those of a busy machine serve the commands that follow
+IMPLAUSIBLE = 3.0  # a machine that was this many times faster before is measured again
 _WORK = ("matmul_flops_per_second", "noise_elements_per_second", "copy_bytes_per_second")
 """Rates that the same hardware reaches under any version of the software, give or take."""
 

@@ -21,8 +21,7 @@ from zobench.stats import intervals
 from zobench.stats.intervals import repeats_interval
 from zobench.stats.ranks import LEAST
 
-MOST = 20
-"""Rounds of a sweep that is to go on until its medians are known, unless it says how many."""
+MOST = 20  # rounds of a sweep that is to go on until its medians are known, unless it says how many
 
 Again = Callable[[Sequence[RunSpec], int], Plan]
 """Plans cells for the round of that number."""

@@ -22,10 +22,8 @@ from zobench.runspec import RunSpec
 from zobench.stats import LEVEL
 from zobench.stats.intervals import FEW, Ratio, ratio_of_pairs
 
-UNTIL = 0.03
-"""Width of a ratio's 95 % interval, relative to it, from which on no more rounds are needed."""
-MOST = 15
-"""Rounds of a comparison."""
+UNTIL = 0.03  # width of a ratio's 95 % interval, relative to it, from which on no more rounds are needed
+MOST = 15  # rounds of a comparison
 COMPARISONS = 20
 SLOWDOWN = 0.05
 ALARMS, MISSES = 0.1, 0.1

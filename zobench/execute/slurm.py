@@ -20,21 +20,17 @@ from zobench.execute.jobs import QueueEntry, Submission, submitit_or_remedy, wri
 from zobench.execute.process import child_environment
 from zobench.runspec import RunSpec
 
-TIME = 3600.0
-"""Seconds of a job whose time is not given."""
-LEAST_TIME = 300.0
-"""Seconds that a job must have: most of less would be reserve."""
+TIME = 3600.0  # seconds of a job whose time is not given
+LEAST_TIME = 300.0  # seconds that a job must have: most of less would be reserve
 RESERVE_SECONDS = 180.0
 """Of a job's time, kept from its cell: planning, and storing that the time was not enough, before Slurm warns the job
 (it may do so 60 s early), for then submitit puts it back into the queue."""
-SIGNAL_SECONDS = 30
-"""How long before the end of its time submitit asks Slurm to warn a job."""
+SIGNAL_SECONDS = 30  # how long before the end of its time submitit asks Slurm to warn a job
 GPUS = ("gpus", "gpus_per_node", "gpus_per_socket", "gpus_per_task")
 OURS = ("array", "error", "job_name", "nodes", "ntasks", "ntasks_per_node", "open_mode", "output", "requeue", "signal",
         "time", "partition", "gres", *GPUS)  # fmt: skip
 """Options of sbatch that a sweep decides, or that have an option of their own."""
-ANSWER_SECONDS = 60.0
-"""Within which Slurm's commands must answer."""
+ANSWER_SECONDS = 60.0  # within which Slurm's commands must answer
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
 

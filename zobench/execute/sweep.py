@@ -20,8 +20,7 @@ from zobench.store import Store, StoreError
 
 PROCESS_BYTES = 1 << 29
 """Host memory of the interpreter and the libraries of a process, of which several run side by side."""
-GRACE = 15.0
-"""Seconds that a cell has beyond its budget to end the step that it is in and to write its result."""
+GRACE = 15.0  # seconds that a cell has beyond its budget to end the step that it is in and to write its result
 
 
 @dataclass

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 SETTLE_SECONDS = 2.0
 """A job that is ended gets SIGTERM in all its processes; the cell's can be gone before this one has been told."""
-LEADER_SECONDS = 300.0
-"""How long the other nodes of a job wait for the first one's plan."""
+LEADER_SECONDS = 300.0  # how long the other nodes of a job wait for the first one's plan
 FIRST_PORT, PORTS = 20000, 12000
 """Rendezvous ports: each job has its own, which all its nodes can work out. They end below 32768, where Linux begins to
 take ports for outgoing connections."""

@@ -21,8 +21,7 @@ from zobench.measure.threads import ChildPipes
 from zobench.result import Result
 from zobench.runspec import RunSpec
 
-TICK = 0.1
-"""Seconds between two calls of ``while_waiting``."""
+TICK = 0.1  # seconds between two calls of ``while_waiting``
 
 
 def obstacle(spec: RunSpec) -> str:

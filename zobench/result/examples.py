@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-KEY = "test_examples"
-"""The key of a result's ``evaluation`` that holds them."""
+KEY = "test_examples"  # the key of a result's ``evaluation`` that holds them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

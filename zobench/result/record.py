@@ -24,8 +24,7 @@ DISTURBED, FEWER, DOUBTFUL = "other processes kept ", "threads: ", "the times ma
 """How warnings begin of runs whose times may be too long: others had some of the cores, or cores were left to them; or
 the GPU of a training run, which is kept all the same, was shared or throttled, or its machine swapped."""
 
-_LAST_SECOND = 2**35
-"""Seconds since 1970, in the year 3058: no run began later."""
+_LAST_SECOND = 2**35  # seconds since 1970, in the year 3058: no run began later
 
 SCHEMA_VERSION = 3
 """The version that is written. A change of the format is a line above, a step below, and one more here."""

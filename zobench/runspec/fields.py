@@ -25,14 +25,10 @@ class LabelForm(enum.Enum):
     """The form in which a label shows a field that is not at its default."""
 
     NEVER = enum.auto()
-    VALUE = enum.auto()
-    """``counter``"""
-    PAIR = enum.auto()
-    """``slots=2``"""
-    SWITCH = enum.auto()
-    """``compile``, ``no_overlap``"""
-    CONTRAST = enum.auto()
-    """``steps=2``, but only beside another that differs in nothing else"""
+    VALUE = enum.auto()  # ``counter``
+    PAIR = enum.auto()  # ``slots=2``
+    SWITCH = enum.auto()  # ``compile``, ``no_overlap``
+    CONTRAST = enum.auto()  # ``steps=2``, but only beside another that differs in nothing else
 
 
 @dataclass(frozen=True)
@@ -66,10 +62,8 @@ class SpecField(Generic[T]):
     ablated: bool = False
     unhashed: bool = False
 
-    noun: ClassVar[str] = "text"
-    """The type, for people."""
-    size: ClassVar[bool] = False
-    """Whether it is in bytes, which text may give with a unit."""
+    noun: ClassVar[str] = "text"  # the type, for people
+    size: ClassVar[bool] = False  # whether it is in bytes, which text may give with a unit
 
     def names(self, value: T) -> bool:
         """Whether ``value`` is an entry of a registry, which may take options."""
@@ -157,7 +151,6 @@ class WordField(SpecField[str]):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """All of them."""
         return self.allowed
 
     def check(self, value: Any) -> str:
@@ -188,7 +181,7 @@ class RegistryField(WordField):
         return (*self.before, *self.registry.names())
 
     def hint(self, value: str) -> str:
-        """See :meth:`WordField.hint`. What no name is near to may be a plug-in's, as in a result of another machine."""
+        """What no name is near to may be a plug-in's, as in a result of another machine."""
         for entry in self.registry.builtin():
             if value.lower() in getattr(entry, "known_as", ()):
                 return f"{value} is {entry.name} here"
@@ -203,8 +196,7 @@ class RegistryField(WordField):
         return "" if value in self.before else self.registry.origin(value)
 
 
-_DATA = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
-"""How the names of files of rows end."""
+_DATA = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")  # how the names of files of rows end
 _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[0-9a-f]{12}")
 
 
@@ -225,14 +217,12 @@ class FileField(RegistryField):
         return "@" not in value and super().names(value)
 
     def hint(self, value: str) -> str:
-        """See :meth:`WordField.hint`. A file of data is no task yet."""
-        if not value.lower().endswith(_DATA):
-            return super().hint(value)
-        return f"that is data: `zobench task new {value}` makes a task of it (docs/data.md)"
+        if value.lower().endswith(_DATA):
+            return f"that is data: `zobench task new {value}` makes a task of it (docs/data.md)"
+        return super().hint(value)
 
     def shown(self, value: str) -> str:
-        """See :meth:`SpecField.shown`: without the fingerprint."""
-        return value.partition("@")[0]
+        return value.partition("@")[0]  # without the fingerprint
 
     def options(self, value: str) -> Mapping[str, Option]:
         return super().options(value) if self.names(value) else {}
@@ -301,7 +291,6 @@ class TableField(SpecField[Mapping[str, Any]]):
         return dict(value)
 
     def words(self, value: Mapping[str, Any]) -> list[str]:
-        """See :meth:`SpecField.words`: each option as ``name=value``."""
         return [f"{name}={option}" for name, option in value.items()]
 
     def part(self, name: str) -> ScalarField:

@@ -255,15 +255,13 @@ def _by_name(*kinds: K) -> Mapping[str, K]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineKind:
-    """The engine that holds the blocks. ``is_streamed``: they rest in a tier, from which they are uploaded for each
-    pass; else they all stay on the device."""
+    """The engine that holds the blocks. ``is_streamed``: uploaded from a tier for each pass; else all on the device."""
 
     name: str
     is_streamed: bool
 
 
 ENGINES = _by_name(EngineKind(name="resident", is_streamed=False), EngineKind(name="offload", is_streamed=True))
-"""Every engine by its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -297,10 +295,10 @@ TIERS = _by_name(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WireKind:
-    """The format of weights at rest and on the link. ``is_packed``: other than on the device, so weights are packed and
-    unpacked; ``is_scaled``: a float32 scale for each row of a matrix is stored beside its values. ``bits``: of an
-    integer; then ``group`` values in a row share a 16-bit scale, and what rests is only read, since an update is far
-    below a step of such a grid: updates stay in the journal."""
+    """The format of weights at rest and on the link. ``is_packed``: other than on the device; ``is_scaled``: with a
+    float32 scale for each row of a matrix. ``bits``: of an integer; then ``group`` values in a row share a 16-bit
+    scale, and what rests is only read, since an update is far below a step of such a grid: updates stay in the
+    journal."""
 
     name: str
     is_packed: bool = True
@@ -325,10 +323,8 @@ class WireKind:
         return WIDTHS[self.name if self.is_packed else dtype]
 
 
-SCALE_WIDTH = 2
-"""Bytes of the scale of a group of integers, a bfloat16."""
-GROUPS = (64, 32, 128)
-"""Values that can share a scale; the first is the one of ``int8`` and ``int4``."""
+SCALE_WIDTH = 2  # bytes of the scale of a group of integers, a bfloat16
+GROUPS = (64, 32, 128)  # values that can share a scale; the first is the one of ``int8`` and ``int4``
 
 WIRES = _by_name(
     WireKind(name="none", is_packed=False),
@@ -341,7 +337,6 @@ WIRES = _by_name(
         for group in GROUPS
     ),
 )
-"""Every wire format by its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -365,8 +360,6 @@ NOISES = _by_name(
     NoiseKind(name="counter", in_place=False),
     NoiseKind(name="stored", in_place=True, is_stored=True),
 )
-"""Every noise by its name."""
-
 
 LAWS: Mapping[str, int] = MappingProxyType({"normal": 0, "rademacher": 1 << 62})
 """The laws of a direction's elements: what a seed has beside its number (:data:`zobench.kernels.philox.SIGNS`)."""
@@ -374,8 +367,8 @@ LAWS: Mapping[str, int] = MappingProxyType({"normal": 0, "rademacher": 1 << 62})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GranularityKind:
-    """What a slot holds. ``is_block``: a whole transformer block, else a linear layer of it; ``is_cut``: or only some
-    rows of that."""
+    """What a slot holds: a whole transformer block (``is_block``), a linear layer of it, or some of its rows
+    (``is_cut``)."""
 
     name: str
     is_block: bool = False
@@ -387,13 +380,12 @@ GRANULARITIES = _by_name(
     GranularityKind(name="linear"),
     GranularityKind(name="tile", is_cut=True),
 )
-"""Every granularity by its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutocastKind:
-    """The precision of the products of float32 weights. ``is_cast``: operands are cast to 16 bits; ``is_tf32``: float32
-    operands are multiplied as TF32, which only CUDA devices do. Neither: in float32."""
+    """The precision of the products of float32 weights: of operands cast to 16 bits (``is_cast``), multiplied as TF32
+    by a CUDA device (``is_tf32``), or in float32."""
 
     name: str
     is_cast: bool = False
@@ -406,7 +398,6 @@ AUTOCASTS = _by_name(
     AutocastKind(name="bf16", is_cast=True),
     AutocastKind(name="tf32", is_tf32=True),
 )
-"""Every precision of products by its name."""
 
 WIDTHS: Mapping[str, int] = MappingProxyType({"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1})
 """Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""

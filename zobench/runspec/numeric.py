@@ -21,8 +21,7 @@ class NumberField(SpecField[T]):
     lowest: float | None = None
     above: float | None = None
     below: float | None = None
-    highest: int = 2**31 - 1
-    """The greatest whole number: no run counts more, and no sum over it overflows."""
+    highest: int = 2**31 - 1  # of whole numbers: no run counts more, and no sum over it overflows
 
     @property
     def noun(self) -> str:  # type: ignore[override]
@@ -30,11 +29,10 @@ class NumberField(SpecField[T]):
 
     @property
     def wanted(self) -> str:
-        """What text must be."""
         return "a whole number" if int in self.types else "a number"
 
     def check(self, value: Any) -> Any:
-        """See :meth:`SpecField.check`. A whole number where a float is expected becomes one, and -0.0 becomes 0.0."""
+        """A whole number where a float is expected becomes one, and -0.0 becomes 0.0."""
         if float in self.types and isinstance(value, int) and not isinstance(value, bool):
             value = float(value) if abs(value) < 2**1000 else math.inf
         value, name = super().check(value), self.name
@@ -70,8 +68,7 @@ class IntervalField(NumberField[int | str]):
         return (int, str)
 
     def check(self, value: Any) -> Any:
-        """See :meth:`SpecField.check`. TOML's and Python's own infinity is inf too."""
-        if value in ("inf", math.inf):
+        if value in ("inf", math.inf):  # TOML's and Python's own infinity too
             return "inf"
         if isinstance(value, str):
             raise ValueError(f"`{self.name}` must be {self.wanted}, but got {value!r}; {self.remedy}")

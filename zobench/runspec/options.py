@@ -143,10 +143,8 @@ def nested(values: Mapping[str, Any], key: str = "options") -> dict[str, Any]:
 
 
 def settled(key: str, given: Mapping[str, Any], declared: Mapping[str, Option], takers: str) -> Options:
-    """``given`` with each value as its default in ``declared`` has it, without those that equal it.
-
-    Raises ``ValueError`` for an option of another type, out of range, or that none of ``takers`` has declared.
-    """
+    """``given`` with each value as its default in ``declared`` has it, without those that equal it. Raises
+    ``ValueError`` for an option of another type, out of range, or that none of ``takers`` has declared."""
     kept = {}
     for name, value in given.items():
         if name not in declared:

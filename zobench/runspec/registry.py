@@ -1,8 +1,7 @@
 """What a spec can name: methods, tasks, metrics, models, programs; zobench's own first, then those of plug-ins.
 
 A plug-in is an installed package with an entry point in the registry's group, whose name is the word that a spec uses.
-It is imported only when that word is used. zobench's own are imported by name too, because they live in rooms above
-this one.
+It is imported only when that word is used; zobench's own too, because they live in rooms above this one.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from zobench.runspec.words import suggestion
 
-PATIENCE = 4.0
-"""Seconds of a plug-in's import after which a line says that it is waited for."""
+PATIENCE = 4.0  # seconds of a plug-in's import after which a line says that it is waited for
 
 
 class Named(Protocol):
@@ -59,11 +57,8 @@ class Registry(Generic[T]):
         return tuple(self._builtin().values())
 
     def get(self, name: str) -> T:
-        """The one called ``name``.
-
-        Raises ``ValueError`` for an unknown name, for one that two packages give, and for a plug-in that cannot be
-        imported or is not what its entry point says.
-        """
+        """The one called ``name``. Raises ``ValueError`` for an unknown name, for one that two packages give, and for a
+        plug-in that cannot be imported or is not what its entry point says."""
         builtin, points = self._builtin(), plug_ins(self.group).get(name, ())
         if len(points) + (name in builtin) > 1:
             owners = ["zobench"] * (name in builtin) + [_package(point) for point in points]
@@ -96,13 +91,12 @@ class Registry(Generic[T]):
         return map(self.get, self.names())
 
     def _builtin(self) -> Mapping[str, T]:
-        module, _, attribute = self.home.partition(":")
-        return _by_name(module, attribute)
+        return _by_name(self.home)
 
 
 @functools.cache
-def _by_name(module: str, attribute: str) -> dict[str, Any]:
-    return {entry.name: entry for entry in getattr(importlib.import_module(module), attribute)}
+def _by_name(home: str) -> dict[str, Any]:
+    return {entry.name: entry for entry in resolve(home)}
 
 
 @functools.cache

@@ -320,10 +320,8 @@ class RunSpec:
         return dataclasses.replace(self, **nested({"options": self.options, **changes}))
 
     def resolve(self, device: str) -> RunSpec:
-        """The spec as it runs on ``device`` ("cpu" or "cuda..."): no "auto" left, fields without effect at rest.
-
-        Two specs that would run the same computation resolve to the same spec, so to the same hash.
-        """
+        """The spec as it runs on ``device`` ("cpu" or "cuda..."): no "auto" left, fields without effect at rest, so
+        that two specs of the same computation have the same hash."""
         if self.gpus > 1 and device == "cuda:0":  # the choice for one process; each rank takes its own
             device = "cuda"
         if AUTOCASTS[self.autocast].is_tf32 and not device.startswith("cuda"):
@@ -383,10 +381,8 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        """The inverse of :meth:`to_dict`; an unknown key is an error that names the nearest known ones.
-
-        ``options.NAME`` stands for that option alone.
-        """
+        """The inverse of :meth:`to_dict`, in which ``options.NAME`` stands for that option alone. Raises ``ValueError``
+        for an unknown key, which names the nearest."""
         for key in values:
             field_of(DECLARED, key)
         if "model" not in values:
@@ -455,8 +451,7 @@ def check_effect(spec: RunSpec, asked: Collection[str]) -> None:
             )
 
 
-DECLARED = declared(RunSpec)
-"""What is declared of every field, by its name, in order."""
+DECLARED = declared(RunSpec)  # what is declared of every field, by its name, in order
 
 
 def options_taken(spec: RunSpec) -> Mapping[str, Option]:

@@ -8,8 +8,7 @@ from typing import Any
 from zobench.runspec.fields import LabelForm, SpecField, field_of, options_of
 from zobench.runspec.run import DECLARED, RunSpec
 
-FIELDS = tuple(DECLARED)
-"""Names of all fields of a spec, in order."""
+FIELDS = tuple(DECLARED)  # names of all fields of a spec, in order
 
 
 def named(of: Callable[[SpecField[Any]], bool]) -> tuple[str, ...]:
@@ -17,8 +16,7 @@ def named(of: Callable[[SpecField[Any]], bool]) -> tuple[str, ...]:
     return tuple(name for name in FIELDS if of(DECLARED[name]))
 
 
-INCIDENTAL = named(lambda field: field.incidental)
-"""Fields whose values change nothing of what is measured."""
+INCIDENTAL = named(lambda field: field.incidental)  # fields whose values change nothing of what is measured
 
 
 def check_key(key: str) -> None:
@@ -50,17 +48,14 @@ _VALUES = (LabelForm.VALUE, LabelForm.PAIR, LabelForm.CONTRAST)
 
 
 def labels(specs: Sequence[RunSpec]) -> list[str]:
-    """The label of each spec; of one that differs from another in a single field it shows that field's usual value too.
-
-    ``seed=0`` beside ``seed=1``: of an axis of a matrix every value is shown, and not all but one.
-    """
+    """The label of each spec; of one that differs from another in a single field it shows that field's usual value too:
+    of an axis of a matrix every value is shown, ``seed=0`` beside ``seed=1``."""
     varied = [name for name in DECLARED if len({getattr(spec, name) for spec in specs}) > 1]
     rows = [tuple(getattr(spec, name) for name in varied) for spec in specs]
     shown: list[list[str]] = [[] for _ in specs]
     for column, name in enumerate(varied):
-        if DECLARED[name].label in _VALUES:
-            for number in _alone(rows, column):
-                shown[number].append(name)
+        for number in _alone(rows, column) if DECLARED[name].label in _VALUES else ():
+            shown[number].append(name)
     return [spec.label_with(also) for spec, also in zip(specs, shown, strict=True)]
 
 

@@ -11,14 +11,12 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SEQ_LEN = 2048
-"""The papers' tokens per sequence."""
+SEQ_LEN = 2048  # the papers' tokens per sequence
 
 SIGNED = ("pertp", "2d", "2d-outer")
 """The values of ``parallel`` that share out the two signs of a perturbation, one to a rank (DistZO2, section 4)."""
 
-_MOST = 3
-"""Words that are suggested."""
+_MOST = 3  # words that are suggested
 
 
 def suggestion(word: object, words: Iterable[str], written: Mapping[str, str] | None = None) -> str:

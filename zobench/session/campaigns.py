@@ -30,10 +30,8 @@ from zobench.session.machine import LocalMachine, selftest_first
 from zobench.session.matrices import MatrixSweep, SweepOptions, refuse_torchrun
 from zobench.store import Store
 
-WATCH_SECONDS = 3.0
-"""How long others are watched, or waited for."""
-TRIES = 5
-"""Watches of a machine that is busy, before it counts as such: what lasts a moment is over by then."""
+WATCH_SECONDS = 3.0  # how long others are watched, or waited for
+TRIES = 5  # watches of a machine that is busy, before it counts as such: what lasts a moment is over by then
 
 
 def beyond(count: int) -> str:

@@ -20,8 +20,7 @@ from zobench.store import Store
 from zobench.store import compare as comparing
 from zobench.store.compare import Comparison
 
-SWEPT = tuple(field.name for field in fields(SweepOptions))
-"""The options of a sweep."""
+SWEPT = tuple(field.name for field in fields(SweepOptions))  # the options of a sweep
 
 
 class Session(LocalMachine):
