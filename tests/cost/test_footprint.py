@@ -13,7 +13,6 @@ from zobench import models
 from zobench.cost import footprint
 from zobench.cost.footprint import fit, memory
 from zobench.engine.base import HEAD_BYTES
-from zobench.engine.transfers import staging
 from zobench.engine.weights import tiers
 from zobench.models.weights import RandomWeights, materialise
 from zobench.programs import cell as measuring
@@ -108,7 +107,7 @@ def test_a_cuda_device_reads_its_disk_through_host_memory() -> None:
 
 def test_of_a_large_block_two_pieces_are_in_host_memory() -> None:
     large = cell("OPT-175B", tier="checkpoint", weights="pretrained", writeback_every="inf")
-    assert memory(large)[1] == footprint.STAGING_BYTES == 2 * staging.PIECE
+    assert memory(large)[1] == footprint.STAGING_BYTES == 2 * tiers.PIECE
 
 
 @pytest.mark.parametrize("engine", ["resident", "offload"])

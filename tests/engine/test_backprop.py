@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from tests.support.backprop import BEFORE, backprop
 from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
 from zobench import EngineConfig, Entry
-from zobench.engine.updates.optimizers import OPTIMIZERS
+from zobench.engine.backprop import OPTIMIZERS
 from zobench.models import blocks
 
 BATCHES = {"causal": padded, "choice": lambda: choosing("choice"), "lm": lambda: choosing("lm")}

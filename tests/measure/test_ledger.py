@@ -13,7 +13,7 @@ from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import assemble, build
 from zobench.engine.passes.loss import log_probabilities, mean_loss, next_tokens
-from zobench.engine.weights import weight_store
+from zobench.engine.transfers import pipeline
 from zobench.execute.process import run_in_process
 from zobench.machine.directio import aligned
 from zobench.measure.ledger import Ledger
@@ -212,7 +212,7 @@ def test_the_largest_model_is_traced_without_its_memory():
 def traced(spec, folder, monkeypatch):
     """The peak of a step as the ledger counts it: slots and resident parts, which are no operators' work, by hand."""
     ledger, allocate = Ledger("cpu"), build.allocate
-    for module in (assemble, build, weight_store):
+    for module in (assemble, build, pipeline):
         monkeypatch.setattr(module, "allocate", lambda *args: ledger.hold(allocate(*args)))
     model = models.build(spec.model, spec.dtype)
     config = EngineConfig(placement=spec.engine, tier="disk", disk_dir=folder)

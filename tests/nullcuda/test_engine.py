@@ -8,8 +8,9 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.devices import CUDA, ON_GPU
 from zobench import ZOSGD, Batch, Engine, EngineConfig, models
-from zobench.engine.transfers import lanes, pipeline, staging
+from zobench.engine.transfers import lanes, pipeline
 from zobench.engine.weights import blocks as units
+from zobench.engine.weights import tiers
 from zobench.models.weights import PretrainedWeights, RandomWeights, materialise
 
 NULL = "tests.nullcuda.start" in sys.modules
@@ -21,7 +22,7 @@ EPS = 2**-10
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
     monkeypatch.setattr(units.tiles, "__defaults__", (3000,))
-    monkeypatch.setattr(staging, "PIECE", 2 * units.PAGE)
+    monkeypatch.setattr(tiers, "PIECE", 2 * units.PAGE)
 
 
 def trained(device, steps=4, folder=None, **changes):
@@ -153,7 +154,7 @@ def test_a_checkpoint_is_read_in_pinned_pieces_and_gives_the_cpus_bits(after, ch
 def test_a_piece_of_a_checkpoint_that_is_filled_while_it_is_copied_is_found(checkpoint, monkeypatch):
     """The wait before a piece is read into again is planted away: the late copy takes what came after."""
     right = trained(CUDA, **checkpoint)[0]
-    monkeypatch.setattr(staging.Staging, "_wait", lambda self, number: None)
+    monkeypatch.setattr(tiers.Staging, "_wait", lambda self, number: None)
     assert trained(CUDA, **checkpoint)[0] != right
 
 

@@ -14,7 +14,7 @@ from zobench.runspec.kinds import ENGINES, GRANULARITIES, NOISES, TIERS, WIDTHS,
 SHARED_BLOCKS = 8
 """Host blocks that serve all layers with weights=shared."""
 STAGING_BYTES = 128 << 20
-"""Most bytes through which a lane reads or writes files, in two pieces (zobench/engine/transfers/staging.py)."""
+"""Most bytes through which a lane reads or writes files, in two pieces (zobench/engine/weights/tiers.py)."""
 CPU_HEAP = 64 << 20
 """What the C library's heap keeps of freed pieces below 4 MiB while units are streamed (measured: 50 to 100 MB)."""
 CPU_LIBRARIES = 24 << 20

@@ -7,9 +7,10 @@ MeZO does it, and gradients reach no further down than that block.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +30,19 @@ from zobench.engine.passes.loss import averaged, counted, on_cpu
 from zobench.engine.passes.objective import Objective
 from zobench.engine.passes.packing import Packer
 from zobench.engine.transfers.lanes import Event
-from zobench.engine.updates import optimizers
 from zobench.engine.weights.checkpoint import save_checkpoint
 from zobench.models import blocks as find_blocks
 from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import Weights, materialise
 from zobench.runspec.kinds import NOISES
+
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}
+"""torch's optimizers by name; the decay of "adam" is decoupled."""
+ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
+"""The names that torch gives to the state of its Adam."""
+
+State = Mapping[str, Mapping[str, Any]]
+"""A parameter's name -> torch's name -> state."""
 
 
 class Backprop:
@@ -63,7 +71,7 @@ class Backprop:
         below = self._below(zo_layers) if zo_layers else set()
         self._lower = {name: tensor for name, tensor in trainable.items() if tensor in below}
         self._upper = {name: tensor for name, tensor in trainable.items() if tensor not in below}
-        self._state = optimizers.read(state, self._upper) if state is not None else {}
+        self._state = adam_state(state, self._upper) if state is not None else {}
         for tensor in self._lower.values():
             tensor.requires_grad_(False)
         layout = [[(tensor.shape, tensor.dtype) for tensor in self._lower.values()]]
@@ -87,16 +95,18 @@ class Backprop:
         return float(on_cpu(torch.linalg.vector_norm(torch.stack(norms)))) if norms else 0.0
 
     def update(self, optimizer: str, *, lr: float, weight_decay: float = 0.0, foreach: bool = True) -> None:
-        """One step of :mod:`zobench.engine.updates.optimizers` by the gradients, which are freed.
+        """One step of an optimizer by the gradients, which are freed; weight decay skips what MeZO's does.
 
         ``optimizer`` ("sgd" or "adam") and ``foreach`` stay what they are at the first call.
         """
         self._open()
         if self._optimizer is None and self._upper:
-            self._optimizer = optimizers.make(optimizer, self._upper, foreach, self._state)
+            self._optimizer = make_optimizer(optimizer, self._upper, foreach, self._state)
         self._state = {}
         if self._optimizer is not None:
-            optimizers.step(self._optimizer, lr, weight_decay)
+            for group in self._optimizer.param_groups:
+                group["lr"], group["weight_decay"] = lr, weight_decay if group["decayed"] else 0.0
+            self._optimizer.step()
         self.discard()
 
     def discard(self) -> None:
@@ -171,11 +181,17 @@ class Backprop:
             yield name, tensor.detach().cpu().clone()
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(parameter#state, CPU copy) of the optimizer's state, as :mod:`zobench.engine.updates.optimizers` names
-        it."""
+        """(parameter#state, CPU copy) of the optimizer's state, so far or as torch would begin: "#exp_avg" and
+        "#exp_avg_sq" of the parameter's shape, "#step" of shape (1,)."""
         self._open()
-        state = self._state if self._optimizer is None else optimizers.state_of(self._optimizer, self._upper)
-        yield from optimizers.named(state)
+        state = self._state
+        if self._optimizer is not None and any(self._optimizer.state.values()):
+            states = self._optimizer.state
+            state = {name: states.get(tensor) or _first_state(tensor) for name, tensor in self._upper.items()}
+        for name, values in state.items():
+            for key, value in values.items():
+                if isinstance(value, Tensor):
+                    yield f"{name}#{key}", value.detach().cpu().clone().reshape(value.shape or (1,))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes a Hugging Face checkpoint: config, safetensors shards and their index."""
@@ -320,3 +336,37 @@ def _check(model: nn.Module, config: EngineConfig, weights: Weights | None, zo_l
             f"`0 <= zo_layers <= {layers}` must hold for this model, but got zo_layers={zo_layers}; "
             f"use at most its {layers} blocks"
         )
+
+
+def make_optimizer(
+    name: str, parameters: Mapping[str, nn.Parameter], foreach: bool, state: State
+) -> torch.optim.Optimizer:
+    """The optimizer of that name; that of "adam" goes on with ``state`` where there is any.
+
+    ``foreach``: many tensors per kernel, at the price of temporary memory of their size.
+    """
+    groups: list[dict[str, Any]] = [
+        {"params": [tensor for key, tensor in parameters.items() if is_decayed(key) is decayed], "decayed": decayed}
+        for decayed in (True, False)
+    ]
+    optimizer: torch.optim.Optimizer = OPTIMIZERS[name](
+        [group for group in groups if group["params"]], lr=0.0, foreach=foreach
+    )
+    if name == "adam" and state:
+        for key, tensor in parameters.items():
+            optimizer.state[tensor] = dict(state[key])
+    return optimizer
+
+
+def _first_state(tensor: Tensor) -> dict[str, Tensor]:
+    """The state of Adam before a parameter's first gradient."""
+    return dict(zip(ADAM_STATE, (torch.zeros(()), torch.zeros_like(tensor), torch.zeros_like(tensor)), strict=True))
+
+
+def adam_state(source: Weights, parameters: Mapping[str, nn.Parameter]) -> State:
+    """The state that :meth:`Backprop.state_tensors` gave, beside its parameters."""
+    state = {name: _first_state(tensor) for name, tensor in parameters.items()}
+    for name, values in state.items():
+        for key, value in values.items():
+            source.fill(f"{name}#{key}", value.view(value.shape or (1,)))
+    return state

@@ -27,12 +27,11 @@ from zobench.engine.passes.follow import Marks
 from zobench.engine.passes.forwards import Forwards
 from zobench.engine.passes.products import ProductForwards, RowForwards
 from zobench.engine.transfers.lanes import CudaLanes, Lanes, ThreadLanes
-from zobench.engine.transfers.pipeline import Pipeline
+from zobench.engine.transfers.pipeline import Pipeline, WeightStore
 from zobench.engine.updates.rules import UpdateRule
 from zobench.engine.weights import linear
 from zobench.engine.weights.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.weights.tiers import Hosts, Tier, allocate
-from zobench.engine.weights.weight_store import WeightStore
 from zobench.engine.weights.wire import FORMATS, DeviceWeights, FloatWire, IntegerWire, StoredWire, Wire
 from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks

@@ -3,7 +3,7 @@
 ``probe`` drives the model's own forward on one copy of the batch per point. Each unit of weights is perturbed to
 every point while it is on the device, after the journal entries that it lacks are applied. The same code serves a
 resident model (MeZO) and an offloaded one (ZO2): only where the blocks come from differs
-(:mod:`zobench.engine.weights.weight_store`).
+(:mod:`zobench.engine.transfers.pipeline`).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class FirstOrder:
     """
 
     def __init__(self, *, optimizer: str = "sgd", lr: float, weight_decay: float = 0.0, foreach: bool = True) -> None:
-        from zobench.engine.updates.optimizers import OPTIMIZERS
+        from zobench.engine.backprop import OPTIMIZERS
 
         if optimizer not in OPTIMIZERS:
             raise ValueError(
