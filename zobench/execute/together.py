@@ -71,41 +71,35 @@ class _GiverPipes:
         self.is_gone = not self.said
 
 
-@dataclass(frozen=True)
-class _TurnScheduler:
-    """All desks of a round. ``order`` shuffles them anew for each turn of all."""
-
-    givers: list[_GiverPipes]
-    order: random.Random
-    tick: Callable[[], None]
-
-    def run(self) -> None:
-        """Gives turns, one process at a time and each as often as it asks, until nobody asks any more."""
-        self._listen(self.givers, sum(giver.left for giver in self.givers))  # they all begin at once, on the same cores
-        while asking := [giver for giver in self.givers if giver.said == threads.ASKS]:
-            self.order.shuffle(asking)
-            for giver in asking:
-                begin = time.monotonic()
-                giver.give()
-                self._listen([giver], giver.left)
-                giver.left -= time.monotonic() - begin
-        for giver in self.givers:
+def _give_turns(givers: Sequence[_GiverPipes], order: random.Random, tick: Callable[[], None]) -> None:
+    """Gives turns, one process at a time and each as often as it asks, until nobody asks any more. ``order`` shuffles
+    them for each turn of all."""
+    _listen(givers, sum(giver.left for giver in givers), tick)  # they all begin at once, on the same cores
+    while asking := [giver for giver in givers if giver.said == threads.ASKS]:
+        order.shuffle(asking)
+        for giver in asking:
+            begin = time.monotonic()
             giver.give()
+            _listen([giver], giver.left, tick)
+            giver.left -= time.monotonic() - begin
+    for giver in givers:
+        giver.give()
 
-    def _listen(self, givers: Sequence[_GiverPipes], patience: float) -> None:
-        """Returns once each of ``givers`` has said a word, or is gone; one that is silent for ``patience`` seconds is
-        ended."""
-        silent = {giver.hears: giver for giver in givers if not giver.said and not giver.is_gone}
-        end = time.monotonic() + patience
-        while silent:
-            heard = select.select(list(silent), [], [], TICK)[0]
-            for ready in heard:
-                silent.pop(ready).receive()
-            if not heard:
-                self.tick()
-            if time.monotonic() >= end:
-                for giver in silent.values():
-                    giver.is_expired.set()
+
+def _listen(givers: Sequence[_GiverPipes], patience: float, tick: Callable[[], None]) -> None:
+    """Returns once each of ``givers`` has said a word, or is gone; one that is silent for ``patience`` seconds is
+    ended."""
+    silent = {giver.hears: giver for giver in givers if not giver.said and not giver.is_gone}
+    end = time.monotonic() + patience
+    while silent:
+        heard = select.select(list(silent), [], [], TICK)[0]
+        for ready in heard:
+            silent.pop(ready).receive()
+        if not heard:
+            tick()
+        if time.monotonic() >= end:
+            for giver in silent.values():
+                giver.is_expired.set()
 
 
 def run_together(
@@ -113,11 +107,9 @@ def run_together(
     disk_dir: Path | None = None, while_waiting: Callable[[], None] = lambda: None,
 ) -> list[Result]:  # fmt: skip
     """Measures ``specs`` side by side, each in a process of its own, their steps in turns that ``order`` shuffles.
-
-    ``timeout``: seconds that the turns of each may take; as many for each may pass until all have begun. Who takes
-    longer is ended, and the others go on. ``slowdowns`` and the rest: see
-    :func:`zobench.execute.process.run_in_process`. Raises ``ValueError`` for a spec that cannot take turns.
-    """
+    ``timeout``: seconds that the turns of each may take, and as many until all have begun; who takes longer is ended,
+    and the others go on. The rest: see :func:`zobench.execute.process.run_in_process`. Raises ``ValueError`` for a spec
+    that cannot take turns."""
     check(specs)
     chosen, stop, began = threads.chosen(), threading.Event(), time.time()
     neighbours = threads.Neighbours(children=True)
@@ -147,7 +139,7 @@ def run_together(
         cells = zip(specs, givers, shares, strict=True)
         running = [pool.submit(measured, spec, giver, share) for spec, giver, share in cells]
         try:
-            _TurnScheduler(givers=givers, order=order, tick=while_waiting).run()
+            _give_turns(givers, order, while_waiting)
             results = [each.result() for each in running]
             return _separated(results, began, neighbours.cores())
         finally:
@@ -169,11 +161,8 @@ def _giver_pipes(count: int, chosen: threads.Threads | None, seconds: float) -> 
     try:
         for _ in range(count):
             (given, gives), (hears, says) = os.pipe(), os.pipe()
-            givers.append(
-                _GiverPipes(
-                    pipes=ChildPipes(given=given, says=says, threads=chosen), gives=gives, hears=hears, left=seconds
-                )
-            )
+            pipes = ChildPipes(given=given, says=says, threads=chosen)
+            givers.append(_GiverPipes(pipes=pipes, gives=gives, hears=hears, left=seconds))
         yield givers
     finally:
         for giver in givers:

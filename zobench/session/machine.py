@@ -83,13 +83,9 @@ class LocalMachine:
         return are_known(self.store.root, self.machine, self.device, self.disk_dir)
 
     @property
-    def predictor_rates(self) -> Rates:
-        return Rates.of(self.rates)
-
-    @property
     def rates_now(self) -> Rates | None:
-        """The same; None in a dry session on a machine whose rates nobody has measured."""
-        return None if self._dry and not self._has_rates else self.predictor_rates
+        """The rates, as predictions take them; None in a dry session on a machine whose rates nobody has measured."""
+        return None if self._dry and not self._has_rates else Rates.of(self.rates)
 
     def priced_rates(self) -> Rates:
         """The rates that price a budget in seconds. Raises ``ValueError`` in a dry session that has none."""
@@ -109,7 +105,7 @@ class LocalMachine:
         if self._dry and not self._has_rates:
             self.say("dtype: bf16 stands for the 16-bit type in which this machine is fastest, which was not measured")
             return "bf16"
-        chosen, why = cost.fastest_narrow(self.predictor_rates)
+        chosen, why = cost.fastest_narrow(Rates.of(self.rates))
         self.say(why)
         return chosen
 

@@ -20,8 +20,6 @@ from zobench.store import Store
 from zobench.store import compare as comparing
 from zobench.store.compare import Comparison
 
-SWEPT = tuple(field.name for field in fields(SweepOptions))  # the options of a sweep
-
 
 class Session(LocalMachine):
     """What is swept on this machine into a store."""
@@ -29,7 +27,8 @@ class Session(LocalMachine):
     def matrix(self, name: str | Path, **options: Any) -> MatrixSweep:
         """The sweep of a matrix, by its name or file, to plan and run; ``options``: of
         :class:`zobench.session.matrices.SweepOptions`."""
-        check_keywords("sweep", options, SWEPT, {field: f"changes={{'{field}': ...}}" for field in FIELDS})
+        swept = [field.name for field in fields(SweepOptions)]
+        check_keywords("sweep", options, swept, {field: f"changes={{'{field}': ...}}" for field in FIELDS})
         return MatrixSweep(self, str(name), SweepOptions(**options))
 
     def sweep(self, name: str | Path, **options: Any) -> Summary:
