@@ -1,5 +1,4 @@
-"""What the commands share: the application, its help in groups, options of more than one command, and how their values
-are read."""
+"""What the commands share: the application, its help in groups, options of several commands, and how they are read."""
 
 from __future__ import annotations
 

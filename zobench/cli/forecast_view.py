@@ -1,5 +1,4 @@
-"""What `zobench plan` and `zobench predict` are given and show: GPUs that need not be here, and screens, on which every
-number is marked as predicted."""
+"""What `zobench plan` and `zobench predict` are given, GPUs that need not be here, and show, marked as predicted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Commands that measure: sweep, ablate, run, doctor, selftest, calibrate, campaign; status and cancel of what runs
-elsewhere."""
+"""Commands that measure: sweep, ablate, run, doctor, selftest, calibrate, campaign; status and cancel of sweeps."""
 
 from __future__ import annotations
 

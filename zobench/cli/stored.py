@@ -146,8 +146,7 @@ def compare(
 def _compare_with_itself(
     cell: str | None, other: str | None, results: Path, count: int | None, slowdown: str | None, budget: str | None
 ) -> NoReturn:
-    """Runs the comparisons, prints each and what they come to. Ends in ``typer.Exit``: 1 if there were too many false
-    alarms, or the slowdown was missed too often."""
+    """Runs and prints the comparisons. Ends in ``typer.Exit``: 1 after too many false alarms or missed slowdowns."""
     from zobench.execute.selfcompare import COMPARISONS, SLOWDOWN
     from zobench.session.single import compare_with_itself
 

@@ -28,8 +28,8 @@ def is_whole(stored: Sequence[Result | None], retry: Collection[str]) -> bool:
 
 
 def whole_round(planned: Plan, retry: Collection[str]) -> Plan:
-    """The plan of a round, all of which runs if it is not stored whole; what ended otherwise than ok stays, unless
-    ``retry`` has its outcome."""
+    """The plan of a round, all of which runs if it is not stored whole, but for ends other than ok that are not to
+    ``retry``."""
     if is_whole([step.earlier for step in planned.steps if step.action != "skip"], retry):
         return planned
     steps = [
@@ -71,8 +71,7 @@ def progress(
 
 
 def part_progress(on: PartOn, runs: Sequence[Result], retry: Collection[str] = ()) -> Progress:
-    """How far a part is, less what this machine was found too small for. The runs of a protocol, as far as they can be
-    foreseen, stand each for itself."""
+    """How far a part is, less cells too large for this machine; of a protocol the runs that can be foreseen."""
     if on.contest is None:
         return progress(fitting(on.cells, runs), on.rounds, runs, retry)
     by_hash = {run.spec.hash: run for run in runs if number_of(run) == on.first}
@@ -142,8 +141,8 @@ def outlook(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartForecast:
-    """A part as a GPU that is not here should meet it: the ``cells`` that fit, the labels of those that do not, and the
-    predicted seconds of all rounds."""
+    """A part on a GPU that is not here: the ``cells`` that fit, the labels of others, predicted seconds of all
+    rounds."""
 
     cells: tuple[RunSpec, ...]
     unfit: tuple[str, ...]

@@ -153,8 +153,8 @@ def submissions(results: Path) -> list[Submission]:
 
 
 def progress(submission: Submission, cell: int) -> JobReport | None:
-    """What the job of ``cell`` (an index) has said so far; None before it begins. Raises ``ValueError`` for a file that
-    no job of this version wrote."""
+    """What the job of ``cell`` (an index) has said; None before it begins. Raises ``ValueError`` for a file of another
+    kind."""
     path = submission.folder / f"{cell}.json"
     try:
         said = JobReport(**json_of(path.read_text()))
@@ -239,8 +239,7 @@ def machines(sweeps: Iterable[Submission], executor: str, site: str) -> set[str]
 def kept(
     cells: Sequence[RunSpec], store: Store, places: Iterable[str], retry: Collection[str]
 ) -> dict[RunSpec, Result]:
-    """The stored result of each cell that need not be submitted: one of ``places`` has it whole, and ``retry`` does
-    not name its outcome."""
+    """The stored results of cells that one of ``places`` has whole, with an outcome that ``retry`` does not name."""
     results: dict[RunSpec, Result] = {}
     for machine in sorted(places):
         for spec in cells:

@@ -74,8 +74,8 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The steps of a sweep, one for each cell, and what their seconds are predicted from: the machine's rates and its
-    ``earlier`` results."""
+    """The steps of a sweep, one for each cell, and what their seconds are predicted from: rates and ``earlier``
+    results."""
 
     steps: list[Step]
     rates: dict[str, Any]
@@ -104,9 +104,8 @@ def for_machine(
     cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None,
     rates: dict[str, Any] | None, number: int = 0,
 ) -> Plan:  # fmt: skip
-    """Plans ``cells`` for ``device`` of this ``machine`` (its name in the store), whose ``rates`` these are; None: they
-    are not known, and the plan says no seconds. ``retry``: outcomes to run again. ``number``: of the round that is
-    planned. Raises ``OSError`` without the device."""
+    """Plans ``cells`` for ``device`` of this ``machine`` (its name in the store), with its ``rates``; None: no seconds
+    are known. ``retry``: outcomes to run again. ``number``: of the round. Raises ``OSError`` without the device."""
     priced = None if rates is None else cost.Rates.of(rates)
     steps = make(cells, store, machine, priced, limits(device, disk_dir), retry, number)
     return Plan(steps=steps, rates=rates or {}, earlier=store.load(machine) if rates else ())
@@ -171,8 +170,8 @@ def decide(
 
 
 def is_settled(stored: Result | None, retry: Collection[str]) -> bool:
-    """Whether ``stored`` says what a cell came to, so that it need not run: whole, of the plug-ins that are installed
-    now, and with an outcome that is not to be tried again."""
+    """Whether a cell need not run: ``stored`` is whole, of the installed plug-ins, and not of an outcome to
+    ``retry``."""
     if stored is None or stored.outcome is Outcome.SKIPPED or not is_current(stored):
         return False
     return str(stored.outcome) not in retry and not stored.partial

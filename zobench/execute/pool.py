@@ -68,8 +68,7 @@ def workers(cells: Sequence[RunSpec], gpus: Sequence[str], side_by_side: int | N
 
 
 def submit(submission: Submission, count: int) -> list[str]:
-    """Starts ``count`` workers, detached from this terminal, and returns their names. Raises ``OSError`` if one does
-    not start."""
+    """Starts ``count`` detached workers and returns their names. Raises ``OSError`` if one does not start."""
     submitit = submitit_or_remedy()
     names = [_job(number) for number in range(count)]
     jobs.write_json(submission.folder / "jobs.json", names)  # first: who asks must find the workers that there are

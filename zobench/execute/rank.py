@@ -57,8 +57,7 @@ def main() -> None:
 
 
 def launched(ordered: Order, answer: Path) -> Result:
-    """The cell's result, by ranks that are started here, whose files lie beside ``answer``; each of several machines
-    calls this and gets it."""
+    """The cell's result, by ranks that this machine, as each of several, starts; their files lie beside ``answer``."""
     spec = ordered.spec
     check_devices(spec)
     question = answer.with_name("order.json")
@@ -152,8 +151,7 @@ def _received(store: Store, count: int, patience: float) -> dict[int, Result]:
 
 
 def _put(store: Store, key: str, result: Result) -> None:
-    """Stores ``result`` without its traces, of which rank 0 keeps its own, in pieces, and ``key`` last, so that who
-    finds ``key`` finds all of it."""
+    """Stores ``result`` without its traces in pieces, and ``key`` last, so that who finds ``key`` finds all of it."""
     text = _text(replace(result, trace={}, timeline=[]))
     pieces = [text[first : first + PIECE] for first in range(0, len(text), PIECE)]
     for number, piece in enumerate(pieces):
@@ -231,8 +229,7 @@ def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None
 
 
 def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
-    """Of each number what its metric keeps of several ranks, else the largest: seconds of the slowest rank, bytes of
-    the one that sent most."""
+    """Of each number what its metric keeps of several ranks, else the largest, as of seconds and bytes."""
     kept = {metric.part: metric.ranks for metric in METRICS.builtin()}
     kept |= {name: METRICS.get(name).ranks for name in ranks[0].parts if METRICS.provider(name)}
     combined = {}

@@ -32,9 +32,8 @@ Run = Callable[[Plan, float | None], Summary]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repeats:
     """How often each cell is run. ``count``: rounds, at most; ``until``: the width of the median's 95 % interval,
-    relative to it, at which no more are needed, None for all of them; ``interleaved``: a round holds all cells, else
-    each cell has all its repeats before the next one; ``seed`` shuffles the cells of a round; ``first``: the number of
-    the first round."""
+    relative to it, at which no more are needed; ``interleaved``: a round holds all cells, else each cell has all its
+    repeats before the next one; ``seed`` shuffles the cells of a round; ``first``: the number of the first round."""
 
     count: int = 1
     until: float | None = None
@@ -106,8 +105,8 @@ def _shuffled(planned: Plan, number: int, seed: int) -> Plan:
 
 
 def is_known(results: Iterable[Result], until: float | None) -> bool:
-    """Whether each cell's median step is known so well (:func:`zobench.stats.intervals.is_known`); one without times
-    is, as more rounds could tell nothing."""
+    """Whether each cell's median step is known to ``until``; one without times is, as more rounds could tell
+    nothing."""
     return until is not None and all(
         intervals.is_known(repeats_interval(result.run_seconds), result.step_seconds, len(result.run_seconds), until)
         for result in results if result.is_ok and result.step_seconds

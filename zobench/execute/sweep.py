@@ -198,8 +198,7 @@ def _left_out(step: Step, why: str) -> Result:
 
 
 def is_news(step: Step, result: Result) -> bool:
-    """Whether ``result`` is to be stored: not one that was kept, and not in place of an earlier one of the same cell if
-    it never ran, or has no more steps of it."""
+    """Whether ``result`` is to be stored: it was not kept, and replaces no earlier one that ran, or has more steps."""
     earlier = step.earlier
     if step.action == "keep":
         return False
@@ -213,8 +212,8 @@ def perform(
     step: Step, left: float | None, timeout: float | None, disk_dir: Path | None, calibration: Mapping[str, Any] | None,
     tick: Callable[[], None] = lambda: None, journal: Path | None = None,
 ) -> Result:  # fmt: skip
-    """The result of ``step``: kept, skipped, or measured with the machine's rates. ``left``: seconds of budget left.
-    ``journal``: where that of a fine-tuning run is kept."""
+    """The result of ``step``: kept, skipped, or measured. ``left``: seconds of budget. ``journal``: of a fine-tuning
+    run."""
     if step.action == "keep":
         assert step.earlier is not None
         return step.earlier

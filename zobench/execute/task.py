@@ -33,8 +33,7 @@ SETTLE_SECONDS = 2.0
 """A job that is ended gets SIGTERM in all its processes; the cell's can be gone before this one has been told."""
 LEADER_SECONDS = 300.0  # how long the other nodes of a job wait for the first one's plan
 FIRST_PORT, PORTS = 20000, 12000
-"""Rendezvous ports: each job has its own, which all its nodes can work out. They end below 32768, where Linux begins to
-take ports for outgoing connections."""
+"""Rendezvous ports, one per job, as its nodes can work out; below 32768, where Linux takes ports for its own use."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,7 @@ class CellJob:
 
 
 def rendezvous(environment: JobEnvironment) -> dict[str, str]:
-    """Where the processes of a cell on several nodes meet: ``ZOBENCH_RENDEZVOUS`` (host:port of the job's first node)
-    and ``ZOBENCH_NODE_COUNT``."""
+    """Where a cell's nodes meet: ``ZOBENCH_RENDEZVOUS`` (host:port of the first node) and ``ZOBENCH_NODE_COUNT``."""
     port = FIRST_PORT + int(environment.raw_job_id) % PORTS
     address = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")  # of the first node, where the job's script runs srun
     host = address if address.count(".") == 3 else environment.hostnames[0]
@@ -74,8 +72,8 @@ def rendezvous(environment: JobEnvironment) -> dict[str, str]:
 
 
 def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int = 0, worker: int = 0) -> bool:
-    """Plans, runs and stores one cell, and reports its progress; False if SIGTERM came before it was done: then nothing
-    is stored. A result that cannot be stored is reported as lost."""
+    """Plans, runs, stores and reports one cell, lost if it cannot be stored; False, and nothing stored, after
+    SIGTERM."""
     if jobs.is_cancelled(submission):
         return True
     said = jobs.JobReport(

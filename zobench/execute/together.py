@@ -72,8 +72,7 @@ class _GiverPipes:
 
 
 def _give_turns(givers: Sequence[_GiverPipes], order: random.Random, tick: Callable[[], None]) -> None:
-    """Gives turns, one process at a time and each as often as it asks, until nobody asks any more. ``order`` shuffles
-    them for each turn of all."""
+    """Gives turns, one process at a time, in an ``order`` of each turn of all, until nobody asks any more."""
     _listen(givers, sum(giver.left for giver in givers), tick)  # they all begin at once, on the same cores
     while asking := [giver for giver in givers if giver.said == threads.ASKS]:
         order.shuffle(asking)
@@ -87,8 +86,7 @@ def _give_turns(givers: Sequence[_GiverPipes], order: random.Random, tick: Calla
 
 
 def _listen(givers: Sequence[_GiverPipes], patience: float, tick: Callable[[], None]) -> None:
-    """Returns once each of ``givers`` has said a word, or is gone; one that is silent for ``patience`` seconds is
-    ended."""
+    """Returns once each of ``givers`` has said a word or is gone; one silent for ``patience`` seconds is ended."""
     silent = {giver.hears: giver for giver in givers if not giver.said and not giver.is_gone}
     end = time.monotonic() + patience
     while silent:
@@ -171,9 +169,8 @@ def _giver_pipes(count: int, chosen: threads.Threads | None, seconds: float) -> 
 
 
 def _separated(results: Sequence[Result], began: float, others: float | None) -> list[Result]:
-    """The results, which name the game by when it ``began``. In place of what each saw, the others of the game among
-    it, stand the cores that ``others`` than all of them kept busy, from the first process to the last; energy, which
-    nobody can divide among them, has no value."""
+    """The results, with when the game ``began``. In place of what each saw stand the cores that ``others`` than all of
+    them kept busy meanwhile; energy, which nobody can divide among them, has no value."""
     not_known = {"other_cpu_cores": others, "energy_joules": None, "mean_power_watts": None}
     separated: list[Result] = []
     for result in results:

@@ -46,8 +46,7 @@ def unpacked(evaluation: Mapping[str, Any]) -> Examples | None:
 
 
 def checked(evaluation: Mapping[str, Any]) -> tuple[bytes, bytes] | None:
-    """The bits and the losses as bytes, as many as the ``evaluation`` has test examples; see :func:`unpacked`. NumPy is
-    not needed to tell."""
+    """The bits and the losses as bytes, as many as the ``evaluation`` has test examples; see :func:`unpacked`."""
     if KEY not in evaluation:
         return None
     count, stored = evaluation.get("test", {}).get("count", 0), evaluation[KEY]

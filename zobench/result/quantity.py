@@ -59,6 +59,5 @@ class Quantity:
         return self.value(result) if result.outcome is Outcome.OK else None
 
     def interval(self, result: Result) -> Interval | None:
-        """The 95 % interval of :meth:`of`: of the median over steps, or of a share of examples; None for others, or
-        for too few steps."""
+        """The 95 % interval of :meth:`of`, over steps or examples; None for others, or for too few steps."""
         return self.bounds(result) if result.outcome is Outcome.OK else None

@@ -154,8 +154,7 @@ class Result:
 
     @property
     def step_seconds(self) -> float | None:
-        """The median step in seconds, of a cell with repeats the median of its runs' medians; None if no step was
-        measured."""
+        """The median step in seconds, of repeats the median of their medians; None if no step was measured."""
         return statistics.median(self.run_seconds) if self.run_seconds else None
 
     @property
@@ -175,8 +174,8 @@ class Result:
 
     @property
     def rank_on_dev(self) -> tuple[float, float]:
-        """What runs are sorted by, best first: the least loss on dev, then the highest first score there. A loss that
-        is not finite, or that a run does not have, comes last."""
+        """What runs are sorted by: least loss on dev, then highest first score; a loss that is absent or not finite is
+        last."""
         best = self.evaluation.get("best", {})
         loss = best.get("loss")
         is_finite = loss is not None and math.isfinite(loss)
@@ -211,8 +210,8 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """The inverse of :meth:`to_dict`, also of older schema versions. Raises ``ValueError`` for a newer or unknown
-        version, or a missing part."""
+        """The inverse of :meth:`to_dict`, of any schema version so far. Raises ``ValueError`` for others, or a missing
+        part."""
         values = upgraded(values)
         for key in ("spec", "outcome"):
             if key not in values:

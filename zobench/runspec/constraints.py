@@ -12,8 +12,7 @@ from zobench.runspec.registries import METHODS, TASKS
 from zobench.runspec.words import SIGNED
 
 AFTER_A_CHECKPOINT = 2
-"""Steps of a measured cell that follow a checkpoint at least; the lanes of the last of them are recorded: the paper's
-scheme goes through two."""
+"""Steps of a measured cell that follow a checkpoint at least and are recorded: the paper's scheme goes through two."""
 
 Fields = Mapping[str, SpecField[Any]]
 """What is declared of a spec's fields, by name."""

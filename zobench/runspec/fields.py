@@ -315,8 +315,7 @@ def declared(spec: type[Any]) -> Mapping[str, SpecField[Any]]:
 
 
 def field_of(fields: Mapping[str, SpecField[Any]], key: str) -> SpecField[Any]:
-    """The field called ``key``, or the option ``options.NAME``. The ``ValueError`` for an unknown key names the
-    nearest."""
+    """The field called ``key``, or the option ``options.NAME``. Raises ``ValueError``, which names the nearest."""
     name, _, part = key.partition(".")
     field = fields.get(name)
     match = field.part(part) if field is not None and part else field

@@ -49,8 +49,8 @@ class SpecFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A run needs field ``name`` to be ``value``, or one of them if that is a tuple, or a function of the spec that
-    gives one; ``remedy`` is the end of the error."""
+    """A run needs field ``name`` to be ``value``, one of a tuple, or what a function of the spec gives; ``remedy`` ends
+    the error."""
 
     name: str
     value: Any
@@ -297,8 +297,7 @@ TIERS = _by_name(
 class WireKind:
     """The format of weights at rest and on the link. ``is_packed``: other than on the device; ``is_scaled``: with a
     float32 scale for each row of a matrix. ``bits``: of an integer; then ``group`` values in a row share a 16-bit
-    scale, and what rests is only read, since an update is far below a step of such a grid: updates stay in the
-    journal."""
+    scale, and what rests is only read, as an update is far below a step of the grid: updates stay in the journal."""
 
     name: str
     is_packed: bool = True
@@ -341,10 +340,9 @@ WIRES = _by_name(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseKind:
-    """The noise that gives z. ``in_place``: it is drawn from one stream for all weights, so that they are themselves
-    moved to W + c z; else any piece of z can be drawn alone, and W + c z is made beside a W that stays as it is.
-    ``is_stored``: a step draws z once and keeps it in memory (ZO-Bench, appendix C.1: vanilla ZO-SGD, Forward-Grad);
-    else z is drawn again for each use."""
+    """The noise that gives z. ``in_place``: drawn from one stream for all weights, which are themselves moved to W + c
+    z; else any piece of z can be drawn alone, and W + c z is made beside W. ``is_stored``: a step draws z once and
+    keeps it (ZO-Bench, appendix C.1: vanilla ZO-SGD, Forward-Grad); else it is drawn again for each use."""
 
     name: str
     in_place: bool
@@ -367,8 +365,7 @@ LAWS: Mapping[str, int] = MappingProxyType({"normal": 0, "rademacher": 1 << 62})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GranularityKind:
-    """What a slot holds: a whole transformer block (``is_block``), a linear layer of it, or some of its rows
-    (``is_cut``)."""
+    """What a slot holds: a transformer block (``is_block``), a linear layer of it, or some of its rows (``is_cut``)."""
 
     name: str
     is_block: bool = False
@@ -384,8 +381,7 @@ GRANULARITIES = _by_name(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutocastKind:
-    """The precision of the products of float32 weights: of operands cast to 16 bits (``is_cast``), multiplied as TF32
-    by a CUDA device (``is_tf32``), or in float32."""
+    """The precision of products of float32 weights: cast to 16 bits, TF32 (CUDA devices only), or neither."""
 
     name: str
     is_cast: bool = False

@@ -47,8 +47,7 @@ def check_keywords(
 
 
 def named_arguments(fields: Iterable[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a keyword that a function of Python's interface does not take a one-line ``ValueError``. ``fields``: those
-    of its argument ``spec``."""
+    """Makes an unknown keyword of a function a one-line ``ValueError``. ``fields``: those of its argument ``spec``."""
 
     def made(function: Callable[P, R]) -> Callable[P, R]:
         taken = inspect.signature(function).parameters

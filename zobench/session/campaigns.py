@@ -1,5 +1,4 @@
-"""A campaign on this machine: what is left of its parts, and their runs, each part when it fits the budget and others
-leave the machine idle."""
+"""A campaign on this machine: what is left of its parts, and their runs, while the budget holds and others are idle."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def beyond(count: int) -> str:
 
 def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, more: bool = False) -> list[PartOn]:
     """The parts of a campaign on ``device``, with those beyond what it is for if ``more``; or the one called
-    ``wanted``. Raises ``ValueError`` if no part is, if none of them can run, and for a time of the campaign's that is
+    ``wanted``. Raises ``ValueError`` if no part is, if none of them can run, and for a time in its file that is
     none."""
     for word in ("timeout", "longest", "selftest"):
         parse_seconds(f"{campaign.name}: {word}", getattr(campaign, word))
@@ -104,9 +103,9 @@ def state(name: str, runs: Sequence[Result]) -> tuple[str, str, str]:
 
 
 class CampaignRun:
-    """A campaign in a ``session``. ``retry``: outcomes to run again, as in a sweep; ``busy``: measure also while others
-    use the machine; ``more``: with the parts beyond what it is for. Raises ``ValueError`` if it is of a device that is
-    not the session's."""
+    """A campaign in a ``session``. ``retry``: outcomes to run again; ``busy``: measure also while others use the
+    machine; ``more``: with the parts beyond what it is for. Raises ``ValueError`` if its device is not the
+    session's."""
 
     def __init__(
         self, session: LocalMachine, campaign: Campaign, *, retry: str = "none", busy: bool = False, more: bool = False
@@ -143,8 +142,8 @@ class CampaignRun:
         return [campaigns.outlook(on, runs, rates, room, self._retry) for on in parts], runs
 
     def go(self, outlooks: Sequence[Outlook], budget: float | None = None) -> Summary:
-        """Runs the parts that are left, in order, as long as ``budget`` seconds hold the next one. Returns what all of
-        them came to. Raises ``ValueError`` if others use the machine."""
+        """Runs the parts that are left, in order, while ``budget`` seconds hold the next. Raises ``ValueError`` if
+        others work."""
         refuse_torchrun()
         self._session.refuse_dry()
         end, total = None if budget is None else time.monotonic() + budget, Summary()
@@ -174,8 +173,7 @@ class CampaignRun:
         return total
 
     def closing(self, name: str) -> list[str]:
-        """Lines on what is left of the whole campaign, which was named as ``name``, and how its results are shown and
-        sent."""
+        """Lines on what is left of the campaign, named as ``name``, and how its results are shown and sent."""
         session, parts, runs = self._session, self.parts(), self.runs()
         waiting = [on.part.name for on in parts if on.obstacle or campaigns.part_progress(on, runs).left]
         skipped = sum(len(on.cells) - len(campaigns.fitting(on.cells, runs)) for on in parts)

@@ -20,8 +20,8 @@ _FORMATS = {
 
 
 def check_words(values: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` for a word that its field does not know, and for an unknown model: the mistakes that need
-    nothing to be found, before what takes seconds to import."""
+    """Raises ``ValueError`` for a word that its field does not know, and an unknown model, before anything is
+    imported."""
     from zobench import models
 
     for key, value in values.items():
@@ -32,8 +32,8 @@ def check_words(values: Mapping[str, Any]) -> None:
 
 
 def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
-    """As :func:`check_words`, of what is fine-tuned, which must name a task and a model; also what a spec cannot be.
-    ``resumes``: the journal of a run says the rest."""
+    """As :func:`check_words`, of a fine-tuning run, which must name a task and a model; unless it ``resumes`` a
+    journal."""
     if resumes:
         check_words(values)
         return
@@ -51,8 +51,7 @@ def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
 
 
 def check_folder(argument: str, folder: Path | None, *, or_archive: bool = False) -> None:
-    """Raises ``ValueError``, which names the ``argument``, unless ``folder`` is one that exists, or None.
-    ``or_archive``: an archive of results will do."""
+    """Raises ``ValueError`` unless ``folder`` exists or is None. ``or_archive``: an archive of results will do."""
     if or_archive and folder is not None and folder.name.endswith(ENDING) and not folder.is_dir():
         if not folder.is_file():
             raise ValueError(f"`{argument}` must be a folder or an archive, but there is no {folder}; check the name")
@@ -64,14 +63,12 @@ def check_folder(argument: str, folder: Path | None, *, or_archive: bool = False
 
 
 def check_results(folder: Path, argument: str = "results") -> None:
-    """Raises ``ValueError`` if ``folder`` is a file or a link that leads nowhere, or lies in one; it need not exist
-    yet."""
+    """Raises ``ValueError`` if ``folder``, which need not exist, is a file or a dead link, or lies in one."""
     check_folder(argument, next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)))
 
 
 def check_there(folder: Path) -> None:
-    """As :func:`check_results`, for commands that only read; the usual folder need not be there, one that was named
-    must."""
+    """As :func:`check_results`, for commands that only read; a folder that is not the usual one must be there."""
     check_results(folder)
     if folder != Path("results") and not folder.exists():
         raise ValueError(f"`--results` must be a folder with results, but there is no {folder}; check the name")
@@ -121,8 +118,8 @@ def check_out(option: str, folder: Path) -> None:
 
 
 def check_places(out: Path | None, data_dir: Path | None, results: Path) -> None:
-    """Raises ``ValueError`` unless the tasks' files can be read in ``data_dir``, and files be written below the others;
-    None stands for a folder that is chosen later."""
+    """Raises ``ValueError`` unless ``data_dir`` can be read, and the others written to; None: a folder that is chosen
+    later."""
     if data_dir is not None and not data_dir.exists():
         raise ValueError(f"`--data-dir` must be a folder with the tasks' files, but there is no {data_dir}; check it")
     check_folder("--data-dir", data_dir)
@@ -138,8 +135,7 @@ def check_price(price: float | None) -> None:
 
 
 def parse_seconds(argument: str, text: str | float | None) -> float | None:
-    """Seconds of ``90s``, ``10m`` or ``2h30m``, or of a number of them. Raises ``ValueError`` that names the
-    ``argument``."""
+    """Seconds of ``90s``, ``10m`` or ``2h30m``, or of a number. Raises ``ValueError`` that names the ``argument``."""
     if text is None:
         return None
     text = text if isinstance(text, str) else f"{text}s"

@@ -31,10 +31,9 @@ from zobench.store import NoLocksError, Store, StoreError, is_current
 
 
 class LocalMachine:
-    """This machine and a ``store`` of results, for sweeps on ``device`` (auto, cpu, cuda, cuda:N). ``disk_dir``: the
-    folder of the disk tier, None for the system's temporary one. ``monitor`` says what machine this is, and how its
-    rates were got: they are measured when a cell needs them, never in a ``dry`` session. Raises ``ValueError`` for
-    folders that are none, and for a device that is not here."""
+    """This machine and a ``store`` of results, for sweeps on ``device`` (auto, cpu, cuda, cuda:N). ``disk_dir``: of the
+    disk tier. ``monitor`` says what machine this is, and how its rates were got: measured when a cell needs them, never
+    in a ``dry`` session. Raises ``ValueError`` for folders that are none, and for a device that is not here."""
 
     def __init__(
         self, store: Store, device: str = "auto", *, disk_dir: str | Path | None = None, monitor: Monitor | None = None,
@@ -110,8 +109,7 @@ class LocalMachine:
         return chosen
 
     def plan(self, cells: Sequence[RunSpec], retry: Collection[str] = (), note: str = "", number: int = 0) -> Plan:
-        """The plan of ``cells`` for the round of that number, after the ``note`` on them; what is stored and cannot be
-        read is said. ``retry``: outcomes to run again."""
+        """The plan of ``cells`` for round ``number``, after the ``note`` on them. ``retry``: outcomes to run again."""
         self._introduce()
         self.say(note)
         where = (cells, self.store, self.machine, self.device, retry, self.disk_dir)

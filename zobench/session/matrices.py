@@ -77,8 +77,8 @@ class Stages:
     run: Callable[[Plan, float | None], Summary]
 
     def foresee(self) -> None:
-        """Shows the plan of the stages after the grids: the winners' runs, and of a method that is not tuned yet those
-        of its first point, which take as long."""
+        """Shows the plan of the winners' runs; the first point of a grid stands for the winner of one that is not tuned
+        yet."""
         results, protocol = self.results(), self.contest.protocol
         waiting = self._untuned(results)
         later = self.contest.foreseen(results)[len(self.contest.cells) :]
@@ -132,8 +132,8 @@ def refuse_torchrun() -> None:
 
 
 class MatrixSweep:
-    """The sweep of the matrix called ``name``, or in that file, in a ``session``. Raises ``ValueError``, one line, for
-    what cannot be, before anything is measured."""
+    """The sweep of a matrix, by its name or file, in a ``session``. Raises ``ValueError`` before anything is
+    measured."""
 
     def __init__(self, session: LocalMachine, name: str, options: SweepOptions) -> None:
         refuse_torchrun()
@@ -172,8 +172,7 @@ class MatrixSweep:
         return self.run(self.plan())
 
     def plan(self) -> Plan:
-        """The plan of the first round, which is shown, as are the repeats and what comes after the grids of a
-        protocol."""
+        """The plan of the first round, which is shown, with the repeats and what follows the grids of a protocol."""
         session = self._session
         planned = session.plan(self.cells, self._retry, self._note)
         planned = whole_round(planned, self._retry) if self._options.turns else planned
@@ -186,8 +185,8 @@ class MatrixSweep:
         return planned
 
     def run(self, planned: Plan) -> Summary:
-        """Runs it as ``planned``, after the selftest that it asks for, and stores each result. A KeyboardInterrupt ends
-        it with what is done."""
+        """Runs it as ``planned``, after the selftest, and stores each result. A KeyboardInterrupt ends it with what is
+        done."""
         self._session.refuse_dry()
         if self._selftest is not None:
             selftest_first(self._session, self._selftest)
@@ -202,8 +201,7 @@ class MatrixSweep:
         return summary
 
     def run_part(self, budget: float | None) -> Summary:
-        """Runs those rounds of a campaign's part that ``budget`` seconds hold, each whole, and shows no plan. Each run
-        tells when it was taken."""
+        """Runs those whole rounds of a campaign's part that ``budget`` seconds hold, and shows no plan."""
         begin = time.monotonic()
         first = self._session.plan(self.cells, self._retry, self._note, self._options.first_round)
         if self._stages:
@@ -264,8 +262,7 @@ def _check_turns(options: SweepOptions, matrix: Matrix, cells: Sequence[RunSpec]
 
 
 def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:
-    """How often the cells run: as the options say, else the matrix, in rounds of all cells unless the options say
-    else. Raises ``ValueError`` for what cannot be."""
+    """How often the cells run: as the options say, else the matrix. Raises ``ValueError`` for what cannot be."""
     wanted = options.until
     if wanted is None and options.part is None:  # a campaign's part says how many rounds itself
         wanted = matrix.until

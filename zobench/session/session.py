@@ -59,9 +59,8 @@ def sweep(matrix: str | Path, **options: Any) -> Summary:
 
 
 def plan(matrix: str | Path, **options: Any) -> Plan:
-    """The steps that :func:`sweep` would take, of the same ``options``, and nothing is measured: of each cell whether
-    it runs, is kept or is skipped, and why, and its predicted seconds and bytes. The seconds are nan where the rates of
-    this machine are not known."""
+    """The steps that :func:`sweep` would take, of the same ``options``; nothing is measured: of each cell whether it
+    runs, is kept or is skipped, why, its predicted bytes, and seconds, nan where this machine's rates are not known."""
     return _sweep(matrix, dry=True, **options).plan()
 
 

@@ -1,5 +1,4 @@
-"""One cell on this machine: whether it fits, how long it should take, and its result from a fresh process; or compared
-with itself, to know how small a difference can be shown."""
+"""One cell on this machine: whether it fits, how long it should take, its result; or compared with itself."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ def choices(spec: RunSpec, *, seq_len_given: bool) -> Iterator[str]:
 def measured(
     spec: RunSpec, monitor: Monitor, *, timeout: float | None = None, disk_dir: Path | None = None, silent: bool = False
 ) -> Result:
-    """The cell's result; it is skipped, and no process started, if what it needs is not free. ``timeout`` in seconds;
-    ``silent``: ``monitor`` is told nothing of how it goes."""
+    """The cell's result, skipped if what it needs is not free. ``timeout`` in seconds; ``silent``: ``monitor`` says
+    nothing."""
     alone = spec.device == "cpu" or not torchrun_ranks()  # other ranks take a GPU's memory already
     if alone and (misfit := plan.misfit(spec, disk_dir)):
         return failed(spec, Outcome.SKIPPED, misfit)
@@ -84,8 +83,8 @@ def compare_with_itself(
     show: Callable[[int, SlowdownCheck], None] = lambda number, comparison: None,
 ) -> SelfTest:  # fmt: skip
     """Runs ``count`` comparisons of ``spec``, as many as ``budget`` seconds hold, with a planted ``slowdown`` (share),
-    and keeps them as JSON in ``results/.selftest``. ``show`` is given each, numbered from 1. Raises ``ValueError`` for
-    a cell that cannot be compared so."""
+    and keeps them in ``results/.selftest``. ``show`` is given each, numbered from 1. Raises ``ValueError`` for an unfit
+    cell."""
     if spec.program != "zobench" or spec.task != "none" or spec.gpus > 1:
         raise ValueError(
             "`--self-test` needs a cell of zobench's own, without a task, on one device, because it lengthens its "

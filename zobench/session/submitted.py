@@ -24,8 +24,8 @@ from zobench.store import BusyError, Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutorOptions:
-    """Where a sweep runs, as it was typed: ``name`` is here, local or slurm, ``jobs`` the cells at once; the rest is
-    for Slurm."""
+    """Where a sweep runs, as typed: ``name`` is here, local or slurm, ``jobs`` the cells at once; the rest is for
+    Slurm."""
 
     name: str
     jobs: int | None = None
@@ -35,8 +35,7 @@ class ExecutorOptions:
     slurm: Sequence[str] = ()
 
     def submits(self, budget: str | None) -> bool:
-        """Whether the sweep is submitted and does not run here. Raises ``ValueError`` for options of another
-        executor."""
+        """Whether the sweep is submitted. Raises ``ValueError`` for options of another executor."""
         executors = ("here", "local", "slurm")
         if self.name not in executors:
             near = suggestion(self.name, executors)
@@ -74,7 +73,7 @@ class ExecutorOptions:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handover:
     """The matrix in the file ``path``, with ``changes`` to all of its cells, that a sweep hands over. ``retry``:
-    outcomes to run again; ``timeout``: seconds of one cell; ``disk_dir``: of the disk tier; ``dry``: only its plan is
+    outcomes to run again; ``timeout``: seconds of a cell; ``disk_dir``: of the disk tier; ``dry``: its plan is only
     shown."""
 
     path: Path
@@ -85,9 +84,8 @@ class Handover:
     dry: bool
 
     def to_slurm(self, store: Store, device: str, request: Request, monitor: Monitor) -> tuple[Submission, str] | None:
-        """Submits the cells that no machine of this kind has done: the sweep, and where it went; None if nothing was
-        submitted. The nodes' ``device`` follows from the ``request``. Raises ``ValueError`` with Slurm's words if it
-        refuses."""
+        """Submits the cells that no machine of this kind has done: the sweep, and where it went, or None. The nodes'
+        ``device`` follows from the ``request``. Raises ``ValueError`` with Slurm's words if it refuses."""
         self._refuse_protocol("slurm")
         device, reason = _device_of_nodes(device, request)
         made, specs, note = matrix_cells(self.path, device, dict(self.changes))
@@ -115,8 +113,7 @@ class Handover:
         return submission, f"to Slurm as job {', '.join(numbers)}"
 
     def to_pool(self, session: LocalMachine, side_by_side: int | None) -> tuple[Submission, str] | None:
-        """Starts workers in the background for the cells that are not done, as many as ``side_by_side``: the sweep, and
-        where it went; None if nothing was submitted."""
+        """Starts ``side_by_side`` workers for the cells that are not done: the sweep, and where it went, or None."""
         self._refuse_protocol("local")
         made, specs, note = matrix_cells(self.path, session.device, dict(self.changes))
         store = session.store

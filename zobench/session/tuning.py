@@ -44,8 +44,8 @@ def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]
 
 def spec_of_run(values: Mapping[str, Any], device: str, begun_in: Path | None) -> tuple[RunSpec, list[str]]:
     """As :func:`tuned_spec`; of a run that goes on in the folder ``begun_in`` what its journal says, with which
-    ``values`` and another ``device`` than auto must agree. Raises ``ValueError`` for what does not, and where there is
-    no run to go on with and ``values`` name none."""
+    ``values`` and ``device`` must agree. Raises ``ValueError`` where they do not, or there is no run and ``values``
+    name none."""
     spec = None if begun_in is None else begun(begun_in)
     if begun_in is None or (spec is None and {"model", "task"} <= values.keys()):
         return tuned_spec(dict(values), device)
@@ -85,9 +85,9 @@ def evaluated_spec(values: dict[str, Any], run: EndedRun | None, device: str) ->
 
 
 def check_fits(runs: Mapping[Path, RunSpec]) -> None:
-    """Raises ``ValueError`` if a run (by its folder) that is not finished has no tokenizer, or is predicted not to fit
-    into this machine's memory, or its snapshots onto the folder's disk: the best, the newest and one that is being
-    written, and in a search those of the run that leads."""
+    """Raises ``ValueError`` if a run (by its folder) that is not finished has no tokenizer, or does not fit into
+    memory, or its snapshots onto the disk: the best, the newest, one being written, and in a search those of the run
+    that leads."""
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
     for folder, spec in left.items():
@@ -134,9 +134,8 @@ def as_ranks(
     spec: RunSpec, options: Sequence[str], device: str, paths: Mapping[str, Path | str | None],
     flags: Mapping[str, bool], log: Sequence[str] = (),
 ) -> int:  # fmt: skip
-    """Runs the same ``zobench finetune`` as each rank of ``spec`` and returns the exit code. ``options``: KEY=VALUE of
-    fields; ``paths``: files and folders by their option; ``flags``: whether each is given. ``ZOBENCH_RESTARTS``: how
-    often the ranks are started again after one was lost."""
+    """Runs the same ``zobench finetune`` as each rank of ``spec``: its exit code. ``options``: KEY=VALUE of fields;
+    ``paths`` and ``flags``: by their option. ``ZOBENCH_RESTARTS``: how often ranks start again after one was lost."""
     from zobench.parallel.launch import again
 
     restarts = os.environ.get("ZOBENCH_RESTARTS", "0")
