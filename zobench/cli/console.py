@@ -47,8 +47,7 @@ _HANGING = 4  # columns by which a folded line goes on further in than it begins
 
 
 class Screen(Console):
-    """A console whose long lines (``soft_wrap``) fold between words on a terminal; no number is parted from its
-    unit."""
+    """A console whose long lines (``soft_wrap``) fold between words on a terminal, never before a unit."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
         """As rich's. A line with a word wider than the terminal, as a path, stays whole to be copied."""
@@ -106,8 +105,7 @@ def say(*lines: str) -> None:
 
 
 def write_json(output: str | None, body: Any) -> bool:
-    """Writes ``body`` as JSON to the file ``output``, if one is named; "-" prints it. Returns whether it was
-    printed."""
+    """Writes ``body`` as JSON to the file ``output``, if one is named; "-" prints it. Returns whether that was so."""
     if output is None:
         return False
     text = json.dumps(body, indent=1, allow_nan=False)

@@ -28,7 +28,7 @@ def is_whole(stored: Sequence[Result | None], retry: Collection[str]) -> bool:
 
 
 def whole_round(planned: Plan, retry: Collection[str]) -> Plan:
-    """The plan of a round, all of which runs if it is not stored whole, but for ends other than ok that are not to
+    """The plan of a round, all of which runs if it is not stored whole; ends other than ok stay, unless to
     ``retry``."""
     if is_whole([step.earlier for step in planned.steps if step.action != "skip"], retry):
         return planned
@@ -141,8 +141,7 @@ def outlook(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartForecast:
-    """A part on a GPU that is not here: the ``cells`` that fit, the labels of others, predicted seconds of all
-    rounds."""
+    """A part on a GPU that is not here: the ``cells`` that fit, labels of others, predicted seconds of all rounds."""
 
     cells: tuple[RunSpec, ...]
     unfit: tuple[str, ...]

@@ -153,8 +153,7 @@ def submissions(results: Path) -> list[Submission]:
 
 
 def progress(submission: Submission, cell: int) -> JobReport | None:
-    """What the job of ``cell`` (an index) has said; None before it begins. Raises ``ValueError`` for a file of another
-    kind."""
+    """What the job of ``cell`` (an index) has said; None before it begins. Raises ``ValueError`` for another file."""
     path = submission.folder / f"{cell}.json"
     try:
         said = JobReport(**json_of(path.read_text()))

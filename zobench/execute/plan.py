@@ -74,8 +74,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The steps of a sweep, one for each cell, and what their seconds are predicted from: rates and ``earlier``
-    results."""
+    """The steps of a sweep, one for each cell, and what their seconds are predicted from."""
 
     steps: list[Step]
     rates: dict[str, Any]
@@ -170,8 +169,7 @@ def decide(
 
 
 def is_settled(stored: Result | None, retry: Collection[str]) -> bool:
-    """Whether a cell need not run: ``stored`` is whole, of the installed plug-ins, and not of an outcome to
-    ``retry``."""
+    """Whether a cell need not run: ``stored`` is whole, of the plug-ins as they are, and no outcome to ``retry``."""
     if stored is None or stored.outcome is Outcome.SKIPPED or not is_current(stored):
         return False
     return str(stored.outcome) not in retry and not stored.partial

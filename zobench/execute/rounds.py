@@ -105,8 +105,7 @@ def _shuffled(planned: Plan, number: int, seed: int) -> Plan:
 
 
 def is_known(results: Iterable[Result], until: float | None) -> bool:
-    """Whether each cell's median step is known to ``until``; one without times is, as more rounds could tell
-    nothing."""
+    """Whether each cell's median step is known to ``until``; without times more rounds could tell nothing."""
     return until is not None and all(
         intervals.is_known(repeats_interval(result.run_seconds), result.step_seconds, len(result.run_seconds), until)
         for result in results if result.is_ok and result.step_seconds

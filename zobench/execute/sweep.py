@@ -212,8 +212,7 @@ def perform(
     step: Step, left: float | None, timeout: float | None, disk_dir: Path | None, calibration: Mapping[str, Any] | None,
     tick: Callable[[], None] = lambda: None, journal: Path | None = None,
 ) -> Result:  # fmt: skip
-    """The result of ``step``: kept, skipped, or measured. ``left``: seconds of budget. ``journal``: of a fine-tuning
-    run."""
+    """The kept, skipped or measured result of ``step``. ``left``: seconds of budget. ``journal``: of fine-tuning."""
     if step.action == "keep":
         assert step.earlier is not None
         return step.earlier

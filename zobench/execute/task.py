@@ -72,8 +72,7 @@ def rendezvous(environment: JobEnvironment) -> dict[str, str]:
 
 
 def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int = 0, worker: int = 0) -> bool:
-    """Plans, runs, stores and reports one cell, lost if it cannot be stored; False, and nothing stored, after
-    SIGTERM."""
+    """Plans, runs, stores and reports a cell, lost if it cannot be stored; False, and nothing stored, after SIGTERM."""
     if jobs.is_cancelled(submission):
         return True
     said = jobs.JobReport(

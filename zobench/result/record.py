@@ -174,8 +174,7 @@ class Result:
 
     @property
     def rank_on_dev(self) -> tuple[float, float]:
-        """What runs are sorted by: least loss on dev, then highest first score; a loss that is absent or not finite is
-        last."""
+        """What runs are sorted by: least loss on dev, then highest first score; a loss that is not finite is last."""
         best = self.evaluation.get("best", {})
         loss = best.get("loss")
         is_finite = loss is not None and math.isfinite(loss)
@@ -210,7 +209,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """The inverse of :meth:`to_dict`, of any schema version so far. Raises ``ValueError`` for others, or a missing
+        """The inverse of :meth:`to_dict`, of any schema version. Raises ``ValueError`` for a newer one or a missing
         part."""
         values = upgraded(values)
         for key in ("spec", "outcome"):

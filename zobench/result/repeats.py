@@ -51,8 +51,7 @@ def pairs(first: Result, second: Result) -> list[tuple[Result, Result]]:
 
 
 def differ_in_threads(first: Result, second: Result) -> bool:
-    """Whether two runs on a CPU had other numbers of threads, as fewer cores were idle; never of ranks, which share
-    all."""
+    """Whether two runs on a CPU had other numbers of threads, as fewer cores were idle; ranks share all."""
     alike = first.spec.gpus == second.spec.gpus == 1 and first.spec.device == second.spec.device == "cpu"
     counts = {run.environment.threads for run in (first, second)} - {None}
     return alike and len(counts) > 1

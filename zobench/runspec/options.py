@@ -53,8 +53,7 @@ def check_range(
     key: str, value: Any, remedy: str, *,
     lowest: float | None, above: float | None, below: float | None, highest: float | None,
 ) -> None:  # fmt: skip
-    """Raises ``ValueError`` out of range: ``lowest`` and ``highest`` may be reached, ``above`` and ``below`` may
-    not."""
+    """Raises ``ValueError`` out of range, in which ``lowest`` and ``highest`` are, ``above`` and ``below`` are not."""
     for holds, rule in (
         (above is None or value > above, f"> {above}"),
         (lowest is None or value >= lowest, f">= {lowest}"),

@@ -320,8 +320,7 @@ class RunSpec:
         return dataclasses.replace(self, **nested({"options": self.options, **changes}))
 
     def resolve(self, device: str) -> RunSpec:
-        """The spec as it runs on ``device``: no "auto" left, fields without effect at rest; equal computations hash
-        alike."""
+        """The spec as it runs on ``device``: no "auto" left, fields without effect at rest; equal runs hash alike."""
         if self.gpus > 1 and device == "cuda:0":  # the choice for one process; each rank takes its own
             device = "cuda"
         if AUTOCASTS[self.autocast].is_tf32 and not device.startswith("cuda"):
@@ -371,8 +370,7 @@ class RunSpec:
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> RunSpec:
-        """The spec that :meth:`to_dict` gave for a file; before the field ``exact`` every rank with one sign was
-        exact."""
+        """The spec that :meth:`to_dict` gave for a file; before ``exact`` every rank with one sign was exact."""
         if not isinstance(values, Mapping):
             raise ValueError(f"a stored spec must be a table, but is {str(values)[:40]!r}; run it again")
         if values.get("parallel") in SIGNED:
@@ -381,8 +379,7 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        """The inverse of :meth:`to_dict`; ``options.NAME`` is that option alone. Raises ``ValueError`` for an unknown
-        key."""
+        """The inverse of :meth:`to_dict`, or of it with ``options.NAME``. Raises ``ValueError`` for an unknown key."""
         for key in values:
             field_of(DECLARED, key)
         if "model" not in values:
@@ -438,8 +435,7 @@ def _unstreamed() -> dict[str, Any]:
 
 
 def check_effect(spec: RunSpec, asked: Collection[str]) -> None:
-    """Raises ``ValueError`` for a field of ``asked`` that changes nothing, as ``spec`` is resident; a matrix may name
-    it."""
+    """Raises ``ValueError`` for a field of ``asked`` that changes nothing of a resident model; a matrix may name it."""
     if ENGINES[spec.engine].is_streamed:
         return
     for name, value in _unstreamed().items():

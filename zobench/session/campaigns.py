@@ -40,8 +40,7 @@ def beyond(count: int) -> str:
 
 def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, more: bool = False) -> list[PartOn]:
     """The parts of a campaign on ``device``, with those beyond what it is for if ``more``; or the one called
-    ``wanted``. Raises ``ValueError`` if no part is, if none of them can run, and for a time in its file that is
-    none."""
+    ``wanted``. Raises ``ValueError`` if no part is, if none of them can run, and for a bad time in its file."""
     for word in ("timeout", "longest", "selftest"):
         parse_seconds(f"{campaign.name}: {word}", getattr(campaign, word))
     names = [part.name for part in campaign.parts]
@@ -104,8 +103,7 @@ def state(name: str, runs: Sequence[Result]) -> tuple[str, str, str]:
 
 class CampaignRun:
     """A campaign in a ``session``. ``retry``: outcomes to run again; ``busy``: measure also while others use the
-    machine; ``more``: with the parts beyond what it is for. Raises ``ValueError`` if its device is not the
-    session's."""
+    machine; ``more``: with the parts beyond what it is for. Raises ``ValueError`` for another device."""
 
     def __init__(
         self, session: LocalMachine, campaign: Campaign, *, retry: str = "none", busy: bool = False, more: bool = False
@@ -142,8 +140,7 @@ class CampaignRun:
         return [campaigns.outlook(on, runs, rates, room, self._retry) for on in parts], runs
 
     def go(self, outlooks: Sequence[Outlook], budget: float | None = None) -> Summary:
-        """Runs the parts that are left, in order, while ``budget`` seconds hold the next. Raises ``ValueError`` if
-        others work."""
+        """Runs the parts that are left while ``budget`` seconds hold the next. Raises ``ValueError`` if others work."""
         refuse_torchrun()
         self._session.refuse_dry()
         end, total = None if budget is None else time.monotonic() + budget, Summary()

@@ -20,8 +20,7 @@ _FORMATS = {
 
 
 def check_words(values: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` for a word that its field does not know, and an unknown model, before anything is
-    imported."""
+    """Raises ``ValueError`` for a word that its field does not know, or a model, before slow imports."""
     from zobench import models
 
     for key, value in values.items():
@@ -32,8 +31,7 @@ def check_words(values: Mapping[str, Any]) -> None:
 
 
 def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
-    """As :func:`check_words`, of a fine-tuning run, which must name a task and a model; unless it ``resumes`` a
-    journal."""
+    """As :func:`check_words`, of a fine-tuning run, which must name task and model, unless it ``resumes`` a journal."""
     if resumes:
         check_words(values)
         return
@@ -118,8 +116,7 @@ def check_out(option: str, folder: Path) -> None:
 
 
 def check_places(out: Path | None, data_dir: Path | None, results: Path) -> None:
-    """Raises ``ValueError`` unless ``data_dir`` can be read, and the others written to; None: a folder that is chosen
-    later."""
+    """Raises ``ValueError`` unless ``data_dir`` can be read, and the others written to; None: chosen later."""
     if data_dir is not None and not data_dir.exists():
         raise ValueError(f"`--data-dir` must be a folder with the tasks' files, but there is no {data_dir}; check it")
     check_folder("--data-dir", data_dir)

@@ -77,8 +77,7 @@ class Stages:
     run: Callable[[Plan, float | None], Summary]
 
     def foresee(self) -> None:
-        """Shows the plan of the winners' runs; the first point of a grid stands for the winner of one that is not tuned
-        yet."""
+        """Shows the plan of the winners' runs, for which the first point of a grid stands until it is tuned."""
         results, protocol = self.results(), self.contest.protocol
         waiting = self._untuned(results)
         later = self.contest.foreseen(results)[len(self.contest.cells) :]
@@ -132,8 +131,7 @@ def refuse_torchrun() -> None:
 
 
 class MatrixSweep:
-    """The sweep of a matrix, by its name or file, in a ``session``. Raises ``ValueError`` before anything is
-    measured."""
+    """The sweep of a matrix, by name or file, in a ``session``. Raises ``ValueError`` before anything is measured."""
 
     def __init__(self, session: LocalMachine, name: str, options: SweepOptions) -> None:
         refuse_torchrun()
@@ -185,8 +183,7 @@ class MatrixSweep:
         return planned
 
     def run(self, planned: Plan) -> Summary:
-        """Runs it as ``planned``, after the selftest, and stores each result. A KeyboardInterrupt ends it with what is
-        done."""
+        """Runs it as ``planned``, after the selftest, and stores each result; a KeyboardInterrupt ends it."""
         self._session.refuse_dry()
         if self._selftest is not None:
             selftest_first(self._session, self._selftest)

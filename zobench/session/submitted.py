@@ -24,8 +24,7 @@ from zobench.store import BusyError, Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutorOptions:
-    """Where a sweep runs, as typed: ``name`` is here, local or slurm, ``jobs`` the cells at once; the rest is for
-    Slurm."""
+    """Where a sweep runs, as typed: ``name`` is here, local or slurm, ``jobs`` the cells at once; more for Slurm."""
 
     name: str
     jobs: int | None = None
@@ -72,9 +71,8 @@ class ExecutorOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handover:
-    """The matrix in the file ``path``, with ``changes`` to all of its cells, that a sweep hands over. ``retry``:
-    outcomes to run again; ``timeout``: seconds of a cell; ``disk_dir``: of the disk tier; ``dry``: its plan is only
-    shown."""
+    """The matrix in the file ``path``, with ``changes`` to all of its cells, to hand over. ``retry``: outcomes to run
+    again; ``timeout``: seconds of a cell; ``disk_dir``: of the disk tier; ``dry``: its plan is only shown."""
 
     path: Path
     changes: Mapping[str, Any]

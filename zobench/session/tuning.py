@@ -44,8 +44,8 @@ def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]
 
 def spec_of_run(values: Mapping[str, Any], device: str, begun_in: Path | None) -> tuple[RunSpec, list[str]]:
     """As :func:`tuned_spec`; of a run that goes on in the folder ``begun_in`` what its journal says, with which
-    ``values`` and ``device`` must agree. Raises ``ValueError`` where they do not, or there is no run and ``values``
-    name none."""
+    ``values`` and ``device`` must agree. Raises ``ValueError`` where they do not, and for values too few to begin
+    with."""
     spec = None if begun_in is None else begun(begun_in)
     if begun_in is None or (spec is None and {"model", "task"} <= values.keys()):
         return tuned_spec(dict(values), device)
@@ -86,8 +86,7 @@ def evaluated_spec(values: dict[str, Any], run: EndedRun | None, device: str) ->
 
 def check_fits(runs: Mapping[Path, RunSpec]) -> None:
     """Raises ``ValueError`` if a run (by its folder) that is not finished has no tokenizer, or does not fit into
-    memory, or its snapshots onto the disk: the best, the newest, one being written, and in a search those of the run
-    that leads."""
+    memory, or its snapshots onto the disk: best, newest, one being written, and in a search those of the leader."""
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
     for folder, spec in left.items():
