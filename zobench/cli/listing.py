@@ -185,11 +185,11 @@ def show_comparison(console: Console, comparison: Comparison, names: tuple[str, 
     console.print(Text(printable(f"A: {names[0]} ({_machines(pairs, 'a')})")), soft_wrap=True)
     console.print(Text(printable(f"B: {names[1]} ({_machines(pairs, 'b')})")), soft_wrap=True)
     verdicts = [_verdict(finding, reasons) for finding in findings]
-    sources = [finding.values for finding in findings]
+    sources, intervals = [finding.values for finding in findings], [finding.interval for finding in findings]
     show(console, [
         ListColumn("B is", verdicts, styles=[_VERDICTS[finding.verdict] for finding in findings]),
         ListColumn("B / A", [_ratio(finding.ratio) for finding in findings], right=True),
-        ListColumn("95 % interval", [_interval(finding.interval) for finding in findings]),
+        ListColumn("95 % interval", ["{:.3f} to {:.3f}".format(*each) if each else "" for each in intervals]),
         *[ListColumn("from", sources)] * (set(sources) != {"steps"}),
         ListColumn("A s", [_number(pair.a.step_seconds) for pair in pairs], right=True),
         ListColumn("B s", [_number(pair.b.step_seconds) for pair in pairs], right=True),
@@ -215,7 +215,3 @@ def _verdict(judgement: Judgement, reasons: Sequence[str]) -> str:
 
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
-
-
-def _interval(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"

@@ -176,8 +176,7 @@ def gains(results: Sequence[Result]) -> list[str]:
 
 def _is_plain(spec: RunSpec) -> bool:
     """Whether the cell is MeZO as its paper has it: all weights on the device, noise added to the weights in place."""
-    noise = NOISES[spec.noise]
-    return not ENGINES[spec.engine].is_streamed and noise.in_place and not noise.is_stored
+    return not ENGINES[spec.engine].is_streamed and NOISES[spec.noise].in_place and not NOISES[spec.noise].is_stored
 
 
 def _against(best: Result, plain: Result, speed: float, interval: tuple[float, float]) -> str:

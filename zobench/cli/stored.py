@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -68,13 +68,7 @@ def results_(
     if output is not None:
         query.check_export(output)
         inputs.check_file("--out", output)
-    _show(places, wanted, sort, output)
-
-
-def _show(places: Sequence[Path], wanted: Any, sort: str | None, output: Path | None) -> None:
-    """Lists the runs in ``places`` that fulfil the conditions ``wanted``, or writes them to the file ``output``."""
     from zobench.cli import listing
-    from zobench.store import query
 
     stores = [Store(folder) for folder in places]
     loaded = [result for store in stores for result in store.load()]

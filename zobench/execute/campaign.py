@@ -148,12 +148,12 @@ class PartForecast:
     seconds: float
 
 
-def forecast(on: PartOn, gpu: Gpu, host_bytes: int = HOST_BYTES) -> PartForecast:
-    """A part whose cells are resolved for a CUDA device, on one ``gpu`` in a host with ``host_bytes`` of memory."""
+def forecast(on: PartOn, gpu: Gpu) -> PartForecast:
+    """A part whose cells are resolved for a CUDA device, on one ``gpu`` in a host of HOST_BYTES."""
     predicted = {spec: predict_on(spec, gpu) for spec in on.cells}
     good = {
         spec: prediction for spec, prediction in predicted.items()
-        if spec.gpus == 1 and prediction.fits and prediction.host_bytes <= host_bytes - HOST_RESERVE
+        if spec.gpus == 1 and prediction.fits and prediction.host_bytes <= HOST_BYTES - HOST_RESERVE
     }  # fmt: skip
     seconds = on.part.repeats * sum(cell_seconds(spec, prediction) for spec, prediction in good.items())
     return PartForecast(

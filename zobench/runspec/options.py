@@ -125,20 +125,19 @@ def read_options(key: str, text: str) -> dict[str, Any]:
     return values
 
 
-def flat(values: Mapping[str, Any], key: str = "options") -> dict[str, Any]:
-    """``values`` with each option in the table ``key`` as a value of its own, ``options.NAME``."""
-    inside = values.get(key)
-    if not isinstance(inside, Mapping):
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` with each option in the table ``options`` as a value of its own, ``options.NAME``."""
+    if not isinstance(inside := values.get("options"), Mapping):
         return dict(values)
-    rest = {name: value for name, value in values.items() if name != key}
-    return rest | {f"{key}.{name}": value for name, value in inside.items()}
+    rest = {name: value for name, value in values.items() if name != "options"}
+    return rest | {f"options.{name}": value for name, value in inside.items()}
 
 
-def nested(values: Mapping[str, Any], key: str = "options") -> dict[str, Any]:
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """The inverse of :func:`flat`."""
-    alone = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{key}.")}
-    rest = {name: value for name, value in values.items() if not name.startswith(f"{key}.")}
-    return rest | ({key: {**rest.get(key, {}), **alone}} if alone else {})
+    alone = {name.partition(".")[2]: value for name, value in values.items() if name.startswith("options.")}
+    rest = {name: value for name, value in values.items() if not name.startswith("options.")}
+    return rest | ({"options": {**rest.get("options", {}), **alone}} if alone else {})
 
 
 def settled(key: str, given: Mapping[str, Any], declared: Mapping[str, Option], takers: str) -> Options:
