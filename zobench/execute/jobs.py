@@ -1,9 +1,8 @@
 """Submitted sweeps: what was handed to Slurm or to the local pool, as small JSON files that any process can read.
 
-A sweep is a folder ``.jobs/<id>/`` inside its results folder. ``sweep.json`` says what was submitted and never changes;
-``<cell>.json`` is written by the job that runs a cell; ``jobs.json`` holds the scheduler's ids, ``cancelled.json``
-exists once somebody cancelled. ``log/`` is submitit's: what the jobs print, and its own pickled payload, which holds
-a folder's name and a number and is never read by anything but submitit.
+A sweep is a folder ``.jobs/<id>/`` inside its results folder. ``sweep.json`` says what was submitted; the job of a cell
+writes ``<cell>.json``; ``jobs.json`` holds the scheduler's ids; ``cancelled.json`` exists once somebody cancelled.
+``log/`` is submitit's: what jobs print, and a pickled folder's name and number, which only submitit reads.
 """
 
 from __future__ import annotations
@@ -33,11 +32,9 @@ _WHERE = {"slurm": "no squeue here to ask", "local": "only the machine with {} c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
-    """What one sweep handed over. ``groups``: the cells (indices) of each job array; of a pool there is one.
-
-    ``place`` says where jobs of this kind run (partition, gres). ``retry``, ``timeout`` (seconds) and ``disk_dir`` as
-    in a sweep. ``gpus``: the UUIDs that a pool may use. ``submitted``: seconds since 1970.
-    """
+    """What one sweep handed over. ``groups``: the cells (indices) of each job array; of a pool there is one. ``place``
+    says where jobs of this kind run. ``timeout`` in seconds. ``gpus``: UUIDs that a pool may use. ``submitted``:
+    seconds since 1970."""
 
     folder: Path
     name: str
@@ -95,9 +92,7 @@ class Submission:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobReport:
     """What the job of one cell says of itself: ``outcome`` is "" until it has ended. Times: seconds since 1970.
-
-    ``attempt`` counts how often Slurm has put the job back into the queue. ``action`` is its plan's: run, keep, skip.
-    """
+    ``attempt``: how often Slurm has requeued the job. ``action`` is its plan's: run, keep, skip."""
 
     job: str
     host: str

@@ -29,11 +29,8 @@ DISK = "disk space"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a cell may use. ``device_bytes`` is None on a CPU: there the host's bytes are the device's.
-
-    ``devices``: GPUs that CUDA shows, None on a CPU, which has as many ranks as are asked for. ``meets``: whether a
-    place is named at which several nodes meet.
-    """
+    """What a cell may use. ``device_bytes`` is None on a CPU: there the host's bytes are the device's. ``devices``:
+    GPUs that CUDA shows, None on a CPU. ``meets``: whether a place is named at which several nodes meet."""
 
     device_bytes: int | None
     host_bytes: int | None
@@ -53,10 +50,8 @@ class Shortage(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """One cell of a plan. ``action``: "run"; "keep" an earlier result; "skip", because it cannot run here.
-
-    ``available``: what the machine has of what a skipped cell lacks. ``earlier``: what is stored of the cell, unless it
-    was only skipped. ``round``: which repeat of the cell it is.
-    """
+    ``available``: what there is of what a skipped cell lacks. ``earlier``: what is stored, unless it was skipped.
+    ``round``: which repeat it is."""
 
     spec: RunSpec
     action: str

@@ -55,15 +55,13 @@ def run_in_process(
     written: Consolidation | None = None, slowdown: float = 0.0, pipes: ChildPipes | None = None,
     journal: Path | None = None,
 ) -> Result:  # fmt: skip
-    """Measures ``spec`` in a process of its own; ``timeout`` in seconds. Never raises for what the cell does.
+    """Measures ``spec`` in a process of its own; ``timeout`` in seconds. Never raises for what the cell does; a
+    KeyboardInterrupt ends its process and is passed on. A process that torchrun has started measures here, as a rank.
 
-    ``enough``: seconds after which a cell that has taken a step keeps what it has, a partial result. On a CPU that
-    others use too it computes with as many threads as cores are idle when it begins; the result says so.
-    ``written``: when its pending updates are, as planned. ``slowdown``: a share by which each of its steps is
-    lengthened on purpose, which its result says. ``pipes``: of a cell that takes its steps in turns with others.
-    ``journal``: where that of a fine-tuning run is kept (:func:`zobench.training.cell`).
-    ``while_waiting`` is called about ten times a second. A KeyboardInterrupt ends the cell's process and is passed on.
-    A process that torchrun has started is a rank of the cell: it measures here, and gets the result of all.
+    ``enough``: seconds after which a cell that has taken a step keeps what it has, a partial result. ``written``: when
+    its pending updates are, as planned. ``slowdown``: a share by which its steps are lengthened on purpose. ``pipes``:
+    of a cell that takes its steps in turns. ``journal``: where that of a fine-tuning run is kept. ``while_waiting`` is
+    called about ten times a second. On a CPU that others use it computes with as many threads as cores are idle.
     """
     kept_as, disk = (str(path.resolve()) if path else None for path in (journal, disk_dir))
     if torchrun_ranks():

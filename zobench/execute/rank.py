@@ -194,10 +194,8 @@ def merged(spec: RunSpec, by_rank: Mapping[int, Result]) -> Result:
 
 
 def _cause(spec: RunSpec, by_rank: Mapping[int, Result]) -> tuple[Outcome, str, int] | None:
-    """(outcome, reason, rank) of what ended or spoilt the run, or None if nothing did.
-
-    A rank that ended only because it lost another one does not know the cause, so others are asked first.
-    """
+    """(outcome, reason, rank) of what ended or spoilt the run, or None. A rank that ended only because it lost another
+    one does not know the cause, so others are asked first."""
     bad = {rank: result for rank, result in by_rank.items() if result.outcome is not Outcome.OK}
     for kind in (Outcome.OOM, Outcome.FAILED, Outcome.TIMEOUT, Outcome.SKIPPED, Outcome.CONTAMINATED):
         for rank, result in sorted(bad.items()):

@@ -29,13 +29,9 @@ _WORK = ("matmul_flops_per_second", "noise_elements_per_second", "copy_bytes_per
 
 
 def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) -> dict[str, Any]:
-    """The machine's rates, with ``notes`` for people: those kept with the results in ``root``, else those that an
-    earlier command has kept for this user, else measured.
-
-    Jobs that start together on one machine measure once: the others wait for the first, then read. Rates measured while
-    others kept the machine busy serve for BUSY_SECONDS at most; this machine's rates under other software are planned
-    with instead, if any are known.
-    """
+    """The machine's rates, with ``notes`` for people: those kept in ``root``, else by an earlier command of this user,
+    else measured; jobs that start together measure once. Rates measured while others kept the machine busy serve for
+    BUSY_SECONDS at most, where none are known of this hardware under other software."""
     path, folder = _path(root, machine, device), disk_dir or Path(tempfile.gettempdir())
     device_and_disk = _device_and_disk(device, folder)
     if (kept := _usable(_text(path))) is not None:

@@ -61,11 +61,9 @@ class Repeats:
 
 
 def run(first: Plan, repeats: Repeats, again: Again, perform: Run, budget: float | None) -> Summary:
-    """Runs ``first``, the plan of the first round, and the rounds after it, of the cells that ended ok in it.
-
-    No round begins that the rest of ``budget`` (seconds) would not hold if it took as long as the longest yet. The
-    summary has one result for each cell, with its repeats, in the plan's order.
-    """
+    """Runs ``first``, the plan of the first round, and the rounds after it, of the cells that ended ok in it, while the
+    rest of ``budget`` (seconds) holds the longest yet. The summary has a result for each cell, with its repeats, in the
+    plan's order."""
     end = None if budget is None else time.monotonic() + budget
     groups = [first.steps] if repeats.interleaved else [[step] for step in first.steps]
     total, longest = Summary(), 0.0

@@ -1,9 +1,8 @@
 """How small a difference this machine can show: a cell compared with itself, and with itself made slower on purpose.
 
-A comparison is rounds of three fresh processes, side by side in turns where the cell can (zobench.execute.together):
-the cell, the cell again, and the cell whose steps are each lengthened by a share of their own time. It ends by the rule
-of ``--until`` (zobench.stats.intervals.is_known), on ratios where a sweep ends on medians: once both are known to
-UNTIL, or after MOST rounds. Equal cells that are called different are false alarms; the slowdown should be found.
+A comparison is rounds of three fresh processes, side by side in turns where the cell can: the cell, again, and with
+steps lengthened by a share. It ends once both ratios are known to UNTIL (zobench.stats.intervals.is_known), or after
+MOST rounds. Equal cells that are called different are false alarms; the slowdown should be found.
 """
 
 from __future__ import annotations

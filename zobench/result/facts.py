@@ -12,20 +12,17 @@ class Facts:
     """What a run's numbers may depend on beside its spec. A fact that is not known, or that a run has none of, is None
     (``machine`` and ``description`` are then ""), and its key is not in the file.
 
-    ``machine``: the short id of its ``hardware`` and ``software``. ``description``: the hardware in words. ``device``:
-    "cpu" or "cuda:N". ``gpu``: its name, driver and link. ``cuda``: the version that torch is built for. ``threads``:
-    how many compute on the CPU. ``cpu_flags``: those of its instruction sets that decide speed. ``cores_available``: to
-    this process. ``memory_limit_bytes``: of host memory. ``os``: system, release, architecture. ``versions``: of the
-    packages that decide speed. ``source``: zobench's commit, and whether it was changed. ``notes``: what NVML could not
-    tell. ``plug_ins``: editions, by the spec's field that names them. ``options``: of the method, all of them.
-    ``memory_plan``, ``writeback_plan``: what was chosen, and the reason. ``attention``: which kernels were fastest.
-    ``program``: the edition of one that is not zobench's. ``own_order``: whether that draws z in an order of its own.
-    ``definition``: the method's formula. ``transfers``: how ranks share the streamed weights. ``planted_slowdown``: a
-    share, by which steps were lengthened on purpose. ``journal_sha256``: of the journal's file. ``ranks``: a row for
-    each. ``threads_reason``: why so many. ``turns``: seconds since 1970, when the cells began that stepped in turns.
-    ``calibration``: the machine's rates. ``price_per_hour``: of the machine, in any currency. ``target_accuracy``: the
-    share on dev that is to be reached. ``warm_up_detected``: how many of the measured steps were found to be warm-up.
-    ``other``: what a file has under further keys, of other programs and versions, and keys that say nothing in it.
+    ``machine``: the short id of its ``hardware`` and ``software``. ``device``: "cpu" or "cuda:N". ``cuda``: the version
+    that torch is built for. ``threads`` compute on a CPU, ``cores_available`` to this process. ``cpu_flags`` and
+    ``versions``: those that decide speed. ``source``: zobench's commit, and whether it was changed. ``notes``: what
+    NVML could not tell. ``plug_ins``: editions, by the spec's field that names them; ``program``: of one that is not
+    zobench's, and ``own_order``: whether that draws z in an order of its own. ``options`` and ``definition``: the
+    method's, all of them, and its formula. ``memory_plan``, ``writeback_plan``, ``attention``, ``transfers``,
+    ``threads_reason``: what was chosen, and why. ``planted_slowdown``: a share, by which steps were lengthened on
+    purpose. ``turns``: seconds since 1970, when the cells began that stepped in turns. ``calibration``: the machine's
+    rates. ``price_per_hour``: of the machine, in any currency. ``target_accuracy``: a share on dev.
+    ``warm_up_detected``: how many of the measured steps were found to be warm-up. ``other``: what a file has under
+    further keys, and keys that say nothing in it.
     """
 
     machine: str = ""

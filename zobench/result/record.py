@@ -51,11 +51,9 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """When a run was taken. Round ``number`` (from 0) of a sweep ``began`` at that time (seconds since 1970), and this
-    was the turn ``place`` (from 0) of its ``cells``, whose order ``seed`` and number shuffled.
-
-    Two runs of one number and one beginning are of the same round, so that they can be paired.
-    """
+    """When a run was taken: round ``number`` (from 0) of a sweep ``began`` at that time (seconds since 1970), and this
+    was turn ``place`` (from 0) of its ``cells``, which ``seed`` and number shuffled. Runs of one number and beginning
+    are pairs."""
 
     number: int
     began: float
@@ -79,20 +77,18 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Result:
-    """One cell: its spec, how it ended, and every sample in base units (bytes, seconds, tokens, joules).
+    """One cell: its spec, how it ended, and every sample in base units (bytes, seconds, tokens, joules);
+    docs/result.md.
 
     ``samples`` holds lists of equal length, one item per measured step: ``step_seconds``, ``loss`` (mean of the two
-    losses), ``projected_grad``; ``warmup`` the same for the steps before. ``memory`` and ``power`` map a name to a
-    number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
-    alone, with several ranks of uploads and of offloads (:func:`zobench.measure.observe.alone`), and
-    ``update_survival``, a share. ``environment``: the machine, the software and what was chosen for the run.
-    ``evaluation``: of a run with a task, what :mod:`zobench.training` found: the curve on dev, the accuracy on test, or
-    what ``evaluation["scores"]`` names in its place. ``timeline``: [lane, kind, block, start_s, end_s] of the last
-    step, of the last two in a run with checkpoints. ``trace``: the process's memory over time, as
-    :func:`zobench.measure.observe.memory_over_time` makes it; empty if nothing was recorded. ``partial``: whether it
-    ended before its last step, because the time that a budget had left was used up. ``round``: of a run that was
-    repeated, which of its repeats it is. ``repeats``: of a cell that has several runs, all that ended ok; each is a
-    file of its own, and this result is the first, with the warnings of all (:func:`zobench.result.repeats.folded`).
+    losses), ``projected_grad``; ``warmup`` the same for the steps before. ``memory`` and ``power``: name to number,
+    None where it is not available. ``parts``: seconds of transfers alone and compute alone
+    (:func:`zobench.measure.observe.alone`), and ``update_survival``, a share. ``evaluation``: what
+    :mod:`zobench.training` found with a task. ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of
+    the last two in a run with checkpoints. ``trace``: the process's memory over time
+    (:func:`zobench.measure.observe.memory_over_time`). ``partial``: whether a budget ended it before its last step.
+    ``round``: of a run that was repeated, which repeat it is. ``repeats``: of a cell that has several runs, all that
+    ended ok; this result is the first, with the warnings of all (:func:`zobench.result.repeats.folded`).
     """
 
     spec: RunSpec

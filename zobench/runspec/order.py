@@ -12,17 +12,12 @@ from zobench.runspec.run import RunSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """A cell to run: its resolved ``spec``, and what holds for this run of it alone.
-
-    ``end``: when it ends with the steps that it has, by ``time.monotonic()``, one clock for a machine's processes;
-    None: after its last. ``consolidation``: after how many steps pending updates are written, and a line on why.
-    ``slowdown``: a share by which each step is lengthened on purpose; 0.05 makes all take 5 % longer. ``turn``: the
-    file descriptors where it is given a turn and says what it wants (:mod:`zobench.measure.threads`). ``journal``: the
-    file to which that of a fine-tuning run is copied. ``disk_dir``: the folder of the disk tier; None: as
-    ``ZOBENCH_DISK_DIR`` says, else the system's temporary one.
-
-    Raises ``ValueError`` for a slowdown that is no share.
-    """
+    """A cell to run: its resolved ``spec``, and what holds for this run of it alone. ``end``: when it ends with the
+    steps that it has, by ``time.monotonic()``; None: after its last. ``consolidation``: after how many steps pending
+    updates are written, and why. ``slowdown``: a share by which each step is lengthened on purpose. ``turn``: the file
+    descriptors where it is given a turn and says what it wants (:mod:`zobench.measure.threads`). ``journal``: the file
+    to which that of a fine-tuning run is copied. ``disk_dir``: of the disk tier; None: as ``ZOBENCH_DISK_DIR`` says,
+    else the system's temporary one. Raises ``ValueError`` for a slowdown that is no share."""
 
     spec: RunSpec
     end: float | None = None

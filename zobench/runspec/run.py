@@ -34,24 +34,19 @@ NEVER, VALUE, PAIR, _, CONTRAST = LabelForm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpec:
-    """Everything that decides what one cell computes. Units: tokens, steps, bytes; lr and eps as in MeZO.
+    """Everything that decides what one cell computes. Units: tokens, steps, bytes; lr and eps as in MeZO. The defaults
+    are the papers' configuration: MeZO's in-place arithmetic on torch's noise, a block per transfer, written back after
+    every step. What is declared of each field here is all that anyone knows of it:
+    :class:`~zobench.runspec.fields.SpecField`.
 
-    The defaults are the papers' configuration: MeZO's in-place arithmetic on torch's noise, a block per transfer,
-    written back after every step. ``device_memory`` lets the planner choose granularity, slots and resident blocks.
-
-    ``method`` to ``foreach`` are ZO-Bench's methods and their constants, ``scheme`` what is tuned. With a ``task`` the
-    run is a fine-tuning run: ``seq_len`` bounds an example's tokens, ``shots`` examples per class train it (0:
-    ``train_size`` and ``dev_size`` in all), and it is evaluated every ``eval_every`` steps (0: only at its end). A task
-    of one's own is ``FILE.toml``, which becomes ``NAME@FINGERPRINT`` and the place ``task_file`` (docs/data.md).
-
-    ``gpus`` devices (on a CPU processes) on ``nodes`` machines share a step as ``parallel`` says (DistZO2); a batch of
-    ``batch_size`` rows is theirs together. ``transfers``: whether each uploads whole blocks or a slice. ``checkpoint``:
-    how the weights are saved after every ``checkpoint_every`` steps. ``program`` runs the cell. ``options`` are
-    constants of plug-ins, only those that are not at the defaults that the plug-ins declare; :meth:`option` knows all.
-    A ``model`` that is not in the list is a folder, a hub id or a GGUF file until :func:`zobench.models.identified` has
-    found it: then ``model`` is the name that is shown, ``model_path`` what was given, and the hashes say what it is.
-    What is declared of each field here is all that anyone knows of it: :class:`~zobench.runspec.fields.SpecField`.
-    Raises ``ValueError`` with the constraint, the value and the remedy for any value that cannot run.
+    With a ``task`` the run is a fine-tuning run: ``seq_len`` bounds an example's tokens, ``shots`` examples per class
+    train it (0: ``train_size`` and ``dev_size`` in all). A task of one's own is ``FILE.toml``, which becomes
+    ``NAME@FINGERPRINT`` and the place ``task_file`` (docs/data.md). ``gpus`` devices (on a CPU processes) on ``nodes``
+    machines share a step of ``batch_size`` rows as ``parallel`` says (DistZO2). ``options`` are constants of plug-ins,
+    only those that are not at their defaults; :meth:`option` knows all. A ``model`` that is not in the list is a
+    folder, a hub id or a GGUF file until :func:`zobench.models.identified` has found it: then ``model`` is the name
+    that is shown, ``model_path`` what was given, and the hashes say what it is. Raises ``ValueError`` with the
+    constraint, the value and the remedy for any value that cannot run.
     """
 
     # fmt: off
@@ -388,12 +383,9 @@ class RunSpec:
 
     @property
     def hash(self) -> str:
-        """12 hexadecimal digits of the SHA-256 of the canonical JSON (sorted keys, no spaces).
-
-        A field that came after the first results is left out at its default, so that those keep their names; with
-        ``exact`` what is left out is true, as all results from before it were (:meth:`from_stored`). What is only shown
-        is left out too, and so is the name of a model that its ``config_hash`` says better.
-        """
+        """12 hexadecimal digits of the SHA-256 of the canonical JSON (sorted keys, no spaces), without what is only
+        shown, a model's name where its ``config_hash`` says better, and, at their defaults, fields that came after the
+        first results, so that those keep their names (``exact``: at true, see :meth:`from_stored`)."""
         unhashed = {name for name, field in DECLARED.items() if field.unhashed}
         if self.config_hash:
             unhashed.add("model")

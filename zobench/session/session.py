@@ -77,12 +77,10 @@ def compare(
     across_machines: bool = False, monitor: Monitor | None = None,
 ) -> Comparison:  # fmt: skip
     """Compares two sets of runs cell by cell, as ``zobench compare`` does: which steps became faster or slower.
-
     ``before`` and ``after``: a folder of results, or of the store in ``results`` a machine, a commit or conditions as
     ``engine=offload``. ``tolerance``: the share by which equal step times may differ. ``across_machines``: cells of
-    other machines are matched too. ``monitor`` is told what cannot be read, and what a reader should know. Raises
-    ``ValueError`` for a side that names nothing and a tolerance that is no share.
-    """
+    other machines are matched too. ``monitor`` is told what cannot be read, and cautions. Raises ``ValueError`` for a
+    side that names nothing and a tolerance that is no share."""
     if not 0 <= tolerance <= 1:
         raise ValueError(f"`tolerance` must be a share from 0 to 1, but got {tolerance:g}; write 0.02 for 2 %")
     words, says = (str(before), str(after)), (monitor or Monitor()).say
