@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -96,11 +97,14 @@ def _show_seeds(results: Sequence[Result], output: str | None) -> None:
     """Shows the mean over runs that differ in their seed alone, with its 95 % interval; as JSON with every run."""
     from zobench.cli.tuning_view import show_seeds
     from zobench.report.paired import over_seeds
-    from zobench.session.tuning import seeds_dict
 
     means = over_seeds(results)
     if output is not None:
-        console.write_json(output, seeds_dict(results, means))
+        body: dict[str, Any] = {"seeds": [result.spec.seed for result in results]}
+        for name, mean in means.items():
+            ends = [end if math.isfinite(end) else None for end in (mean.low, mean.high)]
+            body[name] = {"mean": mean.value, "interval": ends}
+        console.write_json(output, body | {"runs": [without_place(result).to_dict() for result in results]})
     if output != "-":
         show_seeds(console.answer_console(), results, means)
 

@@ -22,14 +22,12 @@ def is_whole(stored: Sequence[Result | None], retry: Collection[str]) -> bool:
     """Whether ``stored``, of each cell of a round, is all of it, taken in one and the same round: ratios are of pairs
     within one, so a round that was stopped, or a run from before, is of no use to them."""
     began = {result.round.began if result.round else None for result in stored if result is not None and result.is_ok}
-    return all(is_settled(result, retry) for result in stored) and (
-        not began or (len(began) == 1 and None not in began)
-    )
+    is_one_round = not began or (len(began) == 1 and None not in began)
+    return is_one_round and all(is_settled(result, retry) for result in stored)
 
 
 def whole_round(planned: Plan, retry: Collection[str]) -> Plan:
-    """The plan of a round, all of which runs if it is not stored whole; ends other than ok stay, unless to
-    ``retry``."""
+    """The plan of a round, all of which runs if it is not stored whole; ends other than ok stay, unless retried."""
     if is_whole([step.earlier for step in planned.steps if step.action != "skip"], retry):
         return planned
     steps = [
@@ -82,9 +80,8 @@ def part_progress(on: PartOn, runs: Sequence[Result], retry: Collection[str] = (
 
 def fitting(cells: Sequence[RunSpec], runs: Sequence[Result]) -> list[RunSpec]:
     """``cells`` less those that this machine was found too small for, and never ran."""
-    unfit = {run.spec.hash for run in runs if run.outcome is Outcome.SKIPPED} - {
-        run.spec.hash for run in runs if run.is_ok
-    }
+    good = {run.spec.hash for run in runs if run.is_ok}
+    unfit = {run.spec.hash for run in runs if run.outcome is Outcome.SKIPPED} - good
     return [cell for cell in cells if cell.hash not in unfit]
 
 

@@ -146,8 +146,13 @@ def selftest_first(session: LocalMachine, seconds: float) -> None:
     """Runs the selftest in about so many ``seconds``, shows its page and keeps its JSON beside the results, unless the
     session's device has passed it there. One that failed is no reason to measure nothing."""
     path = session.store.root / ".selftest" / f"{session.machine}-{session.device.replace(':', '')}.json"
-    if _passed(path, session):
-        return
+    try:
+        if json.loads(path.read_bytes())["verdict"] == "ok":
+            return session.say(f"selftest: ok before, see {path}")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        session.say(f"not read: {path} ({type(error).__name__}); the selftest runs again", "yellow")
     with session.monitor.busy("selftest, about " + duration(seconds)):
         verdict = run.selftest(session.device, seconds, run.CHECKS, disk_dir=session.disk_dir)
     session.say(verdict.page(), "yellow" if verdict.failed else "dim")
@@ -156,20 +161,6 @@ def selftest_first(session: LocalMachine, seconds: float) -> None:
         replace(path, json.dumps(verdict.to_dict(), indent=1, allow_nan=False).encode())
     except OSError as error:
         session.say(f"warning: the selftest's JSON was not kept: {error.strerror}", "yellow")
-
-
-def _passed(path: Path, session: LocalMachine) -> bool:
-    """Whether the verdict kept at ``path`` is ok. One that cannot be read is said, and counts as none."""
-    try:
-        verdict = json.loads(path.read_bytes())["verdict"]
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        session.say(f"not read: {path} ({type(error).__name__}); the selftest runs again", "yellow")
-        return False
-    if verdict == "ok":
-        session.say(f"selftest: ok before, see {path}")
-    return bool(verdict == "ok")
 
 
 def matrix_cells(

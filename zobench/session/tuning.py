@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,12 +14,9 @@ from zobench.machine import memory
 from zobench.machine.device import choose_device
 from zobench.machine.texts import gigabytes
 from zobench.recipes import matrix
-from zobench.result import Result
 from zobench.runspec import RunSpec, check_effect
 from zobench.runspec.registries import scheme_of
 from zobench.session.inputs import check_places
-from zobench.stats.significance import Difference
-from zobench.store import without_place
 from zobench.training import grids
 from zobench.training.assemble import disk_dir
 from zobench.training.assess import EndedRun
@@ -117,16 +113,6 @@ def seeds_of(values: Mapping[str, Any], count: int | None) -> Sequence[int]:
     if count is not None and (gpus := int(values.get("gpus", 1))) > 1:
         raise ValueError(f"`--seeds` must have one device, but got gpus={gpus}; give each seed by itself")
     return range(first, first + (count or 1))
-
-
-def seeds_dict(results: Sequence[Result], means: Mapping[str, Difference]) -> dict[str, Any]:
-    """Runs that differ in their seed alone, and the mean of each score with its 95 % interval, as JSON."""
-    scores = {
-        name: {"mean": mean.value, "interval": [x if math.isfinite(x) else None for x in (mean.low, mean.high)]}
-        for name, mean in means.items()
-    }
-    runs = [without_place(result).to_dict() for result in results]
-    return {"seeds": [result.spec.seed for result in results], **scores, "runs": runs}
 
 
 def as_ranks(
