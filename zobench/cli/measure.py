@@ -322,7 +322,11 @@ def submit_matrix(
         timeout=inputs.parse_seconds("--timeout", timeout), disk_dir=disk_dir, dry=dry_run,
     )  # fmt: skip
     inputs.check_results(results)
-    executor.check_device(device)
+    if device.startswith("cuda:") and device != "cuda:0":
+        raise ValueError(
+            f"`device` must be auto, cpu or cuda with --executor {executor.name}, which gives each cell its GPUs, "
+            f"but got {device}; use --device cuda, and CUDA_VISIBLE_DEVICES or --gres to say which"
+        )
     store, screen = Store(results), Terminal(dry=dry_run, verbose=True)
     if executor.name == "slurm":
         handed_over = handover.to_slurm(store, device, executor.request(), screen)

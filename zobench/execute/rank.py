@@ -171,12 +171,10 @@ def _text(result: Result) -> str:
 
 
 def merged(spec: RunSpec, by_rank: Mapping[int, Result]) -> Result:
-    """The cell's result, merged from each rank's own in ``by_rank``.
-
-    ``samples`` are of the slowest rank at each step, ``memory`` of the rank with the highest peak on its device, power
-    of all devices together; ``parts["exchanged_bytes"]``: what the rank that sent most sent the others in each step, so
-    that all had the same losses. Traces and all else are rank 0's. ``environment.ranks``: a row for each rank.
-    """
+    """The cell's result, merged from each rank's in ``by_rank``: ``samples`` of the slowest rank at each step,
+    ``memory`` of the rank with the highest peak on its device, power of all devices together;
+    ``parts["exchanged_bytes"]``: what the rank that sent most sent the others in each step. Traces and all else are
+    rank 0's. ``environment.ranks``: a row for each."""
     cause = _cause(spec, by_rank)
     if cause is not None:
         outcome, reason, rank = cause

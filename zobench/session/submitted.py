@@ -53,14 +53,6 @@ class ExecutorOptions:
             )
         return self.name != "here"
 
-    def check_device(self, device: str) -> None:
-        """Raises ``ValueError`` for one GPU of several, which a submitted cell cannot choose."""
-        if device.startswith("cuda:") and device != "cuda:0":
-            raise ValueError(
-                f"`device` must be auto, cpu or cuda with --executor {self.name}, which gives each cell its GPUs, "
-                f"but got {device}; use --device cuda, and CUDA_VISIBLE_DEVICES or --gres to say which"
-            )
-
     def request(self) -> Request:
         """What is asked of Slurm."""
         return Request(
