@@ -11,7 +11,7 @@ import torch
 from zobench import Engine, EngineConfig, models
 from zobench.engine import build
 from zobench.engine.weights.tiers import HostTier
-from zobench.machine import numa
+from zobench.machine import accelerator
 from zobench.models.weights import RandomWeights
 
 GPU = "0000:c1:00.0"
@@ -39,7 +39,7 @@ def tree(root: Path, node: str = "1", nodes: tuple[str, ...] = ("0-7,16-23", "8-
 
 @pytest.mark.parametrize(("node", "cpus"), [("0", {*range(8), *range(16, 24)}), ("1", set(range(8, 16)))])
 def test_the_cpus_of_the_gpus_node_that_this_process_may_use(tmp_path, node, cpus):
-    assert numa.cpus_near("cuda:0", tree(tmp_path, node)) == cpus
+    assert accelerator.cpus_near("cuda:0", tree(tmp_path, node)) == cpus
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_cpus_of_the_gpus_node_that_this_process_may_use(tmp_path, node, cpu
     ],
 )
 def test_none_where_there_is_nothing_to_choose(tmp_path, device, node, nodes):
-    assert numa.cpus_near(device, tree(tmp_path, node, nodes)) is None
+    assert accelerator.cpus_near(device, tree(tmp_path, node, nodes)) is None
 
 
 def test_the_threads_that_fill_the_tier_stay_near_and_the_caller_does_not_move(monkeypatch):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from zobench.machine.directio import DirectFile
-from zobench.measure import calibrate, doctor, operators
+from zobench.measure import calibrate, doctor
 
 
 def test_rates_of_the_cpu(tmp_path):
@@ -44,10 +44,10 @@ def test_an_operator_of_a_gpu_is_timed_without_its_launch_and_the_wait_for_it(mo
     def synchronize():
         clock.now = max(clock.now, clock.idle) + wake
 
-    monkeypatch.setattr(operators, "Accelerator", lambda device: SimpleNamespace(synchronize=synchronize))
-    monkeypatch.setattr(operators, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(calibrate, "Accelerator", lambda device: SimpleNamespace(synchronize=synchronize))
+    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     for budget in (0.0, 0.01):
-        assert operators.best_seconds("cuda:0", action, budget) == pytest.approx(work, rel=0.1)
+        assert calibrate.best_seconds("cuda:0", action, budget) == pytest.approx(work, rel=0.1)
 
 
 def test_no_space_is_a_reason(tmp_path):

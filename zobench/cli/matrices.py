@@ -16,7 +16,7 @@ from zobench import recipes
 from zobench.cli import console
 from zobench.cli.common import changed
 from zobench.cli.console import SweepProgress, alarm
-from zobench.machine.waiting import reporting
+from zobench.machine.texts import reporting
 from zobench.recipes.reference import PAPERS
 from zobench.result import Outcome, Result
 from zobench.result.repeats import renewed

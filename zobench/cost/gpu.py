@@ -16,7 +16,6 @@ from pathlib import Path
 
 from zobench import models
 from zobench.cost import backward, footprint, roofline, seconds, shapes, sizes
-from zobench.cost.forecast import bounds
 from zobench.cost.hardware import Gpu
 from zobench.cost.roofline import LowRankCosts, Roofline
 from zobench.cost.simulation import Allocator, simulate
@@ -44,6 +43,13 @@ the whole vocabulary, and of a maximum, a difference, exponentials and their sum
 LOOP_KERNELS = 8
 """Kernels for each token of a recurrence where no fused kernel has it: a guess from transformers' loops."""
 _MOVING = ("upload", "offload")
+
+
+def bounds(value: float, share: float, slower: float = 0.0, faster: float = 0.0) -> tuple[float, float]:
+    """What a predicted ``value`` would be within in nine of ten cases; ``share``: the error that nine of ten held-out
+    values stay within; of a rate, ``slower``: by how much more a step may take, ``faster``: by how much less, as shares
+    of it."""
+    return value / (1 + share + slower), value / (1 - share) / (1 - faster)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,13 +10,7 @@ from typing import Any
 
 from zobench import models
 from zobench.cost import interval, roofline, shapes, sizes
-from zobench.cost.footprint import (
-    consolidate_after,
-    consolidates,
-    fit,
-    streamed_layers,
-    wire_width,
-)
+from zobench.cost.footprint import consolidate_after, consolidates, fit, streamed_layers, wire_width
 from zobench.parallel.mesh import divided, is_out_of_place
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
@@ -29,7 +23,7 @@ class Rates:
     and applied in one pass), bytes to and from a tier, and the sum of both ways where they share the disk.
 
     ``operators``: by dtype "attention" in FLOP/s, "passes" and "losses" in bytes/s, "normals" and "fused" in elements/s
-    (:mod:`zobench.measure.operators`); where they were not measured, attention is as fast as products, noise in 16 bits
+    (:mod:`zobench.measure.calibrate`); where they were not measured, attention is as fast as products, noise in 16 bits
     as in 32, and a pass half as fast as a copy. ``kernel``: seconds of the smallest operator.
 
     ``touch``: bytes of new pages that a CPU writes, beside what writing them again takes.

@@ -33,7 +33,7 @@ from zobench.engine.weights import linear
 from zobench.engine.weights.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.weights.tiers import Hosts, Tier, allocate
 from zobench.engine.weights.wire import FORMATS, DeviceWeights, FloatWire, IntegerWire, StoredWire, Wire
-from zobench.machine.numa import cpus_near, stay_near
+from zobench.machine.accelerator import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights
 from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIRES

@@ -1,5 +1,5 @@
-"""JSON and TOML that may come from anybody: what no reader could take is a ``ValueError`` of one line. Quantities, and
-what another library's error says, as text."""
+"""JSON and TOML that may come from anybody: what no reader could take is a ``ValueError`` of one line. Quantities, what
+another library's error says, and how long something takes, as text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import contextlib
 import json
 import re
 import textwrap
+import threading
+import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,3 +148,25 @@ def shortened(text: str) -> str:
     """``text`` on one line, without the middle of a long one: a value that it quotes may have a million characters."""
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - _END]} ... {text[-_END:]}"
+
+
+REPORT_EVERY = 4.0
+"""Seconds between two lines."""
+
+
+@contextlib.contextmanager
+def reporting(say: Callable[[str], None], what: str) -> Iterator[None]:
+    """Inside, ``say`` is told every :data:`REPORT_EVERY` seconds ``what`` is under way, and for how long."""
+    ended, begin = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        while not ended.wait(REPORT_EVERY):
+            say(f"{what} for {time.monotonic() - begin:.0f} s")
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.machine.locks import locked
-from zobench.machine.texts import first_line
-from zobench.machine.waiting import reporting
+from zobench.machine.texts import first_line, reporting
 from zobench.models import cache, identity
 
 MAGIC = b"GGUF"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from zobench.machine.files import writing
 from zobench.machine.locks import locked
-from zobench.machine.waiting import reporting
+from zobench.machine.texts import reporting
 from zobench.models import cache, identity
 
 _PIECE = 1 << 20

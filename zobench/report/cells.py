@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from zobench.cost.forecast import Forecast
+from zobench.cost.published import Forecast
 from zobench.recipes.reference import Reference
 from zobench.report.choice import ShownRuns, choose, outcome_note
 from zobench.report.sheet import WARNING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from zobench.cost.forecast import Forecast
+from zobench.cost.published import Forecast
 from zobench.report.cells import TableCell
 from zobench.report.sheet import CellText, rounded
 from zobench.runspec.registries import METRICS

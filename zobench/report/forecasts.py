@@ -13,11 +13,10 @@ from typing import Any
 from zobench import models
 from zobench.cost import Rates, estimate
 from zobench.cost import gpu as engine
-from zobench.cost.forecast import Forecast
 from zobench.cost.gpu import Prediction, errors
 from zobench.cost.hardware import Gpu
 from zobench.cost.local import predict as machine_predicts
-from zobench.cost.published import PROGRAMS, PaperCell, cell_of, evidence
+from zobench.cost.published import PROGRAMS, Forecast, PaperCell, cell_of, evidence
 from zobench.cost.published.evidence import papers_gpus
 from zobench.cost.published.memory import device_bytes, memory_share
 from zobench.cost.published.seconds import is_link_anchor, link_rate, link_share, step_seconds, throughput

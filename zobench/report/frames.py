@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zobench.cost.forecast import Forecast
+from zobench.cost.published import Forecast
 from zobench.report.cells import Grid, TableCell, flat
 from zobench.report.chart import Chart
 from zobench.report.compose import hardware

@@ -16,7 +16,7 @@ from zobench import models
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal
 from zobench.engine.passes import packing
-from zobench.machine.waiting import reporting
+from zobench.machine.texts import reporting
 from zobench.measure.calibrate import matmul_rate
 from zobench.models import tokenizers
 from zobench.runspec import METHODS, RunSpec, scheme_of

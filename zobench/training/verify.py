@@ -19,7 +19,7 @@ from zobench import kernels, models
 from zobench.durable import journal, replay
 from zobench.durable.journal import EvaluationItem, Item
 from zobench.machine.device import choose_device
-from zobench.machine.waiting import reporting
+from zobench.machine.texts import reporting
 from zobench.methods.base import learning_rate
 from zobench.models import tokenizers
 from zobench.result import Result

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from zobench import models
+from zobench.cost.gpu import bounds
+from zobench.cost.hardware import Gpu
 from zobench.models import Model
 from zobench.runspec.kinds import WIDTHS
 
@@ -120,3 +122,23 @@ def cell_of(row: Mapping[str, str]) -> PaperCell:
         batch=int(row["batch_size"]), seq=int(row["seq_len"]), gpus=gpus, forwards=2 // signs,
         shards=gpus / signs if "ddp" in shared else 1, groups=len(shared),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """A predicted ``value`` in the base unit, None for out of memory, on ``gpu``. ``share``: the error that nine of ten
+    held-out values stay within. ``of_engine``: of zobench's engine, not of the paper's program. ``notes``: what a
+    reader must know of it."""
+
+    value: float | None
+    share: float
+    gpu: Gpu
+    of_engine: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """What the value would be within in nine of ten cases; None for out of memory."""
+        if self.value is None:
+            return None
+        return bounds(self.value, self.share)

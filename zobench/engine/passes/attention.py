@@ -22,7 +22,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from zobench.engine.passes.drive import Drive
-from zobench.measure.operators import best_seconds
+from zobench.measure.calibrate import best_seconds
 
 NAME = "zobench_fast"
 """The name of :func:`attend` among transformers' attention functions."""
