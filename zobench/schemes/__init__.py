@@ -24,17 +24,17 @@ PREFIX_TOKENS, PROMPT_TOKENS = 5, 10
 KINDS = (
     SchemeKind(name="full", make="zobench.schemes.base:Full", about="all weights"),
     SchemeKind(
-        name="lora", make="zobench.schemes.lora:Lora", inputs=2, peft=True,
+        name="lora", make="zobench.schemes.adapters:Lora", inputs=2, peft=True,
         adapter=lambda widths, spec: (LORA_RANK * (2 * widths.hidden + widths.queries + widths.values), 0),  # A and B
         about=f"two factors of rank {LORA_RANK} beside each query and value projection (peft)",
     ),
     SchemeKind(
-        name="prefix", make="zobench.schemes.prefix:Prefix", virtual_tokens=PREFIX_TOKENS, peft=True,
+        name="prefix", make="zobench.schemes.adapters:Prefix", virtual_tokens=PREFIX_TOKENS, peft=True,
         adapter=lambda widths, spec: (0, PREFIX_TOKENS * 2 * widths.layers * widths.values),  # in one tensor
         about=f"keys and values of {PREFIX_TOKENS} virtual tokens in each layer (peft)",
     ),
     SchemeKind(
-        name="prompt", make="zobench.schemes.prompt:Prompt", virtual_tokens=PROMPT_TOKENS, peft=True,
+        name="prompt", make="zobench.schemes.adapters:Prompt", virtual_tokens=PROMPT_TOKENS, peft=True,
         adapter=lambda widths, spec: (0, PROMPT_TOKENS * widths.hidden),
         about=f"embeddings of {PROMPT_TOKENS} virtual tokens before the others (peft)",
     ),

@@ -71,9 +71,8 @@ class Adapter(ABC):
 
         self.drive: Drive = plain
         self.seed, self._config = spec.seed, config
-        config.task_type = (
-            "FEATURE_EXTRACTION" if models.is_masked(model) else "CAUSAL_LM"
-        )  # peft has none for masked models
+        # peft has no type for masked models
+        config.task_type = "FEATURE_EXTRACTION" if models.is_masked(model) else "CAUSAL_LM"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers in a way that is going out of use
             wrapped = get_peft_model(model, config, low_cpu_mem_usage=True)
@@ -84,7 +83,7 @@ class Adapter(ABC):
         self.names = frozenset(name for name, tensor in model.named_parameters() if tensor.requires_grad)
 
     def weights(self, base: Weights, config: EngineConfig) -> Weights:
-        return _Joined(base, self.base_name, self.names, self.values(base, config))
+        return _Joined(self, base, config)
 
     def save(self, folder: str | Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Writes an adapter's folder, for ``peft.PeftModel.from_pretrained(base, folder)``."""
@@ -118,20 +117,14 @@ class Adapter(ABC):
 class _Joined(Weights):
     """The values of a base and of an adapter beside it (see :class:`~zobench.models.weights.Weights`)."""
 
-    def __init__(
-        self,
-        base: Weights,
-        base_name: Callable[[str], str],
-        adapter_names: frozenset[str],
-        make: Callable[[str], Tensor],
-    ) -> None:
-        self._base, self._base_name, self._adapter_names, self._make = base, base_name, adapter_names, make
+    def __init__(self, adapter: Adapter, base: Weights, config: EngineConfig) -> None:
+        self._adapter, self._base, self._make = adapter, base, adapter.values(base, config)
 
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
-        if name in self._adapter_names:
+        if name in self._adapter.names:
             out.copy_(self._make(name)[first : first + out.shape[0]])
         else:
-            self._base.fill(self._base_name(name), out, first)
+            self._base.fill(self._adapter.base_name(name), out, first)
 
 
 def generator(seed: int, name: str) -> np.random.Generator:

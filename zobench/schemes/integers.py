@@ -124,11 +124,8 @@ class Integers:
             pair = gathered.setdefault(weight, {})
             pair[kind] = tensor
             if len(pair) == 2:
-                yield (
-                    weight,
-                    self._form.decoded(pair[CODES], pair[SCALES], self._shapes[weight], self._model.dtype),
-                )
                 del gathered[weight]
+                yield weight, self._form.decoded(pair[CODES], pair[SCALES], self._shapes[weight], self._model.dtype)
 
 
 class _OnTheGrid(Weights):
