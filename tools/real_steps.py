@@ -26,7 +26,7 @@ from zobench import Batch, RunSpec, kernels, models
 from zobench.data.tasks.task_data import TaskData
 from zobench.data.tokens import stream
 from zobench.engine import build
-from zobench.engine.passes import attention, objective
+from zobench.engine.passes import attention, head
 from zobench.measure.threads import Neighbours, settle
 from zobench.models import tokenizers
 from zobench.models.source import identified
@@ -85,7 +85,7 @@ def as_before(call: Callable[[], T]) -> Callable[[], T]:
 
     def wrapped() -> T:
         with (
-            mock.patch.object(objective, "is_relative", return_value=False),
+            mock.patch.object(head, "is_relative", return_value=False),
             mock.patch.object(evaluation, "room", return_value=0),
             mock.patch.object(build, "cast_by_products", return_value=None),
         ):

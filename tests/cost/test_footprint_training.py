@@ -14,7 +14,7 @@ from zobench.cost.footprint import memory
 from zobench.data.batch import Batch
 from zobench.engine import EngineConfig
 from zobench.engine.backprop import Backprop
-from zobench.engine.passes.logits import drive_to_head
+from zobench.engine.passes.drive import drive_to_head
 from zobench.measure.ledger import Ledger
 from zobench.models.weights import RandomWeights
 from zobench.runspec import RunSpec

@@ -15,7 +15,7 @@ from zobench.data.batch import IGNORED, Choices
 from zobench.engine.base import Entry
 from zobench.engine.directions.factors import LowRank
 from zobench.engine.directions.pristine import Pristine
-from zobench.engine.passes import objective
+from zobench.engine.passes import head
 from zobench.engine.passes.loss import is_relative
 from zobench.engine.updates.rules import Adam
 
@@ -69,7 +69,7 @@ def losses_and_weights(name: str, how: dict[str, Any], more: dict[str, Any], ste
 def test_losses_are_those_over_the_whole_vocabulary_and_updates_the_same(name, how, more, monkeypatch) -> None:
     how = {"noise": "counter", **how}
     with monkeypatch.context() as whole:
-        whole.setattr(objective, "is_relative", lambda choices: False)
+        whole.setattr(head, "is_relative", lambda choices: False)
         expected, weights = losses_and_weights(name, how, more)
     monkeypatch.setattr(Pristine, "part", None)  # no other row is perturbed
     losses, same = losses_and_weights(name, how, more)

@@ -13,7 +13,7 @@ from tools import families
 from zobench import Batch, Engine, EngineConfig, Entry, Point, models
 from zobench.engine import twin
 from zobench.engine.backprop import Backprop
-from zobench.engine.passes.follow import observe
+from zobench.engine.passes.fold import observe
 from zobench.engine.shrink import shrunk
 
 IDS = torch.arange(12).view(2, 6) * 7 % 60 + 5

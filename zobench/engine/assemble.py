@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from zobench.engine.base import EngineConfig
 from zobench.engine.directions.factors import LowRank
-from zobench.engine.passes.logits import holder_of, may_adopt, unused_parameter
+from zobench.engine.passes.drive import holder_of, may_adopt, unused_parameter
 from zobench.engine.updates.rules import UpdateRule
 from zobench.engine.weights.blocks import Unit, is_tuned
 from zobench.engine.weights.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate

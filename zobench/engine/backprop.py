@@ -23,11 +23,9 @@ from zobench.engine.core import judged
 from zobench.engine.directions import perturb
 from zobench.engine.directions.noise import TorchNoise
 from zobench.engine.directions.perturb import is_decayed
-from zobench.engine.passes.drive import Drive, plain
-from zobench.engine.passes.head import Head
-from zobench.engine.passes.logits import Driven, adopt_bias, drive_to_head
+from zobench.engine.passes.drive import Drive, Driven, adopt_bias, drive_to_head, plain
+from zobench.engine.passes.head import Head, Objective
 from zobench.engine.passes.loss import averaged, counted, on_cpu
-from zobench.engine.passes.objective import Objective
 from zobench.engine.passes.packing import Packer
 from zobench.engine.transfers.lanes import Event
 from zobench.engine.weights.checkpoint import save_checkpoint

@@ -23,7 +23,7 @@ from zobench.engine.directions.noise import Noise, SparseNoise, StoredNoise, Tor
 from zobench.engine.directions.pristine import Pristine
 from zobench.engine.interface import Start
 from zobench.engine.passes import head
-from zobench.engine.passes.follow import Marks
+from zobench.engine.passes.fold import Marks
 from zobench.engine.passes.forwards import Forwards
 from zobench.engine.passes.products import ProductForwards, RowForwards
 from zobench.engine.transfers.lanes import CudaLanes, Lanes, ThreadLanes

@@ -28,11 +28,10 @@ from zobench.engine.build import Source, build, is_end
 from zobench.engine.directions.factors import LowRank
 from zobench.engine.interface import GradientEngine, Start
 from zobench.engine.passes import tangent
-from zobench.engine.passes.drive import Drive, plain
-from zobench.engine.passes.follow import Marks
-from zobench.engine.passes.logits import adopt_bias, drive_to_head
+from zobench.engine.passes.drive import Drive, adopt_bias, drive_to_head, plain
+from zobench.engine.passes.fold import Marks
+from zobench.engine.passes.head import Objective
 from zobench.engine.passes.loss import averaged, on_cpu
-from zobench.engine.passes.objective import Objective
 from zobench.engine.passes.packing import Packer
 from zobench.engine.passes.population import Population, Reward
 from zobench.engine.passes.products import RowForwards

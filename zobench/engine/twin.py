@@ -20,7 +20,7 @@ from zobench.data.batch import IGNORED, Batch
 from zobench.engine.base import BASE, EngineConfig, Point
 from zobench.engine.passes.attention import each_alone
 from zobench.engine.passes.drive import outputs
-from zobench.engine.passes.follow import Marks, observe
+from zobench.engine.passes.fold import Marks, observe
 from zobench.engine.passes.loss import next_tokens
 from zobench.engine.shrink import shrunk, special_tokens
 from zobench.models import blocks as find_blocks

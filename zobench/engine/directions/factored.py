@@ -22,12 +22,11 @@ from zobench import kernels
 from zobench.data.batch import IGNORED
 from zobench.engine.base import BASE, Entry, Point
 from zobench.engine.directions.arithmetic import Arithmetic
-from zobench.engine.directions.factor_rules import ALL
+from zobench.engine.directions.factor_rules import ALL, add_each
 from zobench.engine.directions.factors import LowRank, subspace_of, whole
 from zobench.engine.directions.low_rank_unit import Located, LowRankUnit, correct
-from zobench.engine.directions.narrow import add_each
+from zobench.engine.passes.drive import finished
 from zobench.engine.passes.head import Head, Picked
-from zobench.engine.passes.logits import finished
 from zobench.engine.passes.loss import RunningLoss, Targets
 from zobench.engine.updates.pending import PendingUpdates
 from zobench.engine.weights.blocks import Field, Unit

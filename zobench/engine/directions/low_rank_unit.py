@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from zobench.engine.base import Point
-from zobench.engine.directions.factor_rules import ALL, Basis
+from zobench.engine.directions.factor_rules import ALL, Basis, add_narrow, joined, uncast
 from zobench.engine.directions.factors import is_matrix, subspace_of
-from zobench.engine.directions.narrow import add_narrow, joined, uncast
 from zobench.engine.directions.perturb import is_decayed
 from zobench.engine.updates.pending import PendingUpdates, Term
 from zobench.engine.weights.blocks import Unit

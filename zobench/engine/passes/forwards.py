@@ -16,12 +16,10 @@ from torch import Tensor, nn
 
 from zobench.engine.base import BASE, EngineConfig, Point
 from zobench.engine.directions.arithmetic import Arithmetic
-from zobench.engine.passes.fold import UNKNOWN, Follows, fold
-from zobench.engine.passes.follow import Marks, keys
-from zobench.engine.passes.head import Head
-from zobench.engine.passes.logits import Driven
+from zobench.engine.passes.drive import Driven
+from zobench.engine.passes.fold import UNKNOWN, Follows, Marks, fold, keys
+from zobench.engine.passes.head import Head, Objective
 from zobench.engine.passes.loss import on_cpu
-from zobench.engine.passes.objective import Objective
 from zobench.engine.weights import linear
 from zobench.engine.weights.blocks import Unit
 

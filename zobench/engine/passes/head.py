@@ -1,6 +1,6 @@
 """The head of a model: hidden states and targets become log-probabilities, a few tokens or vocabulary rows at a time.
 
-The way from a batch to its loss is here once: :class:`~zobench.engine.passes.objective.Objective` chooses the targets
+The way from a batch to its loss is here once: :class:`~zobench.engine.passes.head.Objective` chooses the targets
 and their states, the head computes their log-probabilities, and the objective the loss from these.
 """
 
@@ -13,11 +13,20 @@ from typing import Protocol
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zobench.data.batch import Batch
 from zobench.engine.base import HEAD_BYTES as HEAD_BYTES
 from zobench.engine.base import rows_per_chunk
-from zobench.engine.directions.narrow import uncast
-from zobench.engine.passes.logits import Note, finished
-from zobench.engine.passes.loss import log_probabilities, mean_loss
+from zobench.engine.directions.factor_rules import uncast
+from zobench.engine.passes.drive import Note, finished
+from zobench.engine.passes.loss import (
+    candidate_scores,
+    choice_loss,
+    is_relative,
+    log_probabilities,
+    mean_loss,
+    only_right,
+    targets_of,
+)
 from zobench.engine.weights.blocks import Field, Unit
 
 BIAS_BYTES = 64 << 10
@@ -103,3 +112,58 @@ class Head:
         row = weight.shape[1] * weight.dtype.itemsize
         room = min((HEAD_BYTES - BIAS_BYTES) // row, BIAS_BYTES // weight.dtype.itemsize)
         return max(1, min(room, self.logits_bytes // (4 * tokens)))
+
+
+class Objective:
+    """The targets (n,) of ``batch`` on ``device``: of all its positions, or with choices of their tokens alone.
+
+    ``scored``: every candidate counts, also where the loss needs the right ones only; then ``batch`` must have choices.
+    ``judged_on``: where the loss of choices is computed from their log-probabilities. ``compared``: the only tokens
+    whose logits the loss needs, or None where it needs those of the whole vocabulary. Raises ``ValueError`` for what is
+    no batch.
+    """
+
+    def __init__(
+        self, model: nn.Module, batch: Batch, device: str, *, scored: bool = False, judged_on: str = "cpu"
+    ) -> None:
+        if not isinstance(batch, Batch):
+            raise ValueError(
+                f"`batch` must be a zobench.Batch, but got {type(batch).__name__}; build Batch(ids, labels)"
+            )
+        if scored and batch.choices is None:
+            raise ValueError(
+                "`batch.choices` must be given to score candidates, but got none; give Batch(..., choices=...)"
+            )
+        self._positions = None
+        self.compared: Compared | None = None
+        self.choices = None if batch.choices is None else batch.choices.to(judged_on)
+        if self.choices is None:
+            self.targets = targets_of(model, batch.labels.to(device))
+            return
+        if self.choices.loss == "lm" and not scored:
+            self.choices = only_right(self.choices)
+        self._positions, self.targets = self.choices.places.to(device), self.choices.tokens.to(device)
+        if not scored and is_relative(self.choices):
+            tokens, index = self.choices.tokens.unique(return_inverse=True)
+            self.compared = Compared(tokens.to(device), index.to(device))
+
+    def states(self, copies: Sequence[Tensor]) -> list[Tensor]:
+        """What the head multiplies for each target, (n, width), of each copy's head input (rows, tokens, width)."""
+        positions = self._positions
+        if positions is None:
+            return [copy.reshape(-1, copy.shape[-1]) for copy in copies]
+        return [copy[positions[:, 0], positions[:, 1]] for copy in copies]
+
+    def reduced(self, judged: Judged) -> Tensor:
+        """The mean loss (), or with choices the log-probabilities (n,) that :meth:`loss` is made from; those that are
+        ``compared`` up to a number that is the same for all candidates of an example."""
+        return judged.mean() if self.choices is None else judged.log_probabilities()
+
+    def loss(self, reduced: Tensor) -> Tensor:
+        """The batch's mean loss, from what :meth:`reduced` gave, where choices are judged."""
+        return reduced if self.choices is None else choice_loss(reduced, self.choices)
+
+    def scores(self, reduced: Tensor) -> Tensor:
+        """The score of each candidate (c,)."""
+        assert self.choices is not None
+        return candidate_scores(reduced, self.choices)

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from zobench.data.batch import Batch
 from zobench.engine.base import EngineConfig, Point
-from zobench.engine.passes.drive import Drive
-from zobench.engine.passes.logits import Driven, drive_to_head
+from zobench.engine.passes.drive import Drive, Driven, drive_to_head
+from zobench.engine.passes.head import Objective
 from zobench.engine.passes.loss import on_cpu
-from zobench.engine.passes.objective import Objective
 from zobench.engine.passes.products import RowForwards
 
 

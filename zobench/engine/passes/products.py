@@ -16,11 +16,10 @@ from transformers.pytorch_utils import Conv1D
 
 from zobench.engine.base import Point
 from zobench.engine.directions.factored import Factored, RowFactored
+from zobench.engine.passes.drive import Driven
 from zobench.engine.passes.fold import Follows, fold, leaves
 from zobench.engine.passes.forwards import Forwards, lookup_rows
-from zobench.engine.passes.head import Head
-from zobench.engine.passes.logits import Driven
-from zobench.engine.passes.objective import Objective
+from zobench.engine.passes.head import Head, Objective
 from zobench.engine.weights.blocks import Unit
 
 TOGETHER = 1024

@@ -22,11 +22,10 @@ from torch.utils.dlpack import from_dlpack
 
 from zobench.data.batch import Batch
 from zobench.engine.base import EngineConfig
-from zobench.engine.passes.drive import Drive
+from zobench.engine.passes.drive import Drive, Driven, drive_to_head
 from zobench.engine.passes.forwards import Forwards
-from zobench.engine.passes.logits import Driven, drive_to_head
+from zobench.engine.passes.head import Objective
 from zobench.engine.passes.loss import on_cpu
-from zobench.engine.passes.objective import Objective
 from zobench.engine.weights.blocks import Unit
 from zobench.runspec.kinds import GRANULARITIES
 

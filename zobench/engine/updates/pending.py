@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from zobench.engine.base import Entry, Point
-from zobench.engine.directions.factor_rules import Basis, FactorRule, begins
+from zobench.engine.directions.factor_rules import Basis, FactorRule, add_product, begins, joined, uncast
 from zobench.engine.directions.factors import Factors, LowRank, is_matrix, subspace_of
-from zobench.engine.directions.narrow import add_product, joined, uncast
 from zobench.engine.directions.perturb import is_decayed
 from zobench.engine.weights.blocks import Field, Memory, Pieces, Unit
 from zobench.engine.weights.wire import DeviceWeights, is_read_only
