@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,12 +94,6 @@ def by_tensor(units: Sequence[Unit], thresholds: Mapping[str, float]) -> dict[in
     if unknown := sorted(set(thresholds) - set(ids)):
         raise ValueError(f"`thresholds` must name trainable parameters, but got {unknown[0]}; leave it out")
     return {ids[name]: threshold for name, threshold in thresholds.items()}
-
-
-def stream_thresholds(units: Sequence[Unit], thresholds: Mapping[int, float]) -> list[list[float]]:
-    """What :class:`~zobench.engine.directions.noise.SparseNoise` needs to know of all units, by their index."""
-    ordered = sorted(units, key=lambda unit: unit.index)
-    return [[thresholds.get(item.tensor_id, -math.inf) for item in unit.trainable] for unit in ordered]
 
 
 def check_directions(

@@ -169,7 +169,7 @@ class EngineConfig:
                 raise ValueError(
                     f"`{name}` must be one of {', '.join(allowed)}, but got {value!r}; {suggestion(value, allowed)}"
                 )
-        for is_broken, text in (*_rules_of_values(self), *_rules_of_streaming(self), *_rules_of_updates(self)):
+        for is_broken, text in _rules(self):
             if is_broken:
                 raise ValueError(text)
 
@@ -189,13 +189,9 @@ class EngineConfig:
         return CUDA_CONSOLIDATE_AFTER if written else CONSOLIDATE_AFTER
 
 
-Rules = Iterator[tuple[bool, str]]
-"""(whether a configuration breaks a rule, the error's text)."""
-
-
-def _rules_of_values(config: EngineConfig) -> Rules:
-    """What fields demand by themselves."""
-    every = config.writeback_every
+def _rules(config: EngineConfig) -> Iterator[tuple[bool, str]]:
+    """What fields demand by themselves, and of each other: (whether the rule is broken, the error's text)."""
+    every, wire, tier = config.writeback_every, WIRES[config.wire], TIERS[config.tier]
     yield config.slots < 1, f"`slots >= 1` must hold, but got slots={config.slots}; use slots=3"
     yield (
         every != "inf" and not (isinstance(every, int) and every >= 1),
@@ -215,11 +211,6 @@ def _rules_of_values(config: EngineConfig) -> Rules:
         f"`compile` needs granularity=block, but got granularity={config.granularity}: what is compiled is a block's "
         "forward; use compile=false",
     )
-
-
-def _rules_of_streaming(config: EngineConfig) -> Rules:
-    """What fields of streamed blocks demand of each other."""
-    wire, tier = WIRES[config.wire], TIERS[config.tier]
     yield (
         tier.is_pinned and config.streams and not config.device.startswith("cuda"),
         f"`tier=pinned` needs a CUDA device, but got device={config.device}; use tier=pageable",
@@ -235,22 +226,17 @@ def _rules_of_streaming(config: EngineConfig) -> Rules:
         "model has nothing in a tier",
     )
     yield (
-        not tier.is_filled and (config.writeback_every != "inf" or wire.is_packed),
+        not tier.is_filled and (every != "inf" or wire.is_packed),
         "`tier=checkpoint` needs writeback_every=inf and wire=none, because it is read as it lies, but got "
-        f"writeback_every={config.writeback_every}, wire={config.wire}; use tier=disk",
+        f"writeback_every={every}, wire={config.wire}; use tier=disk",
     )
-
-
-def _rules_of_updates(config: EngineConfig) -> Rules:
-    """What fields demand of when updates are written back."""
-    every = config.writeback_every
     yield (
         not config.fused_update and every != 1,
         f"`fused_update=False` needs writeback_every=1, but got {every}: its second round of transfers writes every "
         "step; use fused_update=True",
     )
     yield (
-        WIRES[config.wire].is_read_only and every != "inf",
+        wire.is_read_only and every != "inf",
         f"`wire={config.wire}` needs writeback_every=inf, because an update is far below a step of its grid, but got "
         f"writeback_every={every}; use writeback_every=inf",
     )

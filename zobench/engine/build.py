@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from zobench.engine.assemble import by_tensor, located, make_tier, slot_maker, stream_thresholds, streamed_modules
+from zobench.engine.assemble import by_tensor, located, make_tier, slot_maker, streamed_modules
 from zobench.engine.base import EngineConfig, Entry
 from zobench.engine.directions.arithmetic import Arithmetic
 from zobench.engine.directions.factored import Factored, RowFactored
@@ -79,14 +80,12 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Built:
-    """The finished parts of an engine. ``rows``: its ``forwards`` where they serve a population, else None;
-    ``thresholds``: of sparse directions, by tensor id."""
+    """The finished parts of an engine. ``thresholds``: of sparse directions, by tensor id."""
 
     store: WeightStore
     noise: Noise
     arithmetic: Arithmetic
     forwards: Forwards
-    rows: RowForwards | None
     thresholds: dict[int, float]
 
 
@@ -121,23 +120,24 @@ def build(
             source.put_on_device(unit, config.device)
         strip(unit.module for unit in units if unit.is_tile)
         if by_id and NOISES[config.noise].in_place:
-            noise = SparseNoise(noise, stream_thresholds(units, by_id))
+            ordered = sorted(units, key=lambda unit: unit.index)
+            noise = SparseNoise(
+                noise, [[by_id.get(item.tensor_id, -math.inf) for item in unit.trainable] for unit in ordered]
+            )
         store = WeightStore(streamed, residents, config.device, pipeline, wire, nbytes)
         common = model, config, blocks, units
         arithmetic: Arithmetic
-        rows: RowForwards | None = None
         if directions is None:
             arithmetic = _arithmetic(model, config, store, noise, journal, wire, rule, by_id)
             forwards = Forwards(*common, arithmetic, store.run, touch, marks)
         else:
-            arithmetic = _factored(config, store, journal, wire, directions, source.state)
-            turns = arithmetic, store.run, touch, marks
-            if directions.is_apart:
-                forwards = rows = RowForwards(*common, *turns)
-            else:
-                forwards = ProductForwards(*common, *turns)
+            weights = DeviceWeights(wire, allocate(_largest(streamed), config.device) if wire else None)
+            factors = directions, journal, config.keep_steps, config.device, weights, source.state
+            arithmetic = factored = RowFactored(*factors) if directions.is_apart else Factored(*factors)
+            kind = RowForwards if directions.is_apart else ProductForwards
+            forwards = kind(*common, factored, store.run, touch, marks)
         undo.pop_all()
-    return Built(store=store, noise=noise, arithmetic=arithmetic, forwards=forwards, rows=rows, thresholds=by_id)
+    return Built(store=store, noise=noise, arithmetic=arithmetic, forwards=forwards, thresholds=by_id)
 
 
 def _wire(config: EngineConfig, weights: Weights) -> Wire | None:
@@ -238,15 +238,6 @@ def _fill(tier: Tier, units: Sequence[Unit], config: EngineConfig, source: Sourc
     near = (cpus_near(config.device),)
     with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1), "zobench-fill", stay_near, near) as pool:
         list(pool.map(store, range(len(units))))
-
-
-def _factored(
-    config: EngineConfig, store: WeightStore, journal: Sequence[Entry], wire: Wire | None, directions: LowRank,
-    state: Weights | None,
-) -> Factored:  # fmt: skip
-    master = allocate(_largest(store.blocks), config.device) if wire else None
-    kind = RowFactored if directions.is_apart else Factored
-    return kind(directions, journal, config.keep_steps, config.device, DeviceWeights(wire, master), state)
 
 
 def _largest(blocks: Sequence[Unit]) -> int:

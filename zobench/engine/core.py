@@ -90,7 +90,7 @@ class Engine:
             rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts, marks=found_marks, directions=directions,
         )  # fmt: skip
         self.store, self.noise, self.arithmetic = built.store, built.noise, built.arithmetic
-        self.forwards, self._rows, self.thresholds = built.forwards, built.rows, built.thresholds
+        self.forwards, self.thresholds = built.forwards, built.thresholds
         self.blocks, self.residents, self.units = self.store.blocks, self.store.residents, self.store.units
         self.run, self.number = self.store.run, self.store.number
         self.kept_bytes, self.rest_bytes = self.store.kept_bytes, self.store.rest_bytes
@@ -173,12 +173,12 @@ class Engine:
     def rows(self) -> RowForwards:
         """The forwards of a population. Raises ``ValueError`` where directions are not
         :class:`~zobench.engine.directions.factors.IndependentLowRank`."""
-        if self._rows is None:
+        if not isinstance(self.forwards, RowForwards):
             raise ValueError(
                 f"`fitness` needs directions of which each point has its own, but got {self.directions}; give "
                 "directions=IndependentLowRank(1)"
             )
-        return self._rows
+        return self.forwards
 
     def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
         """What ``reward`` makes of a population whose members are at ``points``, each with a batch of its own, as often
@@ -355,15 +355,13 @@ class Engine:
 
     # --- what other engines are asked too ---------------------------------------------------------------------------
 
+    gradients: GradientEngine | None = None
+    """Nothing is kept for a backward pass."""
+
     @property
     def local(self) -> Engine:
         """This engine: its weights lie in units."""
         return self
-
-    @property
-    def gradients(self) -> GradientEngine | None:
-        """None: nothing is kept for a backward pass."""
-        return None
 
     # --- measuring one part of a step -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ An engine of a plug-in is one that passes :class:`zobench.testing.EngineConforma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -115,21 +115,21 @@ class LocalEngine(PartedEngine, Protocol):
     needs.
 
     ``journal``: all updates in order. ``passes``: passes over the model so far. ``failed``: within a pass, or after an
-    error in one. ``before_change`` is called with a unit before a step changes it. ``thresholds``: of sparse
-    directions, by tensor id.
+    error in one. ``before_change`` is called with a unit before a step changes it. ``units``: those that are streamed,
+    in call order, which are ``blocks``, then those that stay on the device. ``pipeline``: what moves the streamed ones,
+    or None without any. ``rule``: the update, if it is not SGD's. ``thresholds``: of sparse directions, by tensor id.
     """
 
+    config: EngineConfig
     journal: list[Entry]
     passes: int
+    failed: bool
     before_change: Callable[[Unit], None]
-
-    @property
-    def failed(self) -> bool:
-        """Whether a pass has begun and did not end."""
-
-    @property
-    def units(self) -> Sequence[Unit]:
-        """All units: those that are streamed, in call order, then those that stay on the device."""
+    units: list[Unit]
+    blocks: Sequence[Unit]
+    pipeline: Pipeline | None
+    rule: UpdateRule | None
+    thresholds: dict[int, float]
 
     @property
     def head_units(self) -> Sequence[Unit]:
@@ -152,26 +152,6 @@ class LocalEngine(PartedEngine, Protocol):
 
     def retrace(self, records: Sequence[PassRecord], start: Start | None = None) -> None:
         """Brings an engine built from ``start``, or from its base, to the end of ``records``, bit for bit."""
-
-    @property
-    def config(self) -> EngineConfig:
-        """Where the weights are, and which mechanisms are on."""
-
-    @property
-    def rule(self) -> UpdateRule | None:
-        """The update, if it is not SGD's."""
-
-    @property
-    def thresholds(self) -> Mapping[int, float]:
-        """The thresholds of sparse directions, by tensor id."""
-
-    @property
-    def pipeline(self) -> Pipeline | None:
-        """What moves the streamed units, or None if there are none."""
-
-    @property
-    def blocks(self) -> Sequence[Unit]:
-        """The streamed units, in call order."""
 
     def transfer_only(self) -> None:
         """One traversal's transfers without any compute."""
