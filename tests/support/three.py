@@ -8,7 +8,6 @@ import torch
 
 from zobench import EngineConfig
 from zobench.engine.directions.shapes import shaping
-from zobench.engine.updates.rules import initial
 from zobench.kernels import Update
 
 
@@ -30,7 +29,7 @@ class Three:
         self.function, self.rule, self.shaping, self.limit = function, rule, shaping(rule), limit
         self.w = torch.tensor(start, dtype=dtype)
         names = rule.states if rule else ()
-        self.states = [torch.full((3,), initial(rule, name), dtype=rule.state_dtype(dtype)) for name in names]
+        self.states = [torch.full((3,), rule.begins.get(name, 0.0), dtype=rule.state_dtype(dtype)) for name in names]
         self.probed, self.committed = [], []
 
     @property

@@ -207,13 +207,9 @@ class Backprop:
         return self
 
     def flush(self) -> None:
-        """Nothing is ever pending."""
+        """Nothing is ever pending, nor transferred, and there are no lanes."""
 
-    def drain(self) -> None:
-        """Nothing is transferred."""
-
-    def record(self) -> None:
-        """There are no lanes."""
+    drain = record = flush
 
     def timeline(self) -> list[Event]:
         """There are no lanes."""

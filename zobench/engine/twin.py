@@ -4,6 +4,7 @@ with what transformers computes there, its loss and its losses at perturbed weig
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import warnings
 from collections.abc import Callable, Hashable, Iterator
@@ -204,11 +205,6 @@ def _versions(twin: nn.Module) -> dict[str, int]:
     return {name: tensor._version for name, tensor in {**dict(twin.named_parameters()), **inside}.items()}
 
 
-def _rows(batch: Batch, count: int) -> Batch:
-    mask = batch.attention_mask
-    return Batch(batch.input_ids[:count], batch.labels[:count], None if mask is None else mask[:count])
-
-
 @torch.no_grad()
 def model_loss(model: nn.Module, batch: Batch) -> float:
     """What transformers' own forward calls the loss."""
@@ -247,10 +243,11 @@ def _observed(twin: nn.Module, batches: Sequence[Batch]) -> Marks:
             "use another model"
         )
 
-    def calling(batch: Batch) -> Callable[[int], object]:
-        return lambda rows: _outputs(twin, _rows(batch, rows))
+    def called(batch: Batch, rows: int) -> object:
+        mask = batch.attention_mask
+        return outputs(twin, input_ids=batch.input_ids[:rows], attention_mask=None if mask is None else mask[:rows])
 
-    return observe(twin, blocks, [calling(batch) for batch in batches])
+    return observe(twin, blocks, [functools.partial(called, batch) for batch in batches])
 
 
 def _compare(

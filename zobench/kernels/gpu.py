@@ -110,7 +110,7 @@ def _draw(block, k0, k1, tensor_id):
 @triton.jit
 def _where(
     start0, start1, tensor_id, width, per_row, rows, segments, count, rounds,
-    BLOCK: tl.constexpr, ALIGNED: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """This program's counters, its places in the buffer, which of them it may touch and which exist; its tensor, and
     whether weight decay is for it.
@@ -154,8 +154,8 @@ def _normals(
     key1,
     width: tl.int64,
     per_row,
-    BLOCK: tl.constexpr,  # noqa: N803
-    ALIGNED: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):
     block, index, mask, _, tensor, _ = _where(
         start0, start1, tensor_id, width, per_row, rows, None, 0, 0, BLOCK, ALIGNED
@@ -198,8 +198,8 @@ def _advance(
     rounds,
     count,
     scale,
-    BLOCK: tl.constexpr,  # noqa: N803
-    ALIGNED: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):
     """master = round(updated base or master), scratch = round(master + scale z), mirror = round(2 master - scratch)."""
     block, index, mask, exist, tensor, decayed = _where(
@@ -225,7 +225,7 @@ def _advance(
 
 
 @triton.jit(do_not_specialize=["numel"])
-def _flip(master, scratch, numel: tl.int64, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):  # noqa: N803
+def _flip(master, scratch, numel: tl.int64, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = index < numel // ALIGNED * ALIGNED  # tells the compiler
     w = widen(tl.load(master + index, mask=mask))

@@ -58,7 +58,7 @@ def from_e4m3(code):
 
 
 @triton.jit
-def _row(segments, count, rounds, ALIGNED: tl.constexpr):  # noqa: N803
+def _row(segments, count, rounds, ALIGNED: tl.constexpr):
     """Of this program's row: where its weights, its values and its scale are, in elements, bytes and float32, the
     scale's below 0 if it has none; how many elements it has."""
     program = tl.program_id(0).to(tl.int64)
@@ -72,17 +72,7 @@ def _row(segments, count, rounds, ALIGNED: tl.constexpr):  # noqa: N803
 
 
 @triton.jit(do_not_specialize=["count", "rounds"])
-def _pack(
-    weights,
-    values,
-    scales,
-    plain,
-    segments,
-    count,
-    rounds,
-    BLOCK: tl.constexpr,  # noqa: N803
-    ALIGNED: tl.constexpr,  # noqa: N803
-):
+def _pack(weights, values, scales, plain, segments, count, rounds, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
     """One row of the weights into the slot: its scale and its codes, or its elements as they are."""
     source, target, row, at, width = _row(segments, count, rounds, ALIGNED)
     lane = tl.arange(0, BLOCK)
@@ -114,17 +104,7 @@ def _pack(
 
 
 @triton.jit(do_not_specialize=["count", "rounds"])
-def _unpack(
-    weights,
-    values,
-    scales,
-    plain,
-    segments,
-    count,
-    rounds,
-    BLOCK: tl.constexpr,  # noqa: N803
-    ALIGNED: tl.constexpr,  # noqa: N803
-):
+def _unpack(weights, values, scales, plain, segments, count, rounds, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
     """One row of the slot back into the weights."""
     target, source, row, at, width = _row(segments, count, rounds, ALIGNED)
     lane = tl.arange(0, BLOCK)

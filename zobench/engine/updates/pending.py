@@ -290,18 +290,15 @@ class PendingUpdates:
         factors = self.factors(unit)
         with uncast(self._device):
             for item in unit.trainable:
-                self._fold_tensor(factors, item, item.view(weights), group)
-
-    def _fold_tensor(self, factors: Factors, item: Field, tensor: Tensor, group: PendingGroup) -> None:
-        parts = [factors.of(item, buffer) for _, buffer in group.terms]
-        kept = group.kept if is_decayed(item.name) else 1.0
-        if is_matrix(item):
-            bases = [self.basis(item, seed, tensor.device) for seed, _ in group.terms]
-            pairs = list(zip(bases, parts, strict=True))
-            left, right = [basis.outer(part) for basis, part in pairs], [basis.inner(part) for basis, part in pairs]
-            add_product(tensor, joined(left, 1), joined(right, 0), kept)
-        else:
-            total = tensor.float() * kept
-            for part in parts:
-                total.add_(part)
-            tensor.copy_(total)
+                tensor, kept = item.view(weights), group.kept if is_decayed(item.name) else 1.0
+                parts = [(seed, factors.of(item, buffer)) for seed, buffer in group.terms]
+                if is_matrix(item):
+                    pairs = [(self.basis(item, seed, tensor.device), part) for seed, part in parts]
+                    left = joined([basis.outer(part) for basis, part in pairs], 1)
+                    right = joined([basis.inner(part) for basis, part in pairs], 0)
+                    add_product(tensor, left, right, kept)
+                else:
+                    total = tensor.float() * kept
+                    for _, part in parts:
+                        total.add_(part)
+                    tensor.copy_(total)

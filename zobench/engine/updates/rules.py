@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 import torch
@@ -17,12 +18,13 @@ from torch import Tensor
 class UpdateRule(ABC):
     """An elementwise update with or without state: ``w -= lr * (change + weight_decay * w)``.
 
-    ``states`` names its state tensors, each of the weights' shape, all zero before the first step, or what ``begins``
-    has of them. An engine without a rule does SGD, ``w -= lr * (g z + weight_decay w)``, entry by entry
+    ``states`` names its state tensors, each of the weights' shape, before the first step all what ``begins`` has by
+    their names, or zero. An engine without a rule does SGD, ``w -= lr * (g z + weight_decay w)``, entry by entry
     (:mod:`zobench.kernels`).
     """
 
     states: ClassVar[tuple[str, ...]] = ()
+    begins: ClassVar[Mapping[str, float]] = MappingProxyType({})
 
     @classmethod
     def of(cls, spec: object) -> Self:
@@ -46,12 +48,6 @@ class UpdateRule(ABC):
         is computed in float32 and rounded once to the weights' dtype.
         """
         descend(weights, self.change(estimate, states, step), lr, weight_decay)
-
-
-def initial(rule: UpdateRule, state: str) -> float:
-    """What a state begins as: zero, unless the rule has ``begins``, numbers by the state's name."""
-    begins: Mapping[str, float] = getattr(rule, "begins", {})
-    return begins.get(state, 0.0)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from zobench.engine.base import BASE, TILE_BYTES, Entry, Point
 from zobench.engine.directions.perturb import is_decayed
-from zobench.engine.updates.rules import UpdateRule, initial
+from zobench.engine.updates.rules import UpdateRule
 from zobench.machine.directio import round_up
 from zobench.models.weights import Weights
 
@@ -310,7 +310,7 @@ def _states(items: Sequence[Field], rule: UpdateRule | None) -> list[Field]:
             is_parameter=False,
             trainable=False,
             homes=(),
-            initial=initial(rule, name),
+            initial=rule.begins.get(name, 0.0),
         )
         for item in items
         if item.trainable and rule is not None
