@@ -84,8 +84,7 @@ def run_matrix(
     verbose: bool, shows_tables: bool = True, **options: object,
 ) -> None:  # fmt: skip
     """Plans and runs the matrix ``name``, stores each result, and prints its tables, if it ``shows_tables``.
-    ``options``: of ``SweepOptions``. Ends in ``typer.Exit``, but for a dry run; with code 1 if a cell failed or is
-    lost."""
+    ``options``: of ``SweepOptions``. Ends in ``typer.Exit``, but for a dry run; with 1 if a cell failed or is lost."""
     from zobench.session.machine import LocalMachine
     from zobench.session.matrices import MatrixSweep, SweepOptions, refuse_torchrun
 

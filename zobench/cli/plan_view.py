@@ -38,7 +38,8 @@ UNPRICED = "how long is predicted from this machine's rates, which the first run
 def show_short_plan(
     console: Console, title: str, steps: Sequence[Step], budget: float | None, *, foretold: bool = False
 ) -> None:
-    """A line each of what runs, is kept, and is left out, and why; ``foretold``: a table predicts the last."""
+    """A line each of what runs, is kept, and is left out, and why. ``foretold``: a table that follows predicts what is
+    left out."""
     run, over = within(steps, budget)
     kept = [step for step in steps if step.action == "keep"]
     unfit = [step for step in steps if step.action == "skip"]
@@ -170,8 +171,7 @@ def show_campaigns(screen: Console, results: Path) -> None:
 def show_parts(
     screen: Console, campaign: Campaign, outlooks: Sequence[Outlook], runs: Sequence[Result], *, cells: bool = False
 ) -> None:
-    """The parts of a campaign, of whose ``runs`` this machine has these; with a row for each of the ``cells``, if
-    asked."""
+    """The parts of a campaign, of which this machine has ``runs``; with a row for each of the ``cells``, if asked."""
     screen.print(Text(campaign.title, style="bold"))
     left, progresses = [outlook for outlook in outlooks if not outlook.is_done], [item.progress for item in outlooks]
     show(screen, [

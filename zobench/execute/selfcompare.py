@@ -118,8 +118,7 @@ def self_test(
     budget: float | None = None, say: Callable[[int, SlowdownCheck], None] = lambda number, comparison: None,
 ) -> SelfTest:  # fmt: skip
     """``count`` comparisons of ``spec`` with itself, as many as ``budget`` seconds hold. ``seed`` orders the processes
-    of each round; ``say`` gets each comparison, numbered from 1. Raises ``ValueError`` for a run that does not end
-    ok."""
+    of each round; ``say`` gets each comparison, numbered from 1. Raises ``ValueError`` for a run that is not ok."""
     end = None if budget is None else time.monotonic() + budget
     order, done, longest = random.Random(seed), SelfTest(spec=spec, slowdown=slowdown, seed=seed), 0.0
     for number in range(1, count + 1):

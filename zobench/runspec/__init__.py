@@ -1,6 +1,5 @@
 """The spec of a run: everything that decides what one cell of a matrix computes. Knows nothing else."""
 
-from zobench.runspec.fields import SpecField as SpecField
 from zobench.runspec.numeric import parse_size as parse_size
 from zobench.runspec.numeric import size_text as size_text
 from zobench.runspec.options import Option as Option

@@ -49,8 +49,8 @@ class SpecFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A run needs field ``name`` to be ``value``, one of a tuple, or what a function of the spec gives; else
-    ``remedy``."""
+    """A run needs field ``name`` to be ``value``, one of a tuple, or what a function of the spec gives; ``remedy`` is
+    the end of the error."""
 
     name: str
     value: Any

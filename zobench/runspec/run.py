@@ -374,7 +374,7 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        """The inverse of :meth:`to_dict`, or of it with ``options.NAME``. Raises ``ValueError`` for an unknown key."""
+        """The inverse of :meth:`to_dict`; ``options.NAME`` is one option. Raises ``ValueError`` for an unknown key."""
         for key in values:
             field_of(DECLARED, key)
         if "model" not in values:

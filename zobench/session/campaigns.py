@@ -140,7 +140,8 @@ class CampaignRun:
         return [campaigns.outlook(on, runs, rates, room, self._retry) for on in parts], runs
 
     def go(self, outlooks: Sequence[Outlook], budget: float | None = None) -> Summary:
-        """Runs the parts that are left while ``budget`` seconds hold the next. Raises ``ValueError`` if others work."""
+        """Runs the parts that are left while ``budget`` seconds hold the next. Raises ``ValueError`` on a busy
+        machine."""
         refuse_torchrun()
         self._session.refuse_dry()
         end, total = None if budget is None else time.monotonic() + budget, Summary()

@@ -20,7 +20,7 @@ _FORMATS = {
 
 
 def check_words(values: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` for a word that its field does not know, or a model, before slow imports."""
+    """Raises ``ValueError`` for an unknown word or model, the mistakes that show before anything slow is imported."""
     from zobench import models
 
     for key, value in values.items():

@@ -43,7 +43,7 @@ def choices(spec: RunSpec, *, seq_len_given: bool) -> Iterator[str]:
 def measured(
     spec: RunSpec, monitor: Monitor, *, timeout: float | None = None, disk_dir: Path | None = None, silent: bool = False
 ) -> Result:
-    """The cell's result, skipped if its memory is not free. ``timeout`` in seconds; ``silent``: nothing is said."""
+    """The cell's result, skipped if what it needs is not free. ``timeout`` in seconds; ``silent``: nothing is said."""
     alone = spec.device == "cpu" or not torchrun_ranks()  # other ranks take a GPU's memory already
     if alone and (misfit := plan.misfit(spec, disk_dir)):
         return failed(spec, Outcome.SKIPPED, misfit)
@@ -82,8 +82,8 @@ def compare_with_itself(
     show: Callable[[int, SlowdownCheck], None] = lambda number, comparison: None,
 ) -> SelfTest:  # fmt: skip
     """Runs ``count`` comparisons of ``spec``, as many as ``budget`` seconds hold, with a planted ``slowdown`` (share),
-    and keeps them in ``results/.selftest``; ``show`` gets each, numbered from 1. Raises ``ValueError`` for an unfit
-    cell."""
+    and keeps them in ``results/.selftest``; ``show`` gets each, numbered from 1. Raises ``ValueError`` for a cell that
+    cannot be compared so."""
     if spec.program != "zobench" or spec.task != "none" or spec.gpus > 1:
         raise ValueError(
             "`--self-test` needs a cell of zobench's own, without a task, on one device, because it lengthens its "

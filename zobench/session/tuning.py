@@ -40,8 +40,8 @@ def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]
 
 def spec_of_run(values: Mapping[str, Any], device: str, begun_in: Path | None) -> tuple[RunSpec, list[str]]:
     """As :func:`tuned_spec`; of a run that goes on in the folder ``begun_in`` what its journal says, with which
-    ``values`` and ``device`` must agree. Raises ``ValueError`` where they do not, and for values too few to begin
-    with."""
+    ``values`` and ``device`` must agree. Raises ``ValueError`` where they do not, and where there is neither a run nor
+    values that name one."""
     spec = None if begun_in is None else begun(begun_in)
     if begun_in is None or (spec is None and {"model", "task"} <= values.keys()):
         return tuned_spec(dict(values), device)
