@@ -58,7 +58,7 @@ class EGGROLL(ZOSGD):
 
     ``queries`` directions make a population of P members: with ``antithetic`` each serves two, W + sigma E and
     W - sigma E, so that P is twice as many. ``reward`` says what a member deserves
-    (:data:`~zobench.engine.passes.population .Reward`), ``shaping`` makes fitness of rewards. A batch is cut into
+    (:data:`~zobench.engine.passes.population.Reward`), ``shaping`` makes fitness of rewards. A batch is cut into
     ``shards``, and as many members see each of them: with 1 all members see all of it, with P each its own rows, with P
     / 2 each antithetic pair. ``shipped``: the update is ``lr * sigma / sqrt(P)`` times the sum, and 1e-5 is added to a
     variance, as in the program.

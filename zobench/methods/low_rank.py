@@ -284,8 +284,7 @@ ZO_MUON_KIND = MethodKind(
         per_direction=lambda rows, columns, rank: min(rank, rows) * columns,
         shared=lambda rows, columns, rank: min(rank, rows) * rows,
         update=_orthogonalising,
-        update_kernels=5
-        + 5 * 5,  # a norm, a root, what it is divided by, lr, a copy; sums and multiples of an iteration
+        update_kernels=30,  # a norm, a root, what it is divided by, lr, a copy; five in each of five iterations
         vector_kernels=2,
         shares_inner=False,
         orthonormal=1,

@@ -1,5 +1,5 @@
 """Directions of low rank in a matrix, z = A F B, where only F is a direction's own; and the rules that make of a step's
-estimate, a sum of g F, the change of the weights, for methods other than SGD."""
+estimate, a sum of g F, the change of the weights, for methods other than SGD; and the narrow products that add z."""
 
 from __future__ import annotations
 

@@ -73,24 +73,18 @@ class General:
 
     def _update(self, weights: Tensor, span: Span, group: Sequence[Update], states: Sequence[Tensor]) -> None:
         """One step: each entry by itself, as the kernels have it, or with a rule their sum."""
+        draws = ((update, self._direction(update.seed, span, weights.numel(), weights.device)) for update in group)
         if self._shaping is not None:
-            normals = (
-                (update, self._direction(update.seed, span, weights.numel(), weights.device)) for update in group
-            )
-            self._shaping.update(weights, normals, states, self._limit(span))
-            return
-        estimates = (
-            self._direction(update.seed, span, weights.numel(), weights.device).mul_(update.g) for update in group
-        )
-        if self._rule is None:
-            for update, estimate in zip(group, estimates, strict=True):
+            self._shaping.update(weights, draws, states, self._limit(span))
+        elif self._rule is None:
+            for update, z in draws:
+                z.mul_(update.g)
                 if update.weight_decay:
-                    estimate.add_(weights * update.weight_decay)
-                weights.sub_(estimate.mul_(update.lr))
-            return
-        whole = functools.reduce(Tensor.add_, estimates)
-        first = group[0]
-        self._rule.apply(weights, whole, states, lr=first.lr, weight_decay=first.weight_decay, step=first.step)
+                    z.add_(weights * update.weight_decay)
+                weights.sub_(z.mul_(update.lr))
+        else:
+            whole, first = functools.reduce(Tensor.add_, (z.mul_(update.g) for update, z in draws)), group[0]
+            self._rule.apply(weights, whole, states, lr=first.lr, weight_decay=first.weight_decay, step=first.step)
 
     def _limit(self, span: Span) -> float:
         return self._thresholds.get(span.tensor_id, math.inf)

@@ -1,4 +1,8 @@
-"""How a model is called: on the tokens alone, or with what a tuning scheme puts before them."""
+"""How a model is called: on the tokens alone, or with what a tuning scheme puts before them, and up to its head.
+
+The head stands still while the model's own forward runs, and what would be done to its logits, a multiplier or a soft
+cap, is noted, to be done to a few of them at a time.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The head of a model: hidden states and targets become log-probabilities, a few tokens or vocabulary rows at a time.
 
-The way from a batch to its loss is here once: :class:`~zobench.engine.passes.head.Objective` chooses the targets
-and their states, the head computes their log-probabilities, and the objective the loss from these.
+The way from a batch to its loss is here once: :class:`Objective` chooses the targets and their states, the head
+computes their log-probabilities, and the objective the loss from these.
 """
 
 from __future__ import annotations
