@@ -18,11 +18,8 @@ from torch import Tensor
 from zobench.cost import hardware
 from zobench.cost.hardware import Gpu
 from zobench.cost.simulation import STEPS
-from zobench.durable.savers.background import BackgroundSaver, Copy
-from zobench.durable.savers.base import Saved, Saver, Target, block_of, part
-from zobench.durable.savers.blocking import BlockingSaver
-from zobench.durable.savers.halves import HalvesSaver
-from zobench.durable.savers.journal import JournalSaver
+from zobench.durable.savers.background import BackgroundSaver, Copy, HalvesSaver, JournalSaver
+from zobench.durable.savers.base import BlockingSaver, Saved, Saver, Target, block_of, part
 from zobench.engine.transfers.lanes import Event
 from zobench.engine.weights.blocks import Unit
 from zobench.report import recorded

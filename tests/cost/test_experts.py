@@ -14,7 +14,7 @@ from tools.families import classes, small_config
 from zobench import models
 from zobench.cost import choices, footprint, gpu, hardware, seconds, shapes
 from zobench.cost.choices import TargetMachine
-from zobench.models import inspection, kinds
+from zobench.models import inspection
 from zobench.models.inspected import Inspected
 from zobench.recipes import matrix
 from zobench.runspec import RunSpec
@@ -132,7 +132,7 @@ def test_both_branches_of_experts_are_not_taken_for_their_last_matrix(tmp_path: 
 def test_experts_whose_number_is_not_known_widen_the_range_to_shorter_steps(tmp_path, monkeypatch) -> None:
     """All eight are counted; a single expert takes an eighth of their products, and the rest stays."""
     monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(kinds, "CHOSEN", ())
+    monkeypatch.setattr(inspection, "CHOSEN", ())
     (tmp_path / "config.json").write_text(json.dumps({**MIXTRAL, "vocab_size": 32002}))
     spec = matrix.single({"model": str(tmp_path), "dtype": "fp16", "seq_len": 2048, "noise": "counter"}, "cuda:0")
     known = gpu.predict(spec, hardware.load("rtx-3090"))

@@ -8,7 +8,7 @@ import pytest
 
 from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import read
-from zobench.data.tasks.split import split
+from zobench.data.tasks.task_data import split
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import TASKS
 

@@ -99,7 +99,7 @@ SYNC = ("torch resident", "counter pageable", "never", "fp8", "adam", "sparse")
     ],
 )
 def test_a_restored_run_equals_the_uninterrupted_one(run, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(savers.journal, "GROUP", 100_000)  # several groups of a tiny model
+    monkeypatch.setattr(savers.background, "GROUP", 100_000)  # several groups of a tiny model
     assert not differs(run, kind, tmp_path)
 
 
@@ -123,7 +123,7 @@ PLACES = {
 @pytest.mark.parametrize("kind", ["async", "journal"])
 @pytest.mark.parametrize("run", ["torch pageable", "second round"])
 def test_whoever_is_late(run, kind, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(savers.journal, "GROUP", 100_000)
+    monkeypatch.setattr(savers.background, "GROUP", 100_000)
     slow(monkeypatch, *PLACES[place])
     assert not differs(run, kind, tmp_path)
 
@@ -178,7 +178,7 @@ def test_the_time_that_a_run_is_held_is_measured(tmp_path, monkeypatch):
 
 
 def test_only_the_paper_s_scheme_keeps_a_second_copy(tmp_path, monkeypatch):
-    monkeypatch.setattr(savers.journal, "GROUP", 100_000)
+    monkeypatch.setattr(savers.background, "GROUP", 100_000)
     held = {}
     with tuner(a_spec("torch pageable")) as built:
         for kind in ("async", "journal"):

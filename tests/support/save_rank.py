@@ -19,7 +19,7 @@ CASES = [*itertools.product(KINDS, ["sliced"], ["torch"]), *itertools.product(KI
 
 def main():
     equal, folder = {}, Path(sys.argv[1])
-    savers.journal.GROUP = 100_000
+    savers.background.GROUP = 100_000
     spec = RunSpec(
         model="opt-tiny", engine="offload", tier="pageable", gpus=2, parallel="ddp", batch_size=2, seq_len=16, lr=1e-2
     )

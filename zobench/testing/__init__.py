@@ -5,7 +5,7 @@ pytest. Each check compares with something computed by hand.
 """
 
 from zobench.testing.engine import EngineConformance as EngineConformance
-from zobench.testing.gradients import GradientConformance as GradientConformance
+from zobench.testing.engine import GradientConformance as GradientConformance
 from zobench.testing.lanes import LanesConformance as LanesConformance
 from zobench.testing.local import LocalEngineConformance as LocalEngineConformance
 from zobench.testing.method import MethodConformance as MethodConformance

@@ -23,9 +23,8 @@ from zobench.engine.weights.blocks import is_tuned
 from zobench.engine.weights.wire import FORMATS
 from zobench.methods import Method
 from zobench.methods.engines import EngineParts
-from zobench.models.gguf_weights import GGUFWeights
 from zobench.models.identity import GGUF
-from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
+from zobench.models.weights import GGUFWeights, PretrainedWeights, RandomWeights, Weights
 from zobench.parallel.mesh import is_out_of_place
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import AUTOCASTS, ENGINES

@@ -10,18 +10,18 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import string
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from zobench.data.tasks import rows
-from zobench.data.tasks.asks import ASKS, asked
 from zobench.data.tasks.rows import RowSet
-from zobench.data.tasks.task import Example, Task
-from zobench.machine.reader import checked
+from zobench.data.tasks.task import ANSWER, CONTINUE, Example, Task, answered, joined, text_list
+from zobench.machine.reader import checked, positive, read
 from zobench.machine.texts import toml_in
-from zobench.runspec import RunSpec
+from zobench.runspec import RunSpec, suggestion
 from zobench.runspec.registries import TASKS
 
 SHARE = 0.2
@@ -126,3 +126,173 @@ def _check(body: Mapping[str, Any], path: Path) -> None:
         raise ValueError(
             "`prompt` must stand beside labels, candidates or an answer, and not beside text; write [prompt]"
         )
+
+
+Loss = Literal["choice", "lm"]
+"""By which a task is trained."""
+
+
+def asked(body: Mapping[str, Any], columns: Sequence[str]) -> Task:
+    """The task of a file's sections, without its data, which has ``columns``. Raises ``ValueError`` for a key that is
+    unknown, absent or of another type, and for a column that is not there."""
+    template = Template(())
+    if "prompt" in body:
+        stated = checked(body["prompt"], {"template": str}, "[prompt]", ("template",))
+        template = Template.of(stated["template"], columns)
+    kind = next(key for key in ASKS if key in body)
+    if kind in ("labels", "answer") and all(name is None for _, name in template.pieces):
+        raise ValueError("`prompt.template` must name a column, but names none; write {column} where a row's text goes")
+    return read(ASKS[kind], body[kind], f"[{kind}]", template=template, data_columns=columns)
+
+
+def _labels(
+    *, template: Template, data_columns: Sequence[str], column: str, words: dict[str, Any], loss: Loss = "choice"
+) -> Task:
+    """A task with a word for each label in ``column``, one of ``data_columns``."""
+    check_column("labels.column", column, data_columns)
+    if len(words) < 2 or not all(isinstance(word, str) and word for word in words.values()):
+        raise ValueError(f"`labels.words` must give each of two labels or more a word, but got {words!r}")
+    if len(set(words.values())) < len(words):
+        raise ValueError(f"`labels.words` must tell the labels apart, but got {words!r}; give each another word")
+    order = {label: number for number, label in enumerate(words)}
+
+    def make(row: Mapping[str, Any]) -> Example:
+        value = value_of(row, column)
+        label = value if isinstance(value, str) else json.dumps(value)  # as TOML's keys write it: true, 1
+        if label not in order:
+            remedy = "leave the row out, or fill it in" if value in ("", None) else "add it to labels.words"
+            raise ValueError(f"`{column}` must be one of {', '.join(order)}, but got {label!r}; {remedy}")
+        return Example(*joined(template.fill(row), words.values()), order[label])
+
+    return _task(names=tuple(words.values()), make=make, loss=loss)
+
+
+def _candidates(
+    *, template: Template, data_columns: Sequence[str], columns: tuple[str, ...] = (), column: str = "", answer: str,
+    loss: Loss = "lm",
+) -> Task:  # fmt: skip
+    """A task whose rows bring their candidates: one column holds a list, or several columns hold one candidate each."""
+    if bool(columns) == bool(column):
+        got = "both" if columns else "neither"
+        raise ValueError(f"[candidates] must have a column or columns, but has {got}; give one of the two")
+    for key, names in (("columns", columns), ("column", (column,) if column else ()), ("answer", (answer,))):
+        for name in names:
+            check_column(f"candidates.{key}", name, data_columns)
+
+    def make(row: Mapping[str, Any]) -> Example:
+        texts = [text_of(row, name) for name in columns] if columns else text_list(column, value_of(row, column))
+        if not all(text.strip() for text in texts):
+            raise ValueError(f"a candidate must be a text, but got {texts}; leave empty ones out")
+        answers = value_of(row, answer)
+        right = tuple(_number(answer, label, texts) for label in (answers if isinstance(answers, list) else [answers]))
+        if not right:
+            raise ValueError(f"`{answer}` must name a right candidate, but is empty")
+        return Example(*joined(template.fill(row), texts), right[0], right)
+
+    return _task(make=make, loss=loss)
+
+
+def _number(column: str, label: Any, texts: Sequence[str]) -> int:
+    """The number of the candidate that ``label`` names by its text, or by its number from 0 on."""
+    if label in texts:
+        return texts.index(label)
+    number = int(label) if str(label).isdecimal() and not isinstance(label, bool) else -1
+    if not 0 <= number < len(texts):
+        raise ValueError(
+            f"`{column}` must be the text of a candidate, or its number from 0 to {len(texts) - 1}, but got {label!r}"
+        )
+    return number
+
+
+def _answer(
+    *, template: Template, data_columns: Sequence[str], column: str, stop: str = ANSWER.stop,
+    max_new_tokens: Annotated[int, positive] = ANSWER.new_tokens,
+) -> Task:  # fmt: skip
+    """A task whose answer is written freely, until ``stop`` or ``max_new_tokens``."""
+    check_column("answer.column", column, data_columns)
+    if not stop:
+        raise ValueError("`answer.stop` must be a text to stop at, but is empty; leave it out")
+
+    def make(row: Mapping[str, Any]) -> Example:
+        value = value_of(row, column)
+        return answered(
+            template.fill(row), text_list(column, value) if isinstance(value, list) else [text_of(row, column)], stop
+        )
+
+    return _task(make=make, goal=replace(ANSWER, new_tokens=max_new_tokens, stop=stop), loss="lm")
+
+
+def _text(*, template: Template, data_columns: Sequence[str], column: str = "text") -> Task:
+    """A task of going on with the text in ``column``, without a prompt."""
+    check_column("text.column", column, data_columns)
+    return _task(make=lambda row: Example(text_of(row, column), (), 0), goal=CONTINUE)
+
+
+def _task(**changes: Any) -> Task:
+    """A task whose name, rows and lengths the file and its data give."""
+    return Task(
+        name="", rows=lambda name, part, data_dir: ("", ()), usual_tokens=0, longest_tokens=0,
+        flat=lambda record: [record], **changes,
+    )  # fmt: skip
+
+
+ASKS: Mapping[str, Callable[..., Task]] = {
+    "labels": _labels, "candidates": _candidates, "answer": _answer, "text": _text,
+}  # fmt: skip
+"""Sections of a task's file, of which it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """``pieces``: of each the text that comes first, and the column that follows it, or None after the last."""
+
+    pieces: tuple[tuple[str, str | None], ...]
+
+    @classmethod
+    def of(cls, text: str, columns: Sequence[str]) -> Template:
+        """The template ``{title}: {body}``; ``{{`` and ``}}`` are braces. Raises ``ValueError`` for a column that the
+        data does not have."""
+        try:
+            pieces = tuple(string.Formatter().parse(text))
+        except ValueError as error:
+            raise ValueError(
+                f"`prompt.template` must be text with {{columns}}, but {error}; write {{{{ for a brace"
+            ) from error
+        for _, name, layout, conversion in pieces:
+            if name is not None:
+                if layout or conversion or not name:
+                    raise ValueError(
+                        f"`prompt.template` must name a column, but got {{{name}}}; write {{column}} alone"
+                    )
+                check_column("prompt.template", name, columns)
+        return cls(tuple((before, name) for before, name, _, _ in pieces))
+
+    def fill(self, row: Mapping[str, Any]) -> str:
+        """The prompt of ``row``. Raises ``ValueError`` where a column is no text and no number."""
+        return "".join(before + ("" if name is None else text_of(row, name)) for before, name in self.pieces)
+
+
+def check_column(key: str, name: str, columns: Sequence[str]) -> None:
+    """Raises ``ValueError`` if ``name``, or what stands before its first dot, is none of the data's ``columns``."""
+    if name not in columns and name.partition(".")[0] not in columns:
+        raise ValueError(f"`{key}` must name columns of the data, but got {name!r}; {suggestion(name, columns)}")
+
+
+def value_of(row: Mapping[str, Any], name: str) -> Any:
+    """What ``row`` has in a column; ``answers.text`` is the part ``text`` of the column ``answers``."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise ValueError(f"a row must have the column {name}, but got columns {', '.join(row)}")
+        value = value[part]
+    return value
+
+
+def text_of(row: Mapping[str, Any], name: str) -> str:
+    """The text or the number in a column, as text."""
+    value = value_of(row, name)
+    if not isinstance(value, (str, int, float)):
+        raise ValueError(f"the column {name} must have text or a number, but got {value!r}")
+    return str(value)

@@ -12,12 +12,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from zobench.durable.savers.background import HalvesSaver, JournalSaver
 from zobench.durable.savers.base import Saved as Saved
 from zobench.durable.savers.base import Saver as Saver
+from zobench.durable.savers.base import SyncSaver, TensorSaver
 from zobench.durable.savers.base import Target as Target
-from zobench.durable.savers.blocking import SyncSaver, TensorSaver
-from zobench.durable.savers.halves import HalvesSaver
-from zobench.durable.savers.journal import JournalSaver
 
 if TYPE_CHECKING:
     from zobench.engine.interface import TunedEngine

@@ -1,4 +1,5 @@
-"""The base of savers that work while steps go on: a thread that copies, one that writes, and the waits for them."""
+"""Savers that work while steps go on: a thread that copies, one that writes, and the waits for them. The paper's scheme
+of two halves, and bases for a journal."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Saver, Target, block_of, failure
+from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Saver, Target, block_of, failure, part, part_size
+from zobench.engine.base import Position
 from zobench.engine.weights.blocks import Unit
 from zobench.engine.weights.tiers import allocate
 
@@ -236,6 +238,163 @@ class BackgroundSaver(Saver):
             raise self._error
 
 
-def wait(copies: Sequence[Copy]) -> None:
-    for copy in copies:
-        copy.done.wait()
+class HalvesSaver(BackgroundSaver):
+    """ZO-Offloading's asynchronous checkpoint (ICLR'25, section 5.5), with a second copy of the weights in host memory.
+
+    Stage 1: in the first pass after the boundary, when p1 (what comes before the blocks, and their first half) is
+    through and p2 (all others) begins, p1 is copied, and saved from its copy. Stage 2: before p1 is touched again its
+    copy is awaited; then p2 is copied and saved. Stage 3: before p2 is touched again its copy is awaited. All units
+    stand at the end of that pass. What the head uses is p2's; tied to the word embedding, it is touched first of all,
+    so for it only its own copy is awaited.
+    """
+
+    def __init__(self, engine: LocalEngine, target: Target) -> None:
+        super().__init__(engine, target)
+        shares = {unit.name: part(engine, unit, target) for unit in engine.units}
+        self._copies = {name: self._room(last - first) for name, (first, last) in shares.items() if last > first}
+        self.held_bytes = sum(memory.numel() for memory in self._copies.values())
+        self._half = (engine.parts - 2) / 2
+        self._stage = self._passes = 0
+        self._sent: list[Copy] = []
+
+    def _start(self) -> None:
+        self._stage, self._sent = 1, []
+
+    def _boundary(self) -> None:
+        if self._stage == 2:  # the pass is over
+            self._second()
+        elif self._stage == 0 and self._cut is not None and self._settled():
+            self._end()
+
+    def _last(self) -> None:
+        if self._stage == 1:
+            self._first(self.engine.passes)
+        elif self._stage == 2:
+            self._second()
+        else:
+            self._end()
+
+    def _hold(self, unit: Unit) -> None:
+        if self._stage == 1 and unit.part > self._half and self.engine.failed:  # within a pass
+            self._first(self.engine.passes + 1)
+        elif self._stage == 2 and self.engine.passes >= self._passes:
+            self._second()
+        if (due := self._due.get(id(unit))) is not None:
+            for copy in [due] if self._is_end(unit) else self._sent:
+                copy.done.wait()
+
+    def _first(self, passes: int) -> None:
+        """Stage 1, in the last of so many passes."""
+        self._stage, self._passes = 2, passes
+        self._half_of(True)
+
+    def _second(self) -> None:
+        """Stages 2 and 3."""
+        for copy in self._sent:
+            copy.done.wait()
+        self._stage = 0
+        self._half_of(False)
+
+    def _half_of(self, first: bool) -> None:
+        cut, engine = self._cut, self.engine
+        assert cut is not None
+        units = [unit for unit in engine.units if self._is_first(unit) == first]
+        units.sort(key=lambda unit: (not self._is_end(unit), unit.index))
+        for unit in units:
+            cut.positions[unit.name] = Position(passes=self._passes, applied=unit.applied, part=unit.part)
+        self._sent = [
+            Copy(unit, begin, self._copies[unit.name][: end - begin])
+            for unit in units
+            for begin, end in [part(engine, unit, self.target)]
+            if unit.changed and end > begin
+        ]
+        self._send(self._sent, ends=not first)
+
+    def _is_first(self, unit: Unit) -> bool:
+        return 0 <= unit.part <= self._half and not self._is_end(unit)
+
+    def _is_end(self, unit: Unit) -> bool:
+        return unit in self.engine.head_units
+
+
+GROUP = 256 << 20
+"""Bytes of the units that the journal form copies at a time, unless one unit is larger."""
+
+
+class JournalSaver(BackgroundSaver):
+    """Copies the units group by group, each group as it is at a step's boundary, while the steps go on.
+
+    The groups that a step touches last come first: by then they are copied. A unit that is touched before waits for its
+    copy, or is copied then and there. Groups are saved at different steps: the journal has what each one lacks, so a
+    checkpoint needs no second copy of the weights, only that of a group.
+    """
+
+    def __init__(self, engine: LocalEngine, target: Target) -> None:
+        super().__init__(engine, target)
+        ranks = target.share[1]
+        self._nbytes = {  # of the first rank, so that all have the same groups
+            id(unit): min(engine.kept_bytes(unit), part_size(engine, unit, ranks)) if unit.trained else 0
+            for unit in engine.units
+        }
+        self._group = min(sum(self._nbytes.values()), max(GROUP, *self._nbytes.values()))
+        self._memory = self._room(self._group if target.writes else 0)
+        self.held_bytes = self._memory.numel()
+        self._order: dict[int, Unit] = {}
+
+    def after_step(self, step: int) -> None:
+        super().after_step(step)
+        self._order.clear()
+
+    def _start(self) -> None:
+        assert self._cut is not None
+        self._cut.rest = self._groups()
+        self._next()
+
+    def _boundary(self) -> None:
+        if self._cut is not None and self._settled():
+            self._last()
+
+    def _last(self) -> None:
+        assert self._cut is not None
+        if self._cut.rest:
+            self._next()
+        else:
+            self._end()
+
+    def _touch(self, unit: Unit) -> None:
+        self._order.setdefault(id(unit), unit)
+        super()._touch(unit)
+
+    def _hold(self, unit: Unit) -> None:
+        if (copy := self._due.get(id(unit))) is not None:
+            assert self._cut is not None
+            if self._claim(copy):
+                self._copy(self._cut, copy)
+            copy.done.wait()
+
+    def _groups(self) -> list[list[Unit]]:
+        """All units in groups of at most the staging memory, in the reverse of the order in which a step touches them,
+        which is that of the last step."""
+        order = self._order | {id(unit): unit for unit in self.engine.units if id(unit) not in self._order}
+        groups: list[list[Unit]] = []
+        room = 0
+        for key, unit in reversed(order.items()):
+            if not groups or self._nbytes[key] > room:
+                groups.append([])
+                room = self._group
+            groups[-1].insert(0, unit)
+            room -= self._nbytes[key]
+        return groups
+
+    def _next(self) -> None:
+        """Cuts the next group off, as its units are at this moment."""
+        cut = self._cut
+        assert cut is not None
+        copies, offset = [], 0
+        for unit in cut.rest.pop(0):
+            cut.positions[unit.name] = self.engine.position(unit)
+            first, last = part(self.engine, unit, self.target)
+            if unit.changed and last > first:
+                copies.append(Copy(unit, first, self._memory[offset : offset + last - first]))
+                offset += last - first
+        self._send(copies, ends=not cut.rest)
