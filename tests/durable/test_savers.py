@@ -16,8 +16,7 @@ from tests.support.streams import batches_of
 from zobench import RunSpec
 from zobench.durable import savers, snapshot
 from zobench.durable.savers import Target, saving
-from zobench.durable.snapshot import Writer
-from zobench.durable.tensors import SnapshotWeights
+from zobench.durable.snapshot import SnapshotWeights, Writer
 from zobench.engine import Engine
 from zobench.engine.weights.tiers import HostTier
 from zobench.parallel.world import PeerGoneError

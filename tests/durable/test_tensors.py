@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from zobench.durable import snapshot, tensors
-from zobench.durable.tensors import SnapshotWeights
+from zobench.durable import snapshot
+from zobench.durable.snapshot import SnapshotWeights
 from zobench.engine.weights import checkpoint
 
 TENSORS = {
@@ -25,7 +25,7 @@ class Ones:
 
 
 def written(folder: Path, step: int = 4) -> Path:
-    return tensors.write(folder, step, TENSORS.items(), {"step": step})
+    return snapshot.write_tensors(folder, step, TENSORS.items(), {"step": step})
 
 
 def state_of(path: Path) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_a_write_that_fails_leaves_nothing_but_the_older_one(tmp_path: Path) -> 
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        tensors.write(tmp_path, 4, broken(), {})  # type: ignore[arg-type]
+        snapshot.write_tensors(tmp_path, 4, broken(), {})  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["snapshot-2"]
     assert snapshot.steps(tmp_path) == [2]
 

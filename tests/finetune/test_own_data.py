@@ -23,8 +23,8 @@ from zobench.store import Store
 from zobench.training import Hooks
 from zobench.training import finetune as run
 from zobench.training.assemble import tuner
+from zobench.training.callbacks import StepReport
 from zobench.training.evaluate import evaluate, greedy
-from zobench.training.progress import StepReport
 
 ROWS = [
     {"text": f"a {word} {noun}", "great": word in GOOD, "pair": ["terrible", "great"], "right": int(word in GOOD),

@@ -29,9 +29,9 @@ from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.registries import METRICS
 from zobench.training import Hooks, Interrupted, examine
 from zobench.training import finetune as run
+from zobench.training.callbacks import Evaluation, StepReport
 from zobench.training.examine import best_weights
-from zobench.training.progress import Evaluation, StepReport
-from zobench.training.record import best
+from zobench.training.keeper import best
 from zobench.training.training import Stop
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from rich.console import Console
 from tests.support.tables import tuned
 from zobench.cli import tuning_view
 from zobench.cli.tuning_view import TuningBar, show_result
-from zobench.training.progress import Evaluation, StepReport
+from zobench.training.callbacks import Evaluation, StepReport
 
 
 def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, monkeypatch) -> None:

@@ -293,8 +293,7 @@ def snapshots(folder: Path) -> Feed:
     import torch
 
     from zobench.durable import snapshot
-    from zobench.durable.snapshot import SnapshotStart, Writer
-    from zobench.durable.tensors import SnapshotWeights
+    from zobench.durable.snapshot import SnapshotStart, SnapshotWeights, Writer
     from zobench.engine.base import Position
 
     writer = Writer(folder, 3)

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from zobench import methods, schemes
-from zobench.durable.tensors import SnapshotWeights
+from zobench.durable.snapshot import SnapshotWeights
 from zobench.engine import Engine, EngineConfig
 from zobench.engine.backprop import Backprop
 from zobench.engine.interface import TunedEngine

@@ -20,8 +20,8 @@ from zobench.runspec.registries import METRICS
 from zobench.stats.significance import Difference
 from zobench.store import printable
 from zobench.training.assess import Assessed
+from zobench.training.callbacks import Evaluation, Hooks, StepReport
 from zobench.training.cautions import only_lost
-from zobench.training.progress import Evaluation, Hooks, StepReport
 from zobench.training.search import Trial
 
 

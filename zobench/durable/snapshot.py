@@ -2,7 +2,8 @@
 
 ``snapshot-N`` holds bytes of units (:func:`zobench.engine.Engine.read`) as tensors ``UNIT@FIRST`` of uint8, in shards
 ``RANK-00001.safetensors``, and ``state.json``: each shard's size and checksum, how far each unit had come, and whose
-run it is. Units may be saved after different steps: the journal brings each one up to date.
+run it is. Units may be saved after different steps: the journal brings each one up to date. With a method that
+backpropagates it holds tensors by name (:func:`write_tensors`): all that is trained, and the optimizer's state.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import xxhash
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from zobench.engine.base import Position
-from zobench.machine.files import forget, replace, sync
+from zobench.engine.weights.checkpoint import shards
+from zobench.machine.files import forget, replace, sync, writing
 from zobench.machine.texts import json_of
+from zobench.models.weights import Weights
 
 SHARD_BYTES = 512 << 20
 STATE = "state.json"
@@ -299,3 +303,68 @@ def keys_of(file: Path) -> list[str]:
         raise ValueError(
             f"`{file}` must be whole safetensors, but is damaged ({error}); remove {file.parent}"
         ) from error
+
+
+def write_tensors(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], values: Mapping[str, Any]) -> Path:
+    """Makes ``folder/snapshot-step`` of (name, CPU tensor) pairs and JSON types.
+
+    A snapshot of that step that is already there holds the same tensors: only its state is renewed.
+    """
+    path = path_of(folder, step)
+    if path.exists():
+        write_state(path, {**values, "shards": state(path)["shards"]})
+        return path
+    temporary = folder / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    temporary.mkdir()
+    try:
+        facts = {}
+        for number, shard in enumerate(shards(tensors)):
+            file = temporary / f"{number + 1:05d}.safetensors"
+            with writing(file):
+                save_file(shard, file)
+            sync(file)
+            facts[file.name] = {"bytes": file.stat().st_size, "sum": checksum(file)}
+        write_state(temporary, {**values, "shards": facts})
+        os.rename(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)  # what stopped the write is the error worth reporting
+        raise
+    sync(folder)
+    return path
+
+
+class SnapshotWeights(Weights):
+    """The tensors of a snapshot by name, also those of an optimizer's state; ``base`` gives all that are not there.
+
+    Raises ``ValueError`` if there is no snapshot, for which ``base`` would silently stand, or it is not as it was
+    written.
+    """
+
+    def __init__(self, path: Path, base: Weights | None = None) -> None:
+        if not (path / STATE).is_file():
+            raise ValueError(f"`{path}` must be a whole snapshot, but is none; name another folder to begin anew")
+        self._path, self._base = path, base
+        check(path, state(path))
+        self._where = {name: file for file in sorted(path.glob("*.safetensors")) for name in keys_of(file)}
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the tensors in the snapshot; an optimizer's state is called ``parameter#state``."""
+        return self._where.keys()
+
+    @torch.no_grad()
+    def fill(self, name: str, out: Tensor, first: int = 0) -> None:
+        if name in self._where:
+            out.copy_(_rows(self._where[name], name, first, out.shape[0] if out.dim() else 1))
+        elif self._base is not None:
+            self._base.fill(name, out, first)
+        else:
+            raise ValueError(f"`{self._path}` must hold {name}, but lacks it; remove it")
+
+
+def _rows(file: Path, name: str, first: int, count: int) -> Tensor:
+    """Some rows of a tensor. The file is opened each time: pages read through an open handle count as this process's
+    memory."""
+    with safe_open(file, framework="pt") as handle:
+        part = handle.get_slice(name)
+        return torch.as_tensor(part[first : first + count] if part.get_shape() else handle.get_tensor(name))

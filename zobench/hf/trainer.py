@@ -12,7 +12,7 @@ from transformers import Trainer, TrainingArguments
 
 from zobench import methods
 from zobench.data.batch import Batch
-from zobench.durable import snapshot, tensors
+from zobench.durable import snapshot
 from zobench.engine.assemble import check_kind
 from zobench.engine.interface import TunedEngine
 from zobench.engine.passes.drive import plain
@@ -270,7 +270,7 @@ class ZOMixin:
         folder, step = Path(output_dir), self.state.global_step  # type: ignore[attr-defined]
         snapshot.prune(folder, ())  # of another run with this folder
         state = {"method": self.method.state(), "spec": self.spec.to_dict()}
-        tensors.write(folder, step, self.engine.state_tensors(), state)
+        snapshot.write_tensors(folder, step, self.engine.state_tensors(), state)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
@@ -282,7 +282,7 @@ class ZOMixin:
             )
         state = snapshot.state(snapshots[0])
         check_same(self.spec, state["spec"])
-        saved = tensors.SnapshotWeights(snapshots[0])
+        saved = snapshot.SnapshotWeights(snapshots[0])
         self._start_from(folder, saved if saved.names else None)
         self.method.restore(state["method"])
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from zobench.data.batch import Batch
-from zobench.durable import tensors
-from zobench.durable.tensors import SnapshotWeights
+from zobench.durable import snapshot
+from zobench.durable.snapshot import SnapshotWeights
 from zobench.engine.base import EngineConfig, PassRecord
 from zobench.engine.core import Engine
 from zobench.engine.interface import TunedEngine
@@ -98,7 +98,7 @@ class MethodConformance:
                 steps = [method.step(engine, batch) for batch in _batches(0, 2)]
                 method_state = json.dumps(method.state())
                 kept = [*engine.named_tensors(), *engine.state_tensors()]
-                tensors.write(folder, 2, kept, {"run": "", "base": ""})
+                snapshot.write_tensors(folder, 2, kept, {"run": "", "base": ""})
             saved = SnapshotWeights(folder / "snapshot-2")
             state = saved if any("#" in name for name in saved.names) else None
             with self.engine(skeleton(), saved, state) as engine:

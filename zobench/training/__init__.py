@@ -1,10 +1,10 @@
 """Fine-tuning: a run over a task that is evaluated, kept, resumed and saved, and a search over many."""
 
 from zobench.training.callbacks import Callback as Callback
+from zobench.training.callbacks import Evaluation as Evaluation
+from zobench.training.callbacks import Hooks as Hooks
 from zobench.training.callbacks import RunStart as RunStart
-from zobench.training.progress import Evaluation as Evaluation
-from zobench.training.progress import Hooks as Hooks
-from zobench.training.progress import StepReport as StepReport
+from zobench.training.callbacks import StepReport as StepReport
 from zobench.training.run import cell as cell
 from zobench.training.run import finetune as finetune
 from zobench.training.run import usual_data_dir as usual_data_dir

@@ -15,7 +15,7 @@ from zobench import methods, models, schemes
 from zobench.cost import interval
 from zobench.cost.footprint import SHARED_BLOCKS, fit, memory
 from zobench.cost.interval import Consolidation
-from zobench.durable.tensors import SnapshotWeights
+from zobench.durable.snapshot import SnapshotWeights
 from zobench.engine import EngineConfig
 from zobench.engine.interface import Start, TunedEngine
 from zobench.engine.passes import attention

@@ -18,9 +18,9 @@ from zobench.runspec.registries import scheme_of
 from zobench.stats.intervals import wilson_interval
 from zobench.store import reading
 from zobench.training.assemble import Tuner, planned, tuner
+from zobench.training.callbacks import Evaluation
 from zobench.training.evaluate import evaluate
 from zobench.training.examine import MODEL, best_weights
-from zobench.training.progress import Evaluation
 from zobench.training.run import RESULT, task_data
 
 SPLITS = ("test", "dev")

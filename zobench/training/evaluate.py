@@ -25,7 +25,7 @@ from zobench.engine.passes.loss import counted
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import WIDTHS
 from zobench.runspec.registry import resolve
-from zobench.training.progress import Evaluation
+from zobench.training.callbacks import Evaluation
 
 PLATEAU = 2048
 """Tokens from which more of them make products no faster, on a processor from 256 on, on a GPU later."""

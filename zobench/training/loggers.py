@@ -15,8 +15,7 @@ from typing import Any, TextIO
 from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import suggestion
-from zobench.training.callbacks import Callback, RunStart
-from zobench.training.progress import Evaluation, StepReport
+from zobench.training.callbacks import Callback, Evaluation, RunStart, StepReport
 
 CSV_FILE, JSONL_FILE = "curve.csv", "curve.jsonl"
 MLFLOW_FILE = "mlflow_run_id"

@@ -34,13 +34,11 @@ from zobench.runspec.order import current
 from zobench.store import reading
 from zobench.training import loggers, origin
 from zobench.training.assemble import disk_dir, empty_model, planned, ranks, tuner
-from zobench.training.callbacks import Callback, Callbacks, RunStart
+from zobench.training.callbacks import Callback, Callbacks, Hooks, RunStart
 from zobench.training.cautions import cautions, diverged
 from zobench.training.examine import MODEL, Seal, check_winner, examined
-from zobench.training.keeper import Keeper
+from zobench.training.keeper import Keeper, Record, history
 from zobench.training.origin import JOURNAL
-from zobench.training.progress import Hooks
-from zobench.training.record import Record, history
 from zobench.training.training import Stop, Training
 
 if TYPE_CHECKING:

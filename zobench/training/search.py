@@ -15,9 +15,8 @@ from zobench.durable import snapshot
 from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import RunSpec
-from zobench.training.callbacks import Callback
+from zobench.training.callbacks import Callback, Hooks
 from zobench.training.examine import RECORD, Seal
-from zobench.training.progress import Hooks
 from zobench.training.run import RESULT, finetune
 
 MOST_RUNS = 1_000

@@ -21,11 +21,9 @@ from zobench.methods import StepResult, learning_rate
 from zobench.methods.base import Taken
 from zobench.runspec import RunSpec
 from zobench.training.assemble import Tuner
-from zobench.training.callbacks import Callbacks
+from zobench.training.callbacks import Callbacks, StepReport
 from zobench.training.evaluate import evaluate
-from zobench.training.keeper import Keeper
-from zobench.training.progress import StepReport
-from zobench.training.record import Record
+from zobench.training.keeper import Keeper, Record
 
 if TYPE_CHECKING:
     from zobench.parallel.world import World

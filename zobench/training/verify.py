@@ -30,11 +30,11 @@ from zobench.store import reading
 from zobench.store.files import JOURNAL as ENDING
 from zobench.training import origin
 from zobench.training.assemble import empty_model, planned, tuner
+from zobench.training.callbacks import Evaluation
 from zobench.training.evaluate import evaluate
 from zobench.training.examine import up_to
+from zobench.training.keeper import Record
 from zobench.training.origin import JOURNAL
-from zobench.training.progress import Evaluation
-from zobench.training.record import Record
 from zobench.training.run import RESULT, sealed, task_data
 from zobench.version import __version__
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from zobench.durable import snapshot, tensors
+from zobench.durable import snapshot
 from zobench.durable.snapshot import Writer
 from zobench.engine.base import Position
 from zobench.engine.transfers.lanes import Event
@@ -223,7 +223,7 @@ class TensorSaver(BlockingSaver):
                 yield name, tensor
 
         start = time.perf_counter()
-        tensors.write(self.target.folder, made.step, counted(), self.target.state(made.step))
+        snapshot.write_tensors(self.target.folder, made.step, counted(), self.target.state(made.step))
         self.events.append(("save", "save", 0, start, time.perf_counter()))
 
 
