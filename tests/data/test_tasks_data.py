@@ -30,7 +30,7 @@ def test_scores_of_a_batch_equal_those_of_each_candidate_alone(real_data, name, 
     source = read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), real_data)[1]
     order = np.random.RandomState(0).permutation(len(source.examples))[:4]
     expected = [naive(model, tokenizer, source.examples[i]) for i in order]
-    batches = data.batches("test")
+    batches = [data.batch(group) for group in data.groups("test")]
     assert len(batches) == 1
     batch = batches[0]
     values = scores(model, batch)
@@ -52,7 +52,8 @@ def test_shared_and_separate_rows_score_alike(tmp_path: Path, tokenizer: Any, mo
     folder = sst2(tmp_path, 12, 5)
     for words, rows in (((" great", " terrible"), 5), ((), 10)):
         one = trained(words=words)
-        batch = load(spec("sst2", train_size=5, dev_size=2, batch_size=8), one, folder).batches("test")[0]
+        data = load(spec("sst2", train_size=5, dev_size=2, batch_size=8), one, folder)
+        batch = data.batch(data.groups("test")[0])
         assert batch.input_ids.shape[0] == rows
         source = read(TASKS.get("sst2"), form_of(TASKS.get("sst2"), aligned=True, masked=False), folder)[1]
         order = np.random.RandomState(0).permutation(5)

@@ -49,7 +49,8 @@ def test_truncated_candidates_of_several_tokens_score_as_their_cut_texts(tmp_pat
     """MeZO: the text's first token and its last seq_len - 1."""
     one = trained(words=())
     folder = sst2(tmp_path, 12, 5)
-    batch = load(spec("sst2", train_size=5, dev_size=2, seq_len=14, truncate=True), one, folder).batches("test")[0]
+    data = load(spec("sst2", train_size=5, dev_size=2, seq_len=14, truncate=True), one, folder)
+    batch = data.batch(data.groups("test")[0])
     source = read(TASKS.get("sst2"), form_of(TASKS.get("sst2"), aligned=True, masked=False), folder)[1]
     expected = []
     for number in np.random.RandomState(0).permutation(5):
@@ -111,7 +112,7 @@ def test_masked_texts_are_padded_on_the_right_and_scored_at_the_mask(tmp_path: P
     for file, count in (("train", 12), ("val", 5)):
         (folder / f"{file}.jsonl").write_text((json.dumps(row) + "\n") * count)
     data = load(spec(name, train_size=5, dev_size=2), one, folder, masked=True)
-    batch = data.batches("test")[0]
+    batch = data.batch(data.groups("test")[0])
     assert batch.choices is not None
     words = {"sst2": (" terrible", " great"), "rte": (" Yes", " No")}[name]
     texts = examples_of(batch)

@@ -50,7 +50,7 @@ def _few(spec: RunSpec, folder: Path) -> tuple[list[float], Tensor]:
     data = _data(spec, folder)
     with tuner(spec) as built:
         losses = [built.method.step(built.engine, data.train_batch(step)).loss for step in range(FEW)]
-        scores = torch.cat([built.engine.scores(batch) for batch in data.batches("test")])
+        scores = torch.cat([built.engine.scores(batch) for batch in map(data.batch, data.groups("test"))])
         return losses, scores
 
 

@@ -280,7 +280,6 @@ def journals(folder: Path) -> Feed:
             return False
         read_head, items = journal.read(path)
         journal.check_header(path, read_head, header)
-        journal.entries(items)
         with JournalFile(path, header):
             pass
         return bool(items)

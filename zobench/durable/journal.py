@@ -79,7 +79,7 @@ class JournalFile:
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
-        self._path, self._head = path, _head(header)
+        self._path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if not lock(self._file, wait=False):
@@ -88,26 +88,23 @@ class JournalFile:
                     "--out"
                 )
             data = path.read_bytes()
-            if not is_begun(data):
-                self._begin()
+            if is_begun(data):
+                stored_header, self.items, self._marks = _parse(path, data)
+                check_header(path, stored_header, header)
+                self.cut(len(self.items))
             else:
-                self._continue(header, data)
+                self._begin(_head(header))
         except BaseException:
             os.close(self._file)
             raise
 
-    def _begin(self) -> None:
-        self.items: list[Item] = []
+    def _begin(self, head: bytes) -> None:
+        self.items = []
         self._end = 0
         os.ftruncate(self._file, 0)
-        self._write(self._head)
-        self._marks = [(zlib.crc32(self._head[len(MAGIC) + 9 : -1]), self._end)]
+        self._write(head)
+        self._marks = [(zlib.crc32(head[len(MAGIC) + 9 : -1]), self._end)]
         self.sync()
-
-    def _continue(self, header: Mapping[str, Any], data: bytes) -> None:
-        stored_header, self.items, self._marks = _parse(self._path, data)
-        check_header(self._path, stored_header, header)
-        self.cut(len(self.items))
 
     def cut(self, count: int) -> None:
         """Keeps the first ``count`` items only: what a snapshot knows of a run that no journal can bring back."""
@@ -197,11 +194,6 @@ def check_header(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any
             f"`{path}` must go with the weights that it began from ({stored['base']}), but the weights are others "
             f"({wanted['base']}); give those, or name another --out"
         )
-
-
-def entries(items: Iterable[Item]) -> list[Entry]:
-    """The updates of all ``items``, in order."""
-    return [entry for item in items for entry in item.entries]
 
 
 def _head(header: Mapping[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,10 @@ def _sum(values: Mapping[str, Any]) -> str:
 def positions(path: Path) -> dict[str, Position]:
     """How far each unit of a snapshot had come. Raises ``ValueError`` if that cannot be read."""
     try:
-        return {name: _position(row) for name, row in state(path)["positions"].items()}
+        rows = {name: tuple(map(int, row)) for name, row in state(path)["positions"].items()}
+        return {
+            name: Position(passes=passes, applied=applied, part=part) for name, (passes, applied, part) in rows.items()
+        }
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"`{path}` must be a snapshot of units, but says nothing of them; remove it") from error
 
@@ -99,11 +102,6 @@ def passes(path: Path) -> int:
 def to_json(positions: Mapping[str, Position]) -> dict[str, list[int]]:
     """Positions by the names of units, as ``state.json`` has them: [passes, applied, part]."""
     return {name: [p.passes, p.applied, p.part] for name, p in positions.items()}
-
-
-def _position(row: Sequence[int]) -> Position:
-    passes, applied, part = map(int, row)
-    return Position(passes=passes, applied=applied, part=part)
 
 
 class Writer:

@@ -85,18 +85,14 @@ class RandomWeights(Weights):
             out.fill_(rule.constant)
             return
         if rule.std is None:
-            out.copy_(self._drawn(name, rule)[first : first + out.shape[0]])
+            with self._lock:  # no pool gives uniform values and the like; torch's generator is one for all threads
+                drawn = initialisation.drawn(self._model, name, rule.writer, _offset(self._seed, name))
+            out.copy_(drawn[first : first + out.shape[0]])
             return
         start = _offset(self._seed, name) + first * out.shape[1:].numel()
         _tile(out.detach().view(-1), self._pool(out, rule.std), start % POOL)
         if rule.zero_row is not None and first <= rule.zero_row < first + out.shape[0]:
             out[rule.zero_row - first].zero_()
-
-    def _drawn(self, name: str, rule: Rule) -> Tensor:
-        """The values of a parameter that no pool can give, such as uniform ones or the logarithms of a recurrence's
-        rates."""
-        with self._lock:  # torch's generator is one for all threads
-            return initialisation.drawn(self._model, name, rule.writer, _offset(self._seed, name))
 
     def _pool(self, out: Tensor, std: float) -> Tensor:
         key = (out.dtype, out.device, std)

@@ -1,4 +1,4 @@
-"""Progress of a run, and its callbacks: a user's class whose methods are called at its start, steps, evaluations and end.
+"""Progress of a run, and its callbacks: a class of the user's, called at its start, steps, evaluations and end.
 
 None of them can lose a run: one that fails is said once, and the run goes on without it.
 """

@@ -157,8 +157,8 @@ class Keeper:
         self._record.add(item)
         if self._journal is not None:
             self._journal.append(item)
-        if self._journal is not None and isinstance(item, EvaluationItem):
-            self._write_early("a", [self._record.line()])
+            if isinstance(item, EvaluationItem):
+                self._write_early("a", [self._record.line()])
 
     def _write_early(self, mode: str, rows: Iterable[Mapping[str, Any]]) -> None:
         path = self._folder / EARLY
@@ -195,16 +195,12 @@ class Keeper:
         step = self._record.step
         if step in self.good or not step:
             return
+        self.sync()
         if self._saver is not None:
-            self.sync()
             self._saver.begin(step)
-        else:
-            self._save_tensors(step)
-
-    def _save_tensors(self, step: int) -> None:
+            return
         built = self._built
         assert built is not None
-        self.sync()
         trained = ((name, tensor) for name, tensor in built.engine.named_tensors() if name in built.trained)
         every = itertools.chain(trained, built.engine.state_tensors())
         snapshot.write_tensors(self._folder, step, every, {**self._run, "step": step, "method": built.method.state()})

@@ -229,7 +229,3 @@ def loggers(names: Sequence[str]) -> Callable[[], list[Callback]]:
         if importlib.util.find_spec(name) is None:
             raise ValueError(f"`--log {name}` needs the package {name}, which is missing; {LOGGERS[name].install}")
     return lambda: [LOGGERS[name].make() for name in dict.fromkeys(names)]
-
-
-def always() -> list[Callback]:
-    return [Csv(), JsonLines()]

@@ -19,7 +19,7 @@ from zobench.durable.snapshot import SnapshotStart
 from zobench.engine.passes import attention
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import ENGINES
-from zobench.training.assemble import Numerics, Tuner, attention_kernels, engine_config, initial_weights
+from zobench.training.assemble import Numerics, attention_kernels, engine_config, initial_weights
 from zobench.version import __version__
 
 if TYPE_CHECKING:
@@ -161,11 +161,3 @@ def resume_point(
     if items:
         say(f"goes on after step {done}, from {source or 'the base'}")
     return items, start, path, [step for step in steps if step <= last]
-
-
-def bring(spec: RunSpec, built: Tuner, items: list[Item], start: SnapshotStart | None, path: Path | None) -> None:
-    """Replays ``items`` so that engine and method are as after the last of them; with backpropagation, restores."""
-    if not METHODS.get(spec.method).backpropagates:
-        replay.bring(built.engine, built.method, items, start)
-    elif path is not None:
-        built.method.restore(snapshot.state(path)["method"])

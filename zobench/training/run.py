@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from zobench import kernels, methods, models
 from zobench.data.tasks.task_data import TaskData
-from zobench.durable import journal, snapshot
+from zobench.durable import journal, replay, snapshot
 from zobench.durable.journal import Item
 from zobench.durable.scratch import scratch
 from zobench.machine import files
@@ -90,7 +90,7 @@ def finetune(
         _check_same_data(folder, data)
         for text in (where, *_sizes(data)):
             progress.say(text)
-        calls = Callbacks([*loggers.always(), *callbacks] if leads else [], progress)
+        calls = Callbacks([loggers.Csv(), loggers.JsonLines(), *callbacks] if leads else [], progress)
         with Stop() as stop, calls.closing():
             if result is None:
                 result = _trained(spec, folder, data, where, stop, world, calls)
@@ -249,7 +249,10 @@ def _trained(
             built = during.enter_context(tuner(chosen, path, model, start=start, world=world, numerics=numerics))
             record = Record(names=data.asked.goal.scores)
             keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, say, world)
-            origin.bring(spec, built, items, start, path)
+            if not METHODS.get(spec.method).backpropagates:
+                replay.bring(built.engine, built.method, items, start)
+            elif path is not None:
+                built.method.restore(snapshot.state(path)["method"])
             if world is not None:
                 world.barrier()  # all have read what the first will replace
             during.enter_context(keeper.keeping(built, good))

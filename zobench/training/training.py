@@ -83,17 +83,14 @@ class Training:
         if record.best is not None:
             progress.evaluated(record.at(int(record.best[0])))
         while True:
-            if self._is_due():
+            every, step = spec.eval_every, record.step
+            is_wanted = step in (0, spec.steps) or (every > 0 and step % every == 0)
+            if is_wanted and step not in record.evaluated:
                 self._evaluate()
             if record.step == spec.steps:
                 return
             self._halt_if_asked()
             self._step()
-
-    def _is_due(self) -> bool:
-        step, every = self._record.step, self._spec.eval_every
-        wanted = step in (0, self._spec.steps) or (every > 0 and step % every == 0)
-        return wanted and step not in self._record.evaluated
 
     def _step(self) -> None:
         record, method = self._record, self._built.method

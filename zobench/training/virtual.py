@@ -149,15 +149,11 @@ class VirtualRun:
         action()
         if op.kind == "upload" and self._costs.malloc:
             self.lanes.halt(self._costs.malloc)
-        if op.kind in self._links:
-            return self._transfer(op, dirty)
-        return self._issued()
-
-    def _transfer(self, op: Op, dirty: bool) -> float:
-        """Its unit's share of all that the lane moves in a way through the model."""
-        moved = self._sizes if op.kind == "upload" else self._written
+        if op.kind not in self._links:
+            return self._issued()
         if op.kind == "offload" and not dirty:
             return 0.0
+        moved = self._sizes if op.kind == "upload" else self._written  # its unit's share of all that the lane moves
         return self._links[op.kind] * moved[op.block] / sum(moved)
 
 

@@ -242,14 +242,8 @@ def _choices(items: Sequence[Encoded], width: int | None, loss: str) -> Choices:
                 owners.append(len(groups))
             groups.append(example)
         first_row += len(item.rows)
-    return Choices(
-        torch.tensor(places),
-        torch.tensor(tokens),
-        torch.tensor(owners),
-        torch.tensor(groups),
-        torch.tensor(answers),
-        loss,
-    )
+    tensor = torch.tensor
+    return Choices(tensor(places), tensor(tokens), tensor(owners), tensor(groups), tensor(answers), loss)
 
 
 class PackedText(Encoding):

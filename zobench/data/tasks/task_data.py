@@ -50,13 +50,7 @@ class TaskData:
 
     @classmethod
     def load(
-        cls,
-        spec: RunSpec,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        positions: int,
-        masked: bool,
-        data_dir: Path | None,
+        cls, spec: RunSpec, tokenizer: PreTrainedTokenizerBase, *, positions: int, masked: bool, data_dir: Path | None
     ) -> TaskData:
         """Reads, splits and encodes ``spec.task`` for a model with ``positions``, causal or ``masked``.
 
@@ -70,14 +64,12 @@ class TaskData:
         task = task_of(spec)
         sources = read(task, form_of(task, aligned=spec.aligned, masked=masked), data_dir)
         encoder, encoding = _encoder(spec, task, tokenizer, masked, positions), resolve(task.goal.encoding)()
-        units = {
-            part: encoding.units(encoder, source.examples) for part, source in zip(task.parts, sources, strict=True)
-        }
+        named = dict(zip(task.parts, sources, strict=True))
+        units = {part: encoding.units(encoder, source.examples) for part, source in named.items()}
         numbers = split(
             spec, task, [unit.answer for unit in units["train"]], len(units["validation"]),
             len(units["dev"]) if "dev" in units else None,
         )  # fmt: skip
-        named = dict(zip(task.parts, sources, strict=True))
         splits = {
             name: _encode(encoder, encoding, name, named[part], units[part], chosen)
             for name, part, chosen in (
@@ -139,10 +131,6 @@ class TaskData:
         rows = POINTS * (self.spec.batch_size // self.spec.accumulate) * max(map(len, trained))
         tokens = rows * max(len(row) for example in trained for row in example)
         return _groups(items, 0 if packed else rows, max(tokens, room))
-
-    def batches(self, name: str) -> list[Batch]:
-        """:meth:`groups` as batches."""
-        return [self.batch(group) for group in self.groups(name)]
 
     def batch(self, items: Sequence[Encoded]) -> Batch:
         """These examples, padded."""
@@ -280,7 +268,7 @@ def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, de
 
 def _permutation(seed: int, count: int) -> list[int]:
     """NumPy's legacy permutation, which MeZO draws."""
-    return [int(i) for i in np.random.RandomState(seed).permutation(count)]
+    return list(map(int, np.random.RandomState(seed).permutation(count)))
 
 
 def _head(spec: RunSpec, task: Task, count: int, notes: list[str]) -> tuple[list[int], list[int]]:

@@ -1,9 +1,7 @@
 """Checkpoints of a run beside its steps: with the run held, in the paper's two halves, or as bases for a journal.
 
-``sync`` holds the run until all is on the disk. ``async`` is ZO-Offloading's scheme (ICLR'25, section 5.5): the half of
-the model that a step is through with is copied, then saved, while the other half is computed. ``journal`` copies a
-group of units at a time, those first that the next step needs last, and the journal brings each unit up to date: so the
-copy is small, and what waits for it is hardly ever needed meanwhile.
+``sync`` (:class:`SyncSaver`) holds the run until all is on the disk; ``async`` (:class:`HalvesSaver`) is the scheme of
+ZO-Offloading (ICLR'25, section 5.5); ``journal`` (:class:`JournalSaver`) saves units at different steps.
 """
 
 from __future__ import annotations

@@ -41,10 +41,6 @@ class Saved:
     error: str = ""
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """The ``folder`` of checkpoints, and what goes with them.
@@ -58,8 +54,8 @@ class Target:
     folder: Path
     state: Callable[[int], Mapping[str, Any]]
     warn: Callable[[str], None]
-    seal: Callable[[], None] = _nothing
-    kept: Callable[[], None] = _nothing
+    seal: Callable[[], None] = lambda: None
+    kept: Callable[[], None] = lambda: None
     world: World | None = None
 
     @property
