@@ -23,8 +23,8 @@ import torch
 
 from tests.support.reference import mezo
 from zobench import Batch, RunSpec, kernels, models
+from zobench.data.batch import stream
 from zobench.data.tasks.task_data import TaskData
-from zobench.data.tokens import stream
 from zobench.engine import build
 from zobench.engine.passes import attention, head
 from zobench.measure.threads import Neighbours, settle

@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from zobench import kernels, models
 from zobench.cli.common import changed
+from zobench.data.batch import stream
 from zobench.data.tasks.task_data import TaskData
-from zobench.data.tokens import stream
 from zobench.measure.calibrate import matmul_rate
 from zobench.models import tokenizers
 from zobench.models.source import identified

@@ -12,7 +12,7 @@ from zobench.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from zobench import models as models
-    from zobench.data.tokens import stream as stream
+    from zobench.data.batch import stream as stream
     from zobench.engine import Batch as Batch
     from zobench.engine import Engine as Engine
     from zobench.engine import EngineConfig as EngineConfig
@@ -57,7 +57,7 @@ _HOMES = {
     "models": "zobench",
     "plan": "zobench.session.session",
     "run": "zobench.programs",
-    "stream": "zobench.data.tokens",
+    "stream": "zobench.data.batch",
     "sweep": "zobench.session.session",
 }
 """Public name -> the module that it is in."""

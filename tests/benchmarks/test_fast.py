@@ -13,7 +13,7 @@ import torch
 
 from tests.support.reference import mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, kernels, models
-from zobench.data.tokens import stream
+from zobench.data.batch import stream
 from zobench.models import weights
 
 ENGINES = {

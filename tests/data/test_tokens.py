@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zobench.data.batch import IGNORED, Batch
-from zobench.data.tokens import FIRST_TOKEN, ragged_batch, random_batch, stream
+from zobench.data.batch import FIRST_TOKEN, IGNORED, Batch, ragged_batch, random_batch, stream
 from zobench.runspec import RunSpec
 
 

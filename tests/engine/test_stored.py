@@ -15,10 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.support.reference import draw_seeds, pristine_mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
-from zobench.data.tokens import stream
+from zobench.data.batch import stream
 from zobench.engine.weights.tiers import DiskTier
-from zobench.models.compressed import bits_of
-from zobench.models.stored import GGML
+from zobench.models.stored import GGML, bits_of
 from zobench.models.weights import PretrainedWeights
 from zobench.training.assemble import initial_weights
 

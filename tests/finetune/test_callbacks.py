@@ -13,7 +13,7 @@ import pytest
 from zobench.result import Result
 from zobench.training import Callback, Evaluation, Hooks, RunStart, StepReport
 from zobench.training import finetune as run
-from zobench.training.loggers import loggers
+from zobench.training.callbacks import loggers
 
 
 class Told(Callback):

@@ -19,7 +19,7 @@ from zobench.runspec import RunSpec
 from zobench.stats.significance import exceeds
 from zobench.store.sendable import sendable
 from zobench.training import finetune as run
-from zobench.training.verify import verify
+from zobench.training.assess import verify
 
 
 @pytest.fixture(scope="module")

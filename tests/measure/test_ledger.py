@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 from zobench import Engine, EngineConfig, RunSpec, models
-from zobench.data.tokens import stream
+from zobench.data.batch import stream
 from zobench.engine import assemble, build
 from zobench.engine.passes.loss import log_probabilities, mean_loss, next_tokens
 from zobench.engine.transfers import pipeline

@@ -9,9 +9,9 @@ import pytest
 from tests.support.own_model import changes_for, packages
 from zobench import cost, models, programs, recipes
 from zobench.cost.budget import price
+from zobench.data.batch import stream
 from zobench.data.tasks.file import task_of
 from zobench.data.tasks.prompts import form_of
-from zobench.data.tokens import stream
 from zobench.parallel.mesh import Mesh
 from zobench.recipes import campaign, matrix
 from zobench.runspec import RunSpec

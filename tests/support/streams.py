@@ -3,7 +3,7 @@
 import itertools
 
 from zobench import models
-from zobench.data.tokens import stream
+from zobench.data.batch import stream
 
 
 def batches_of(spec, count):

@@ -54,9 +54,9 @@ def finetune(
     from zobench.session.tuning import as_ranks, check_fits, checked_folder, seeds_of, spec_of_run
     from zobench.training import finetune as tune
     from zobench.training import usual_data_dir
+    from zobench.training.callbacks import loggers
     from zobench.training.cautions import trained
     from zobench.training.choices import chosen
-    from zobench.training.loggers import loggers
 
     logged, alone, results_of_seeds = loggers(log or ()), seeds is None, list[Result]()
     data_dir = data_dir or usual_data_dir()
@@ -134,7 +134,7 @@ def search(
     from zobench.measure.threads import settle
     from zobench.session.tuning import check_fits, checked_folder, tuned_spec
     from zobench.training import grids, usual_data_dir
-    from zobench.training.loggers import loggers
+    from zobench.training.callbacks import loggers
     from zobench.training.search import cells
     from zobench.training.search import search as searched
 

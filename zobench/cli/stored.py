@@ -229,7 +229,7 @@ def verify(
     inputs.check_folder("RUN", run.parent if run.suffix == ".json" else run)
     inputs.check_folder("--data-dir", data_dir)
     from zobench.training import usual_data_dir
-    from zobench.training.verify import verify as verified
+    from zobench.training.assess import verify as verified
 
     verification = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
     for line in verification.lines:

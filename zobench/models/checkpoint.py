@@ -12,8 +12,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from zobench.machine.texts import first_line, json_of
-from zobench.models import compressed, source
+from zobench.models import source
 from zobench.models.identity import CONFIG, INDEX, SINGLE
+from zobench.models.stored import bits_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,7 +41,7 @@ def check_config(folder: Path) -> int:
     config = _mapping(file, "`weights_path` must hold a config.json that is one JSON object")
     if quantised := config.get("quantization_config"):
         try:
-            bits = compressed.bits_of(quantised if isinstance(quantised, Mapping) else {"quant_method": quantised})
+            bits = bits_of(quantised if isinstance(quantised, Mapping) else {"quant_method": quantised})
         except ValueError as error:
             raise ValueError(
                 "`weights_path` must hold weights that are not quantised, or symmetric integers of compressed-tensors, "

@@ -17,7 +17,7 @@ from zobench.runspec.kinds import GRANULARITIES
 _ALSO = ("activation_function", "hidden_act", "attention_bias", "mlp_bias", "enable_bias")
 """Keys of a configuration that decide the loss beside the values that the registry states, where a family has it."""
 PACKED = (".weight_packed", ".weight_scale")
-"""How the names of quantised matrices and of their scales end in safetensors (:mod:`zobench.models.compressed`)."""
+"""How the names of quantised matrices and of their scales end in safetensors (:mod:`zobench.models.stored`)."""
 MOST_EXTENDED = 8
 """The most times its published positions that a model with random weights may be given, where that is more than the
 papers' usual 2048: they measure OPT at four times its own, so twice that."""

@@ -15,10 +15,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from zobench.machine.texts import first_line
-from zobench.models import checkpoint, compressed, identity, initialisation
+from zobench.models import checkpoint, identity, initialisation
 from zobench.models.checkpoint import TensorSource
 from zobench.models.initialisation import Rule
-from zobench.models.stored import GGML, FilePiece, Stored, floats
+from zobench.models.stored import DTYPES, GGML, FilePiece, Stored, floats, packed_matrices
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -127,7 +127,7 @@ class PretrainedWeights(Weights):
     The names of its tensors, and how they are put together, are transformers' own rules for ``model``, whose persistent
     buffers get the checkpoint's values at once. Only safetensors are read: opening a pickle would run code. Raises
     ``ValueError``, one line, for what :mod:`zobench.models.checkpoint` refuses, an unreachable hub, and a tensor that
-    is missing, of another shape, or quantised in a way that is not read (:mod:`zobench.models.compressed`).
+    is missing, of another shape, or quantised in a way that is not read (:mod:`zobench.models.stored`).
     """
 
     def __init__(self, folder_or_hub_id: str | Path, model: PreTrainedModel) -> None:
@@ -135,7 +135,7 @@ class PretrainedWeights(Weights):
         bits = checkpoint.check_config(self._folder)
         self._model = model
         self._files = checkpoint.tensors(self._folder)
-        self._packed = compressed.packed_matrices(self._files, bits) if bits else {}
+        self._packed = packed_matrices(self._files, bits) if bits else {}
         self._files |= {key: stored.pieces[0].file for key, stored in self._packed.items()}
         self._origins = checkpoint.origins(
             model, self._files, lambda key: torch.empty(self._piece(key, slice(0))[0], device="meta")
@@ -180,12 +180,12 @@ class PretrainedWeights(Weights):
             )
         entries, start = identity.header(file)
         entry = entries[key]
-        if tuple(entry["shape"]) != tuple(self._shapes[name]) or entry["dtype"] not in compressed.DTYPES:
+        if tuple(entry["shape"]) != tuple(self._shapes[name]) or entry["dtype"] not in DTYPES:
             raise ValueError(
                 f"`{name}` must have shape {tuple(self._shapes[name])} in fp32, fp16 or bf16, but {self._folder} has "
                 f"{tuple(entry['shape'])} in {entry['dtype']}; give the weights of this model"
             )
-        return file, start + entry["data_offsets"][0], compressed.DTYPES[entry["dtype"]]
+        return file, start + entry["data_offsets"][0], DTYPES[entry["dtype"]]
 
     @property
     def is_quantised(self) -> bool:

@@ -19,8 +19,7 @@ import torch
 
 from zobench import kernels, methods, models, training
 from zobench.cost.footprint import PARTS_STEPS
-from zobench.data.batch import Batch
-from zobench.data.tokens import stream
+from zobench.data.batch import Batch, stream
 from zobench.durable.replay import local
 from zobench.engine.core import judged
 from zobench.engine.interface import LocalEngine, TunedEngine

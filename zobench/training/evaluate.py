@@ -17,7 +17,7 @@ from zobench import models
 from zobench.cost import shapes
 from zobench.cost.footprint import weights_bytes
 from zobench.data.batch import IGNORED, Batch
-from zobench.data.tasks.encode import Encoded
+from zobench.data.tasks.encode import Encoded, padded
 from zobench.data.tasks.judge import Score, exact_match, f1, judge
 from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import TunedEngine
@@ -143,15 +143,8 @@ def greedy(
         open_ones = [number for number, tokens in enumerate(answers) if not tokens or tokens[-1] not in stops]
         if not open_ones:
             break
-        batch = _on_the_left([[*prompts[number], *answers[number]] for number in open_ones], pad)
+        ids, mask = padded([[*prompts[number], *answers[number]] for number in open_ones], pad, left=True)
+        batch = Batch(ids, torch.full_like(ids, IGNORED), mask)
         for number, token in zip(open_ones, engine.next_logits(batch).argmax(-1).tolist(), strict=True):
             answers[number].append(token)
     return answers
-
-
-def _on_the_left(rows: Sequence[Sequence[int]], pad: int) -> Batch:
-    """``rows`` padded on the left; nothing is a label."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows])
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-    return Batch(ids, torch.full_like(ids, IGNORED), mask)

@@ -32,9 +32,9 @@ from zobench.runspec import FIELDS, METHODS, RunSpec, check_spec, named_argument
 from zobench.runspec.kinds import NOISES
 from zobench.runspec.order import current
 from zobench.store import reading
-from zobench.training import loggers, origin
+from zobench.training import origin
 from zobench.training.assemble import disk_dir, empty_model, planned, ranks, tuner
-from zobench.training.callbacks import Callback, Callbacks, Hooks, RunStart
+from zobench.training.callbacks import Callback, Callbacks, Csv, Hooks, JsonLines, RunStart
 from zobench.training.cautions import cautions, diverged
 from zobench.training.examine import MODEL, Seal, check_winner, examined
 from zobench.training.keeper import Keeper, Record, history
@@ -90,7 +90,7 @@ def finetune(
         _check_same_data(folder, data)
         for text in (where, *_sizes(data)):
             progress.say(text)
-        calls = Callbacks([loggers.Csv(), loggers.JsonLines(), *callbacks] if leads else [], progress)
+        calls = Callbacks([Csv(), JsonLines(), *callbacks] if leads else [], progress)
         with Stop() as stop, calls.closing():
             if result is None:
                 result = _trained(spec, folder, data, where, stop, world, calls)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.data.tasks.task import MASK, Example
@@ -214,14 +215,21 @@ def collate(items: Sequence[Encoded], *, pad: int, left: bool, widest: int, loss
     """
     rows = [row for item in items for row in item.rows]
     longest = max(map(len, rows))
-    width = max(longest, min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, widest))
+    ids, mask = padded(rows, pad, left=left, width=min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, widest))
+    return Batch(ids, torch.full_like(ids, IGNORED), mask, _choices(items, ids.shape[1] if left else None, loss))
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False, width: int = 0) -> tuple[Tensor, Tensor]:
+    """(``rows`` padded with the token ``pad``, their mask), int64 (rows, tokens): as wide as the longest, or ``width``
+    where that is more."""
+    width = max(width, *map(len, rows))
     ids = torch.full((len(rows), width), pad, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for number, row in enumerate(rows):
         begin = width - len(row) if left else 0
         ids[number, begin : begin + len(row)] = torch.tensor(row)
         mask[number, begin : begin + len(row)] = 1
-    return Batch(ids, torch.full_like(ids, IGNORED), mask, _choices(items, width if left else None, loss))
+    return ids, mask
 
 
 def _choices(items: Sequence[Encoded], width: int | None, loss: str) -> Choices:
@@ -264,12 +272,7 @@ class PackedText(Encoding):
 
     def batch(self, items: Sequence[Encoded], *, pad: int, left: bool, widest: int, loss: str) -> Batch:
         """Rows as they are; a shorter one is padded on the right, where nothing looks at padding."""
-        rows = [torch.tensor(item.rows[0]) for item in items]
-        width = max(map(len, rows))
-        ids = torch.full((len(rows), width), pad, dtype=torch.int64)
-        kept = torch.zeros_like(ids)
-        for number, row in enumerate(rows):
-            ids[number, : len(row)], kept[number, : len(row)] = row, 1
+        ids, kept = padded([item.rows[0] for item in items], pad)
         return Batch(ids, ids.where(kept.bool(), IGNORED), None if kept.all() else kept)
 
 
