@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from zobench.machine.locks import is_locked, lock, locked
+from zobench.machine.files import is_locked, lock, locked
 
 ROOT = Path(__file__).parents[2]
-LOCK_FILE = "with locks.locked(pathlib.Path(sys.argv[1])):"
-OPEN_FOLDER = "if locks.lock(os.open(sys.argv[1], os.O_RDONLY)):"
+LOCK_FILE = "with files.locked(pathlib.Path(sys.argv[1])):"
+OPEN_FOLDER = "if files.lock(os.open(sys.argv[1], os.O_RDONLY)):"
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def another_process(statement: str, path: Path) -> Iterator[Callable[[], None]]:
     """A process inside ``statement``; what is given ends it by SIGKILL."""
     program = f"""
 import os, pathlib, sys, time
-from zobench.machine import locks
+from zobench.machine import files
 {statement}
     print("held", flush=True)
     time.sleep(60)
@@ -61,7 +61,7 @@ def test_two_that_look_do_not_take_each_other_for_the_holder(tmp_path: Path) -> 
     path.touch()
     program = """
 import pathlib, sys
-from zobench.machine.locks import is_locked
+from zobench.machine.files import is_locked
 print(*(is_locked(pathlib.Path(sys.argv[1])) for _ in range(2000)))
 """
     command = [sys.executable, "-c", program, str(path)]

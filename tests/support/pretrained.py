@@ -13,7 +13,7 @@ import transformers
 
 from tools import tiny
 from zobench import models
-from zobench.machine.locks import locked
+from zobench.machine.files import locked
 
 ROOT = Path(__file__).parents[2]
 

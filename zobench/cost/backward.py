@@ -19,10 +19,9 @@ def peak(spec: RunSpec) -> int:
     With parallel=fsdp a rank holds its share of weights, gradients and state, and whole what is used just then: the
     weights outside the blocks and their gradients, and of two blocks weights and gradients.
 
-    The peak is at one of three moments of a later step: where backward begins (what the forward kept, the logarithms
-    of all tokens' probabilities, and the head's gradients), where it ends (all gradients; a tied table's exists three
-    times), or in the optimizer's step (gradients and what Adam makes of all tensors at once with ``foreach``).
-    ZO-Bench's table 5 has the same terms: |x|, sum_l max(|a_l|, |x_l|), and 2 or 3 |x| for Adam.
+    The peak is where the backward pass begins, where it ends (all gradients; a tied table's exists three times), or in
+    the optimizer's step (with ``foreach`` of all tensors at once). ZO-Bench's table 5 has the same terms: |x|,
+    sum_l max(|a_l|, |x_l|), and 2 or 3 |x| for Adam.
     """
     width = WIDTHS[spec.dtype]
     ranks = spec.gpus if spec.parallel == "fsdp" else 1

@@ -161,11 +161,9 @@ def footnote(target: TargetMachine | None, shown: Sequence[Setup] = ()) -> str:
 def choices(values: Mapping[str, Any], target: TargetMachine) -> list[Setup]:
     """All ways to run the fields ``values`` at ``target``: the best, then what fits, fastest first, then what does not.
 
-    The best is the simplest that fits and is within :data:`zobench.cost.interval.SAME` of the fastest; of what
-    does not fit the nearest first, but before it what the GPU itself would hold: more host memory or a disk is a
-    remedy. A field that ``values`` names stays; of what they leave open, engine, noise, granularity, slots,
-    resident blocks, tier and interval of write-backs are chosen, and with a
-    backward pass :data:`SWITCHES`. Wire formats are not: fp8 changes what is learned.
+    The best is the simplest that fits and is within :data:`zobench.cost.interval.SAME` of the fastest; of what does not
+    fit, what the GPU itself would hold comes first, then the nearest. A field that ``values`` names stays; of the
+    others :data:`CHOSEN` are chosen. Wire formats are not: fp8 changes what is learned.
     """
     tried: dict[str, Setup] = {}
     for spec in _candidates(values, target):

@@ -287,7 +287,7 @@ def _stored(spec: RunSpec) -> int:
 
 
 def _copy_bytes(spec: RunSpec) -> int:
-    """Bytes of the largest unit that is tuned, which W + c z is written into: a block, or the head's table."""
+    """Bytes of the largest tuned unit, which W + c z is written into: a block, or the head's table."""
     if not sizes.tunes_all(spec):
         return max(sizes.trained(spec)) * sizes.trained_width(spec)
     return max(models.of(spec).block * WIDTHS[spec.dtype], backward.table_bytes(spec))

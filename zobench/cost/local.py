@@ -31,8 +31,6 @@ CUDA_START_SECONDS = 15.0
 """Guessed: likewise with a CUDA context and kernels that were compiled before."""
 PINNED_FILL_RATE = 0.75e9
 """Guessed: as :data:`FILL_RATE`, of memory that is registered for a GPU too."""
-
-
 LINK = 4, 16
 """Generation and lanes of a link, as shares of which the machine's own rates are told."""
 USUAL_CANDIDATES = 2

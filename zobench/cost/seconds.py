@@ -26,12 +26,10 @@ class Rates:
     (:mod:`zobench.measure.calibrate`); where they were not measured, attention is as fast as products, noise in 16 bits
     as in 32, and a pass half as fast as a copy. ``kernel``: seconds of the smallest operator.
 
-    ``touch``: bytes of new pages that a CPU writes, beside what writing them again takes.
-
-    ``link_both``: bytes over a GPU's link, both ways together, while both are in use; None on a CPU.
-
-    Of several ranks: ``host``, bytes between host memory and all devices together, each way, None if every link has
-    its own; ``between``, bytes that a rank receives from the others, None if it was not measured.
+    ``touch``: bytes of new pages that a CPU writes, beside what writing them again takes. ``link_both``: bytes over a
+    GPU's link, both ways together, while both are in use; None on a CPU. Of several ranks: ``host``, bytes between host
+    memory and all devices together, each way, None if every link has its own; ``between``, bytes that a rank receives
+    from the others, None if it was not measured.
     """
 
     flops: Mapping[str, float]
@@ -54,8 +52,8 @@ class Rates:
         """
         noise, flops = calibration["noise_elements_per_second"], calibration["matmul_flops_per_second"]
         operators, rates = calibration.get("operators_per_second") or {}, [calibration[name] for name in _RATES]
-        _check(rates[0], *filter(None, rates), *_of(noise, "torch", "counter", "fused"), *_of(flops, *_DTYPES))
-        _check(*(rate for kind in _DTYPES if operators for rate in _of(operators[kind], *_OPERATORS)))
+        _check(rates[0], *filter(None, rates), *map(noise.__getitem__, _STREAMS), *map(flops.__getitem__, _DTYPES))
+        _check(*(operators[kind][name] for kind in _DTYPES if operators for name in _OPERATORS))
         copy = calibration["copy_bytes_per_second"] / 2  # that rate counts bytes read and bytes written
         up, down = calibration["link_up_bytes_per_second"] or copy, calibration["link_down_bytes_per_second"] or copy
         read = min(up, calibration["disk_read_bytes_per_second"] or up)
@@ -64,7 +62,7 @@ class Rates:
         plain = {"passes": passes, "losses": passes, "normals": noise["torch"], "fused": noise["fused"]}
         return cls(
             flops=flops,
-            noise={name: noise[name] for name in ("torch", "counter", "fused")},
+            noise={name: noise[name] for name in _STREAMS},
             bytes_up={"pinned": up, "pageable": up / 2, "disk": read, "checkpoint": read},
             bytes_down={"pinned": down, "pageable": down / 2, "disk": write, "checkpoint": write},
             disk_both=calibration["disk_both_bytes_per_second"] or max(read, write),
@@ -82,11 +80,8 @@ _RATES = (
     "disk_read_bytes_per_second", "disk_write_bytes_per_second", "disk_both_bytes_per_second",
 )  # fmt: skip
 _DTYPES = ("fp32", "fp16", "bf16")
+_STREAMS = ("torch", "counter", "fused")
 _OPERATORS = ("attention", "passes", "losses", "normals", "fused")
-
-
-def _of(rates: Mapping[str, Any], *names: str) -> list[Any]:
-    return [rates[name] for name in names]
 
 
 def _check(*rates: Any) -> None:
@@ -103,7 +98,7 @@ def transfer_seconds(spec: RunSpec, rates: Rates) -> float:
 
 def fastest_narrow(rates: Rates) -> tuple[str | None, str]:
     """(the 16-bit type in which this machine multiplies fastest, None if it is faster in fp32; a line that says why)"""
-    measured = ", ".join(f"{name} {rates.flops[name] / 1e9:.0f}" for name in ("fp32", "fp16", "bf16"))
+    measured = ", ".join(f"{name} {rates.flops[name] / 1e9:.0f}" for name in _DTYPES)
     best = max(("fp16", "bf16"), key=lambda name: rates.flops[name])
     chosen = best if rates.flops[best] >= rates.flops["fp32"] else None
     why = f"16 bits: {chosen or 'not measured, fp32 is faster'}; products of this machine in GFLOP/s: {measured}"

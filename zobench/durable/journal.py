@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zobench.engine import Entry
 from zobench.engine.base import PassRecord
-from zobench.machine.files import writing
-from zobench.machine.locks import lock
+from zobench.machine.files import lock, writing
 from zobench.machine.texts import json_of
 from zobench.methods.base import Direction, Taken
 

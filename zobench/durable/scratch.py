@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zobench.machine.locks import lock
+from zobench.machine.files import lock
 
 if TYPE_CHECKING:
     from zobench.parallel.world import World

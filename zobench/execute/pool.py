@@ -21,8 +21,7 @@ from zobench.execute import jobs
 from zobench.execute.jobs import JobReport, QueueEntry, Submission, submitit_or_remedy
 from zobench.execute.process import child_environment
 from zobench.execute.task import run_cell, stopped_by_sigterm
-from zobench.machine.files import writing
-from zobench.machine.locks import is_locked, lock, locked
+from zobench.machine.files import is_locked, lock, locked, writing
 from zobench.runspec import RunSpec
 
 LEASES = Path("/tmp/zobench-gpus")

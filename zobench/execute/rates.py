@@ -13,8 +13,7 @@ from typing import Any
 
 from zobench import cost
 from zobench.execute.process import ask
-from zobench.machine.files import replace
-from zobench.machine.locks import locked
+from zobench.machine.files import locked, replace
 from zobench.measure.threads import COUNT
 from zobench.models import cache
 

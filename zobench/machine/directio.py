@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 ALIGNMENT = 4096
 """Bytes: buffer addresses, offsets and lengths of direct I/O are multiples of this on every common device."""
 CHUNK = 64 * 2**20
-"""Bytes of one request. Measured on one virtual NVMe disk, 1 GiB, GB/s read/write: one thread with 16 MiB requests
-2.9/5.7, with 64 MiB 3.2/7.4; two threads 3.2/7.5; four 3.2/7.6. The kernel already splits a large request into many
-that are in flight together, so one thread with large requests is the simple one that is fastest. Huge pages matter
-more: without them 2.7/5.9, because every 4 KiB page is pinned one by one."""
+"""Bytes of one request. The kernel splits it into many that are in flight together, so that more threads are no faster
+(docs/design/DECISIONS.md has the measurement)."""
 
 
 def round_up(nbytes: int) -> int:

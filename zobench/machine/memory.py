@@ -117,9 +117,7 @@ def _cgroups(root: str) -> Iterator[tuple[int, int]]:
         else:
             continue
         names = [name for name in path.split("/") if name and name != ".."]
-        for depth in range(
-            len(names), -1, -1
-        ):  # a limit on any level binds; those a container cannot see have no files
+        for depth in range(len(names), -1, -1):  # a limit on any level binds; what a container cannot see has no files
             folder = "".join(f"/{name}" for name in names[:depth])
             limit = _number(contents(f"{root}{base}{folder}/{limit_name}"))
             used = _number(contents(f"{root}{base}{folder}/{use_name}"))
@@ -146,8 +144,7 @@ class PeakMemory:
     """Peak memory of what runs between :meth:`baseline` and :meth:`peaks` on ``device`` ("cpu" or "cuda...").
 
     On the CPU the "device memory" is the peak of the resident set above the baseline. Call :meth:`baseline` after the
-    imports; it runs a tiny matrix product first, so that lazily loaded libraries count as baseline and not as run.
-    ``pid``: another process, whose own allocator on a GPU and whose lazily loaded libraries it must see to itself.
+    imports. ``pid``: another process, whose allocator on a GPU and whose lazily loaded libraries are its own affair.
     """
 
     def __init__(self, device: str, pid: int | None = None) -> None:
@@ -165,7 +162,7 @@ class PeakMemory:
         self._begun, self._baseline = True, vm_rss(self._pid) or vm_hwm(self._pid)
 
     def _settle(self) -> None:
-        """Loads what a product needs, and forgets the device's peaks."""
+        """Loads what a product needs, so that it counts as baseline, and forgets the device's peaks."""
         import torch
 
         square = torch.ones(64, 64, device=self.device)
@@ -188,8 +185,6 @@ class PeakMemory:
             return values
         from zobench.machine.accelerator import Accelerator
 
-        return {
-            "device_peak_bytes": Accelerator(self.device).peak_bytes(),
-            "device_reserved_peak_bytes": Accelerator(self.device).reserved_peak_bytes(),
-            **values,
-        }
+        device = Accelerator(self.device)
+        peaks = {"device_peak_bytes": device.peak_bytes(), "device_reserved_peak_bytes": device.reserved_peak_bytes()}
+        return {**peaks, **values}

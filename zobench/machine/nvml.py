@@ -55,10 +55,8 @@ class Nvml:
 
     def handles(self) -> list[Any]:
         """All devices this machine shows, in NVML's order."""
-        handles = [
-            self.ask("device", "nvmlDeviceGetHandleByIndex", index)
-            for index in range(self.ask("devices", "nvmlDeviceGetCount") or 0)
-        ]
+        count = self.ask("devices", "nvmlDeviceGetCount") or 0
+        handles = (self.ask("device", "nvmlDeviceGetHandleByIndex", index) for index in range(count))
         return [handle for handle in handles if handle is not None]
 
 

@@ -85,9 +85,8 @@ def fingerprint_without_torch(nvml: Nvml | None = None) -> Facts:
 
 def failed(spec: RunSpec, outcome: Outcome, reason: str, traceback: str = "") -> Result:
     """The result of a cell that was not measured: its outcome, the reason, and the machine."""
-    return Result(
-        spec=spec, outcome=outcome, reason=reason, environment=fingerprint_without_torch(), traceback=traceback
-    )
+    facts = fingerprint_without_torch()
+    return Result(spec=spec, outcome=outcome, reason=reason, environment=facts, traceback=traceback)
 
 
 def describe(hardware: dict[str, Any]) -> str:

@@ -86,18 +86,16 @@ def _power(seen: Samples, during: Samples, window: tuple[float, float]) -> dict[
         "mean_power_watts": power if power is None or energy is None else energy / (window[1] - window[0]),
         **{name: getattr(during, name) for name in names},
         "samples": len(during),
-        **_clocks(during),
+        "median_sm_clock_hz": _median(during.series["sm_clock_hz"]),
+        "median_memory_clock_hz": _median(during.series["memory_clock_hz"]),
         "sampler_overhead": seen.overhead,
         "notes": seen.notes,
     }
 
 
-def _clocks(during: Samples) -> dict[str, float | None]:
-    result: dict[str, float | None] = {}
-    for name in ("sm_clock_hz", "memory_clock_hz"):
-        values = [value for value in during.series[name] if value is not None]
-        result[f"median_{name}"] = statistics.median_high(values) if values else None
-    return result
+def _median(series: Sequence[float | None]) -> float | None:
+    values = [value for value in series if value is not None]
+    return statistics.median_high(values) if values else None
 
 
 def memory_over_time(seen: Samples) -> dict[str, list[float | None]]:
@@ -107,8 +105,7 @@ def memory_over_time(seen: Samples) -> dict[str, list[float | None]]:
     ``device_process_peak_bytes`` is None in the second case. Empty if there were no samples.
 
     Thinned to at most 200 points: the first and the last sample, and of every stretch of equal length between them the
-    sample with each series' largest value. So a maximum over any run of stretches, the peak above all, is the
-    maximum of all samples there, with the time at which it was seen; only lows and what lies between can be lost.
+    sample with each series' largest value, so that no peak is lost.
     """
     series = {"rss_bytes": seen.series["rss_bytes"]}
     device = (seen.series[name] for name in ("process_used_bytes", "device_used_bytes"))
@@ -199,11 +196,8 @@ def alone(
     come to it; a transfer is over when the last rank's is, and their meeting (some 0.1 ms) counts. Weights stay. Every
     rank does this at once.
 
-    The rate of table 2 is the parameters of the streamed blocks, each counted once, over these seconds, and not times
-    the ranks. Table 1 decides that: with 4 GPUs a step of OPT-175B takes 16 s (2D, 508 tokens/s, 4 x 2048 tokens), in
-    which every parameter is uploaded. At table 2's 17.66e9 parameters/s with slices that is 10 s; were the rate a sum
-    over 4 GPUs, it would be 40 s. So 4.73 means 9.5 GB/s to each GPU in fp16 (all of the model), and 19.24 with slices
-    9.6 GB/s on each GPU's link (a quarter of it): the links do the same, and the ratio is the 4 GPUs.
+    DistZO2's table 2 has the parameters of the streamed blocks, each counted once whatever the number of ranks, over
+    these seconds (docs/design/PERFORMANCE.md).
     """
     pipeline.alone("upload", range(blocks))  # what only the first transfers take is no part of their rate
     uploads, offloads = [], []

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zobench.machine.locks import locked
+from zobench.machine.files import locked
 from zobench.machine.texts import first_line, reporting
 from zobench.models import cache, identity
 

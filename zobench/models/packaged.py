@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.machine.files import writing
-from zobench.machine.locks import locked
+from zobench.machine.files import locked, writing
 from zobench.machine.texts import reporting
 from zobench.models import cache, identity
 

@@ -14,8 +14,7 @@ from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zobench.machine.files import REMEDY, replace
-from zobench.machine.locks import NO_LOCKS, locked
+from zobench.machine.files import NO_LOCKS, REMEDY, locked, replace
 from zobench.result import Outcome, Result
 from zobench.result.repeats import folded, number_of
 from zobench.runspec import FIELDS, RunSpec, provenance

@@ -112,10 +112,8 @@ def allocations() -> tuple[tuple[Row, Row], ...]:
     either of them: what the seconds of an allocation are fitted on."""
     table = [row for row in rows("throughput", "tokens/s") if (row["paper"], row["artifact"]) == ("zo2", "table3")]
     cells = {(row["model"], row["switch"]): row for row in table if not contradiction(row)}
-    fresh = [
-        (row, cells.get((model, "no_overlap"))) for (model, how), row in cells.items() if how == "no_reusable_memory"
-    ]
-    return tuple((row, other) for row, other in fresh if other is not None)
+    fresh = {model: row for (model, how), row in cells.items() if how == "no_reusable_memory"}
+    return tuple((row, cells[model, "no_overlap"]) for model, row in fresh.items() if (model, "no_overlap") in cells)
 
 
 def repeats(row: Row) -> bool:

@@ -6,7 +6,6 @@ segments and the driver's share.
 
 from __future__ import annotations
 
-import abc
 import functools
 from collections.abc import Callable, Sequence
 
@@ -32,7 +31,7 @@ DECAYED = 8
 @functools.cache
 def device_bytes(cell: PaperCell) -> int:
     """Bytes that NVML shows for ``cell`` on one device."""
-    trace = _Zo2(cell) if cell.offloaded else _Mezo(cell)
+    trace: _Zo2 | _Mezo = _Zo2(cell) if cell.offloaded else _Mezo(cell)
     trace.run()
     return trace.allocator.reserved + cell.program.driver_bytes + cell.groups * GROUP_BYTES
 
@@ -53,8 +52,8 @@ def _memory_share(paper: str, *, alone: bool) -> float:
     return evidence.quantile(errors, 0.9)
 
 
-class _Trace(abc.ABC):
-    """What both programs do: perturb, update, one layer's forward, the head."""
+class _Trace:
+    """What both programs do: perturb, update, one layer's forward, the head. ``run`` replays their first steps."""
 
     def __init__(self, cell: PaperCell) -> None:
         self.cell, self.allocator, self.stream = cell, Allocator(), _MAIN
@@ -70,10 +69,6 @@ class _Trace(abc.ABC):
         self.table, self.head, self.rest = sizes[:1], sizes[1:2], sizes[2:]
         for size in sizes:
             self.new(size)
-
-    @abc.abstractmethod
-    def run(self) -> None:
-        """Replays the program's first steps."""
 
     def new(self, elements: float, width: int | None = None) -> Piece:
         """A tensor of ``elements``, ``width`` bytes each, else as wide as the weights."""
@@ -184,7 +179,6 @@ class _Mezo(_Trace):
     """All weights are on the device; every forward fills a cache of keys and values."""
 
     def run(self) -> None:
-        """See :class:`_Trace`."""
         blocks = self.block.tensors * self.cell.model.layers
         for size in blocks:
             self.new(size)
@@ -218,7 +212,6 @@ class _Zo2(_Trace):
     """Blocks come to the device, serve both forwards, and go; each stream has memory of its own."""
 
     def run(self) -> None:
-        """See :class:`_Trace`."""
         for step in range(STEPS):
             self._step(bool(step))
 

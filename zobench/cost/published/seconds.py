@@ -151,13 +151,10 @@ class ProgramCosts:
             share = 1.0 if cell.precision == "fp32" else self.gpu.fused_attention
             rate = self.gpu.products(cell.precision) * share
             return 2 * cell.rows * cell.seq**2 * queries / rate + price.passes(0, 6)
-        products = 2 * price.product(
-            cell.seq, queries // model.heads, cell.seq, cell.precision, cell.rows * model.heads
-        )
-        scores = cell.rows * model.heads * cell.seq**2
-        return products + price.passes(
-            scores * (AUTOCAST_SCORE_BYTES if cell.autocast else SCORE_BYTES[cell.precision]), 6
-        )
+        matrices = cell.rows * model.heads
+        products = 2 * price.product(cell.seq, queries // model.heads, cell.seq, cell.precision, matrices)
+        width = AUTOCAST_SCORE_BYTES if cell.autocast else SCORE_BYTES[cell.precision]
+        return products + price.passes(matrices * cell.seq**2 * width, 6)
 
     def _moves(self, sizes: Sequence[int], draws: int, updates: int) -> float:
         """``draws`` perturbations and ``updates`` of tensors with ``sizes`` elements, each with normals of its own."""
