@@ -300,9 +300,8 @@ def _made(spec: RunSpec) -> int:
 
 def _factors(spec: RunSpec) -> int:
     """Bytes of what is pending and shared of all that is tuned, and of a rule's state, in float32; of every point's
-    own factors in the largest unit, and a change of these; and of what is made outside the blocks although its
-    directions have low rank: two tables of positions. Factors of a population are there where a unit is updated, each
-    twice for a moment."""
+    factors in the largest unit, and a change of these; and of two tables of positions outside the blocks. Factors of a
+    population exist twice for a moment where a unit is updated."""
     structure = METHODS.get(spec.method).structure
     assert structure is not None, f"{spec.method} has directions of full rank"
     if structure.is_apart:

@@ -225,8 +225,9 @@ class Costs:
         judged = min(sizes.judged(spec), self.tokens)
         shared = 1.0 if self.low_rank is None else forwards  # points whose logits are made at once, in smaller pieces
         per_logit, in_piece, pieces = self._loss(judged * shared)
-        in_place = NOISES[spec.noise].in_place
-        rows, columns = (judged / pieces, model.vocab) if in_place else (judged, model.vocab // pieces)
+        rows, columns = (
+            (judged / pieces, model.vocab) if NOISES[spec.noise].in_place else (judged, model.vocab // pieces)
+        )
         product = pieces * self.price.product(rows * shared, model.embedding_width, columns, self.precision) / shared
         added = 0.0
         if self.low_rank is not None:

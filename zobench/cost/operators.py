@@ -83,8 +83,9 @@ class Priced(Watch):
         elif name == "normal_":
             self.seconds["noise"] += self._price.normals(given[0].numel(), given[0].element_size())
         elif name in ON_WEIGHTS and given[0].dim() == 1:
-            nbytes = sum(tensor.nbytes for tensor in given) + (name != "add") * given[0].nbytes
-            self.seconds["noise"] += self._price.passes(nbytes)
+            self.seconds["noise"] += self._price.passes(
+                sum(tensor.nbytes for tensor in given) + (name != "add") * given[0].nbytes, 0
+            )
         else:
             new = [tensor for tensor in made if all(tensor is not other for other in given)]
             nbytes = 2 * sum(tensor.nbytes for tensor in new) if name in GATHERS else self._moved(name, given, new)

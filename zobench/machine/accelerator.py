@@ -200,8 +200,7 @@ def devices() -> list[Accelerator]:
 def cpus_near(device: str, root: str = "") -> frozenset[int] | None:
     """The CPUs of a CUDA device's node that this process may use; None where it makes no difference or is not known.
 
-    That is: another kind of device, a machine of one node, a system that does not say, a node whose CPUs are all
-    forbidden here. ``root`` replaces / in tests.
+    That is: another kind of device, one node, a node whose CPUs are all forbidden here. ``root`` replaces / in tests.
     """
     nodes = list(Path(f"{root}/sys/devices/system/node").glob("node[0-9]*"))
     if not device.startswith("cuda") or len(nodes) < 2 or not hasattr(os, "sched_getaffinity"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 import time
@@ -117,8 +116,9 @@ def noise_rates(device: str, budget: float) -> dict[str, float]:
     of the counter stream, and the fused pass, which draws an element's normal and writes both W + cz and W - cz."""
     kernels.prepare(device)
     generator = torch.Generator(device).manual_seed(0)
-    count = (256 if device.startswith("cuda") else 8) * MIB // 4
-    weights, plus, minus = (torch.zeros(count, device=device) for _ in range(3))
+    weights, plus, minus = (
+        torch.zeros((256 if device.startswith("cuda") else 8) * MIB // 4, device=device) for _ in range(3)
+    )
     span = kernels.Span(0)
     draws: dict[str, Callable[[], Any]] = {
         "torch": lambda: plus.normal_(generator=generator),
@@ -214,8 +214,10 @@ def fused_rate(device: str, kind: str, budget: float) -> float:
     span = kernels.Span(0)
     weights, scratch = (torch.zeros(_elements(device), dtype=DTYPES[kind], device=device) for _ in range(2))
 
-    advance = functools.partial(kernels.advance, weights, span, [], scratch=scratch, seed=1, scale=1e-3)
-    return weights.numel() / best_seconds(device, advance, budget)
+    def draw() -> None:
+        kernels.advance(weights, span, [], scratch=scratch, seed=1, scale=1e-3)
+
+    return weights.numel() / best_seconds(device, draw, budget)
 
 
 def kernel_seconds(device: str, budget: float) -> float:

@@ -85,9 +85,8 @@ class Ledger:
         return (tensor.untyped_storage() for tensor in tensors if tensor.device.type == self.device_type)
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        # PyTorch keeps one Python object per storage, from its first use until the storage's own end: its id names the
-        # storage. A storage's address would not do, nor its data's: the next storage gets the same, and on the meta
-        # device all data is at 0. The callback may run in any thread and at any moment, so it only takes note.
+        # PyTorch keeps one Python object per storage until the storage's own end: its id names the storage. Addresses
+        # are used again, and on the meta device are 0. The callback may run in any thread, so it only takes note.
         key, size = id(storage), storage.nbytes()
         if key not in self._sizes:
 

@@ -1,10 +1,8 @@
 """How a process shares its machine: how many threads compute on a CPU that others use too and how these wait for each
 other, and the turns of processes that measure side by side.
 
-In turns they take their steps one after the other, each while all others wait. What slows a machine down for longer
-than a step (a neighbour on its host, a clock that falls) then slows all of them alike, so that ratios of their steps
-are known far better than those of processes that ran a minute apart. :mod:`zobench.execute.together` starts them and
-gives the turns.
+In turns they take their steps one after the other, each while all others wait: what slows a machine down for longer
+than a step slows all of them alike. :mod:`zobench.execute.together` starts them and gives the turns.
 """
 
 from __future__ import annotations

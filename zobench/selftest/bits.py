@@ -64,12 +64,14 @@ def _updates(seed: int) -> list[Update]:
 
 def _passes(device: str, seed: int, span: Span, weights: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Updates and both perturbed copies in one pass, and a flip of one copy into the other."""
-    tested, reference = ([weights.to(at, copy=True) for _ in range(3)] for at in (device, "cpu"))
+    tested, reference = ([tensor.to(at) for tensor in (weights, weights, weights)] for at in (device, "cpu"))
+    tested, reference = ([tensor.clone() for tensor in tensors] for tensors in (tested, reference))
     kernels.advance(tested[0], span, _updates(seed), scratch=tested[1], mirror=tested[2], seed=seed, scale=1e-3)
     philox.advance(reference[0], span, _updates(seed), None, reference[1], reference[2], seed, 1e-3)
     what = f"of {weights.numel()} elements from {span.start} in {str(weights.dtype).removeprefix('torch.')}"
-    names = ("updated weights", "W + eps z", "W - eps z")
-    for name, tested_tensor, reference_tensor in zip(names, tested, reference, strict=True):
+    for name, tested_tensor, reference_tensor in zip(
+        ("updated weights", "W + eps z", "W - eps z"), tested, reference, strict=True
+    ):
         yield f"{name} {what}", tested_tensor, reference_tensor
     kernels.flip(tested[0], tested[1])
     yield f"flip {what}", tested[1], reference[2]

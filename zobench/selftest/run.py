@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from zobench.selftest import NEEDS_CUDA, Check, CheckSettings, Finding, Selftest
 
 PATIENCE = 180.0
 """Seconds over twice its share that a check gets before it counts as hung: imports and compilers take a while."""
+
+
 CHECKS = (
     Check("kernels", ["kernel bits"], 0.1, "zobench.selftest.bits:run"),
     Check("offload", ["offload = resident"], 0.1, "zobench.selftest.engines:offloading"),
@@ -40,8 +41,9 @@ def chosen(names: Sequence[str]) -> list[Check]:
     checks = [check.name for check in CHECKS]
     for name in names:
         if name not in checks:
-            known = ", ".join(checks)
-            raise ValueError(f"`--only` must be one of {known}, but got {name!r}; {suggestion(name, checks)}")
+            raise ValueError(
+                f"`--only` must be one of {', '.join(checks)}, but got {name!r}; {suggestion(name, checks)}"
+            )
     return [check for check in CHECKS if not names or check.name in names]
 
 
@@ -82,14 +84,21 @@ def isolated(check: Check, settings: CheckSettings) -> list[Finding]:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        if (code := process.returncode) == 0:
+        if process.returncode == 0:
             answer.seek(0)
-            rows = json.loads(answer.read().splitlines()[-1])
-            return [Finding(**{**row, "status": Status(row["status"])}) for row in rows]
+            return [
+                Finding(**{**row, "status": Status(row["status"])})
+                for row in json.loads(answer.read().splitlines()[-1])
+            ]
         errors.seek(0)
-        how = f"ended by {ended_by(code)}" if code < 0 else f"ended with exit code {code}"
-        last = [line.strip() for line in errors if line.strip()][-1:]
-        return _died(check, ": ".join([how, *last]))
+        return _died(check, _ending(process.returncode, errors.read()))
+
+
+def _ending(code: int, errors: str) -> str:
+    """How a process ended, and the last line that it said."""
+    how = f"ended by {ended_by(code)}" if code < 0 else f"ended with exit code {code}"
+    last = [line.strip() for line in errors.splitlines() if line.strip()][-1:]
+    return ": ".join([how, *last])
 
 
 def _died(check: Check, why: str) -> list[Finding]:
@@ -112,7 +121,8 @@ def main() -> None:
     request = json.loads(sys.argv[2])
     folder = request.pop("disk_dir", None) or os.environ.get("ZOBENCH_DISK_DIR")
     findings = performed(check, CheckSettings(**request, disk_dir=Path(folder) if folder else None))
-    print("\n" + json.dumps([asdict(finding) for finding in findings]))
+    rows = [{"name": f.name, "status": f.status, "told": f.told, "numbers": dict(f.numbers)} for f in findings]
+    print("\n" + json.dumps(rows))
 
 
 if __name__ == "__main__":

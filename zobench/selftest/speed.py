@@ -44,8 +44,10 @@ def run(settings: CheckSettings) -> list[Finding]:
     if result.outcome is Outcome.CONTAMINATED:
         return absent(NAMES, f"{chosen.label}: {result.outcome}: {result.reason}")
     if result.outcome is not Outcome.OK:
-        failure = judged(NAMES[0], f"{chosen.label}: {result.outcome}: {result.reason}", "")
-        return [failure, *absent(NAMES[1:], "no cell")]
+        return [
+            judged(NAMES[0], f"{chosen.label}: {result.outcome}: {result.reason}", ""),
+            *absent(NAMES[1:], "no cell"),
+        ]
     first = against_prediction(result, cost.estimate(chosen, rates))
     if not settings.on_cuda:
         return [first, *absent(NAMES[1:], NEEDS_CUDA)]
@@ -59,8 +61,10 @@ def cell(settings: CheckSettings, rates: cost.Rates, seconds: float) -> RunSpec 
     room = plan.limits(settings.device, settings.disk_dir)
     candidates: list[tuple[int, bool, RunSpec]] = []
     changes = {"steps": 4, "warmup": 1, "parts": True, **settings.changes}
-    table = recipes.find("runners", "main_table")
-    for spec in matrix.load(table, settings.device, changes, lambda: cost.fastest_narrow(rates)[0]).cells:
+    cells = matrix.load(
+        recipes.find("runners", "main_table"), settings.device, changes, lambda: cost.fastest_narrow(rates)[0]
+    ).cells
+    for spec in cells:
         if not ENGINES[spec.engine].is_streamed:
             continue
         guess = cost.estimate(spec, rates)
@@ -79,8 +83,9 @@ def against_prediction(result: Result, guess: cost.Estimate) -> Finding:
     )
     slow = not guess.step_seconds / FACTOR <= step <= guess.step_seconds * FACTOR
     large = peak > guess.device_bytes * MEMORY_FACTOR
-    why = [f"the step is more than {FACTOR:g} times off"] * slow
-    why += [f"the peak is above {MEMORY_FACTOR:g} times"] * large
+    why = [f"the step is more than {FACTOR:g} times off"] * slow + [
+        f"the peak is above {MEMORY_FACTOR:g} times"
+    ] * large
     return judged(
         NAMES[0], f"{summary}: {' and '.join(why)}" if why else "", summary, step_seconds=step,
         predicted_step_seconds=guess.step_seconds, device_peak_bytes=peak, predicted_device_bytes=guess.device_bytes,
@@ -107,5 +112,6 @@ def overlap(alone: Mapping[str, float]) -> Finding:
         f"a step {alone['whole']:.3g} s"
     )
     wrong = f"{summary}; less than {HIDDEN_SHARE:.0%}" if hidden < HIDDEN_SHARE else ""
-    seconds = {f"{name}_seconds": value for name, value in alone.items()}
-    return judged(NAMES[2], wrong, summary, hidden=hidden, **seconds)
+    return judged(
+        NAMES[2], wrong, summary, hidden=hidden, **{f"{name}_seconds": value for name, value in alone.items()}
+    )
