@@ -58,12 +58,12 @@ def malloc() -> float:
     Memory that is not reused leaves ZO2's program no overlap either, because a cudaFree waits for the device. So a step
     without reusable memory takes what one without overlap takes, and an allocation for each tensor of each block.
     """
-    found = []
+    measured = []
     for fresh, kept in evidence.allocations():
         cell = cell_of(fresh)
         more = cell.batch * cell.seq * (1 / float(fresh["value"]) - 1 / float(kept["value"]))
-        found.append(1e6 * more / (cell.model.layers * len(shapes.block(cell.model).tensors)))
-    return statistics.median(found)
+        measured.append(1e6 * more / (cell.model.layers * len(shapes.block(cell.model).tensors)))
+    return statistics.median(measured)
 
 
 def anchor(gpu: Gpu, cells: Sequence[tuple[PaperCell, float]]) -> dict[str, float]:
@@ -92,16 +92,16 @@ def _solved(
 
 def changed(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     """``gpu`` with other constants, by the keys of its file."""
-    own: dict[str, Any] = {re.sub("_(us|gbs|mib)$", "", key): value * SHARES[key] for key, value in values.items()}
-    return dataclasses.replace(gpu, **own)
+    shares: dict[str, Any] = {re.sub("_(us|gbs|mib)$", "", key): value * SHARES[key] for key, value in values.items()}
+    return dataclasses.replace(gpu, **shares)
 
 
 def _write(path: Path, values: Mapping[str, float]) -> None:
     """Replaces the values, and the date, of the fitted group of the file."""
     before, mark, group = path.read_text(encoding="utf-8").partition('source = "fitted"')
     for key, value in {**values, "date": datetime.date.today().isoformat()}.items():
-        told = value if isinstance(value, str) else f"{value:.6g}"
-        group, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {told}", group, count=1)
+        text = value if isinstance(value, str) else f"{value:.6g}"
+        group, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {text}", group, count=1)
         assert count == 1, f"{path.name} has no fitted {key}"
     path.write_text(before + mark + group, encoding="utf-8")
 
@@ -111,10 +111,10 @@ def main() -> None:
     values = {**fit(), "malloc_us": malloc()}
     h20 = changed(papers_gpus(anchored=False)["H20-96GB"], values)
     anchors = [(cell, value) for cell, value, row in measured("distzo2", "table1") if evidence.is_anchor(row)]
-    own = anchor(h20, anchors)
+    anchored = anchor(h20, anchors)
     _write(hardware.CONSTANTS, values)
-    _write(hardware.CONSTANTS.parent / "hardware" / "h20.toml", own)
-    print(f"ZO2, table 1: {values}\nH20: {own}")
+    _write(hardware.CONSTANTS.parent / "hardware" / "h20.toml", anchored)
+    print(f"ZO2, table 1: {values}\nH20: {anchored}")
 
 
 if __name__ == "__main__":

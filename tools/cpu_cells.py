@@ -94,7 +94,7 @@ def keep(folder: Path, rates: Mapping[str, Any]) -> None:
     """Stores ``rates`` in ``folder``; of those that are there already, what was faster stays."""
     merged, before = dict(rates), kept(folder)
     if before is not None:
-        busy = max(one.get("other_cpu_cores") or 0.0 for one in (before, rates))
+        busy = max(side.get("other_cpu_cores") or 0.0 for side in (before, rates))
         merged = better(before, rates) | {"other_cpu_cores": busy}
     folder.mkdir(parents=True, exist_ok=True)
     replace(folder / RATES, json.dumps(merged, indent=1, sort_keys=True).encode())
@@ -106,32 +106,32 @@ def rows(results: Iterable[Result], rates: Rates) -> list[Row]:
     for result in results:
         if result.outcome is Outcome.OK and result.step_seconds:
             by_cell.setdefault(result.spec.replace(seed=0), []).append(result)
-    found = []
+    lines = []
     for spec, runs in by_cell.items():
         seconds = statistics.median(run.step_seconds or 0.0 for run in runs)
         others = [run for key, group in by_cell.items() if key.model != spec.model for run in group]
         peaks = [peak for run in runs if (peak := run.memory.get("device_peak_bytes"))]
         known = local.predict(spec, rates)
-        found.append(Row(
+        lines.append(Row(
             spec=spec, seconds=seconds, alone=known.step_seconds / seconds - 1,
             corrected=estimate(spec, rates, others).step_seconds / seconds - 1,
             memory=known.device_bytes / statistics.median(peaks) - 1 if peaks else None,
         ))  # fmt: skip
-    return found
+    return lines
 
 
-def table(found: Sequence[Row]) -> str:
+def table(table_rows: Sequence[Row]) -> str:
     """The errors in percent, and whether they are what was asked for."""
     lines = [f"{'step s':>8} {'rates':>7} {'learned':>7} {'memory':>7}  cell"]
-    for row in found:
+    for row in table_rows:
         memory = "" if row.memory is None else f"{100 * row.memory:+.0f} %"
         errors = " ".join(f"{100 * error:+5.0f} %" for error in (row.alone, row.corrected))
         lines.append(f"{row.seconds:8.3g} {errors} {memory:>7}  {row.spec.label}")
     errors_of = {
-        "rates": [abs(row.alone) for row in found], "learned": [abs(row.corrected) for row in found],
-        "memory": [abs(row.memory) for row in found if row.memory is not None],
+        "rates": [abs(row.alone) for row in table_rows], "learned": [abs(row.corrected) for row in table_rows],
+        "memory": [abs(row.memory) for row in table_rows if row.memory is not None],
     }  # fmt: skip
-    lines += [_verdict(name, sorted(one)) for name, one in errors_of.items() if one]
+    lines += [_verdict(name, sorted(error_rows)) for name, error_rows in errors_of.items() if error_rows]
     return "\n".join(lines) + "\n"
 
 

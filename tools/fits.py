@@ -28,7 +28,7 @@ def fit(model: str, gpu: str, host: int) -> Fit:
 
 def table(host: int, fits: Sequence[Fit]) -> str:
     """One table in Markdown, with its notes."""
-    texts = {(one.model, one.gpu): one.text for one in fits if one.host == host}
+    texts = {(fit.model, fit.gpu): fit.text for fit in fits if fit.host == host}
     lines = [
         f"### {host} GB of host memory",
         "",
@@ -55,7 +55,7 @@ def main() -> None:
     with DATA.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(field.name for field in dataclasses.fields(Fit))
-        writer.writerows(dataclasses.astuple(one) for one in fits)
+        writer.writerows(dataclasses.astuple(row_fit) for row_fit in fits)
 
 
 if __name__ == "__main__":

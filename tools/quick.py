@@ -159,9 +159,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", help="what the change is a change of; by default main")
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    own, rest = parser.parse_known_args()
-    end = time.time() + own.seconds
-    paths, graph = changed(own.base), importers()
+    options, rest = parser.parse_known_args()
+    end = time.time() + options.seconds
+    paths, graph = changed(options.base), importers()
     modules = graph.keys() | {name for names in graph.values() for name in names}
     start, untraced = starts(paths, modules)
     tests = selected(reached(start, graph))

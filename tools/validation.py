@@ -140,8 +140,8 @@ def _section(title: str, errors: Sequence[Error], of_memory: bool = False) -> st
     lines = [f"### {title}", "", "| | n | median % | p90 % | worst % | bias % | consistent: n | median % | p90 % |",
              "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for paper, artifact in tables:
-        own = [error for error in errors if error.table == (paper, artifact)]
-        lines.append(_line(f"{PAPERS[paper]}, {artifact.replace('table', 'table ')}", own))
+        errors_of_table = [error for error in errors if error.table == (paper, artifact)]
+        lines.append(_line(f"{PAPERS[paper]}, {artifact.replace('table', 'table ')}", errors_of_table))
     if of_memory:
         lines.append(_line("**ZO2, held out: tables 6, 7, 8**", held_out(errors)))
     else:
@@ -152,9 +152,9 @@ def _section(title: str, errors: Sequence[Error], of_memory: bool = False) -> st
 def _line(name: str, errors: Sequence[Error]) -> str:
     every, rest = Spread.of(errors), consistent(errors)
     some = Spread.of(rest) if rest else None
-    told = f"{some.count} | {_percent(some.median)} | {_percent(some.p90)}" if some else "0 | | "
+    text = f"{some.count} | {_percent(some.median)} | {_percent(some.p90)}" if some else "0 | | "
     numbers = (every.median, every.p90, every.worst)
-    return f"| {name} | {every.count} | {' | '.join(map(_percent, numbers))} | {100 * every.bias:+.1f} | {told} |"
+    return f"| {name} | {every.count} | {' | '.join(map(_percent, numbers))} | {100 * every.bias:+.1f} | {text} |"
 
 
 def _percent(share: float) -> str:
@@ -163,12 +163,12 @@ def _percent(share: float) -> str:
 
 def _dashes() -> Iterator[str]:
     cells = out_of_memory()
-    dashes = [(row, told) for row, told in cells if row["status"] == "oom"]
-    false = sum(told for row, told in cells if row["status"] == "ok")
+    dashes = [(row, oom) for row, oom in cells if row["status"] == "oom"]
+    false = sum(oom for row, oom in cells if row["status"] == "ok")
     yield "### Out of memory"
     yield ""
     yield (
-        f"Of {len(dashes)} cells that the papers give as `-`, {sum(told for _, told in dashes)} are predicted out of "
+        f"Of {len(dashes)} cells that the papers give as `-`, {sum(oom for _, oom in dashes)} are predicted out of "
         f"memory; of the {len(cells) - len(dashes)} that ran, {false}."
     )
 
@@ -178,13 +178,13 @@ def _contradicted(errors: Sequence[Error]) -> Iterator[str]:
     yield ""
     yield "| table | values | reason | predicted / reported |"
     yield "|---|---|---|---|"
-    for one in evidence.CONTRADICTIONS:
-        own = [error for error in errors if one.holds(error.row)]
-        where = ", ".join("/".join(values) for values in one.where.values())
-        low, high = (edge(1 + error.share for error in own) for edge in (min, max))
-        ratio = f"{low:.2f}" if len(own) == 1 else f"{low:.2f} to {high:.2f}"
-        place = f"{PAPERS[one.paper]}, {one.artifact.replace('table', 'table ')}: {where}"
-        yield f"| {place} | {len(own)} | {one.reason} | {ratio} |"
+    for group in evidence.CONTRADICTIONS:
+        held = [error for error in errors if group.holds(error.row)]
+        where = ", ".join("/".join(values) for values in group.where.values())
+        low, high = (edge(1 + error.share for error in held) for edge in (min, max))
+        ratio = f"{low:.2f}" if len(held) == 1 else f"{low:.2f} to {high:.2f}"
+        place = f"{PAPERS[group.paper]}, {group.artifact.replace('table', 'table ')}: {where}"
+        yield f"| {place} | {len(held)} | {group.reason} | {ratio} |"
 
 
 def main() -> None:

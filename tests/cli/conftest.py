@@ -22,7 +22,7 @@ def machine() -> str:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str) -> Path:
     """An empty current folder on a measured machine with 24 GB of memory and 500 GB of disk."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")

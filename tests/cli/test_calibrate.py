@@ -32,11 +32,11 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return changed
 
 
-def test_a_cpus_file_says_what_was_measured_and_plans_with_it(rates: dict[str, Any], zobench: Any, here: Path) -> None:
+def test_a_cpus_file_says_what_was_measured_and_plans_with_it(rates: dict[str, Any], zobench: Any, cwd: Path) -> None:
     code, out, _ = zobench("calibrate", "--device", "cpu", "--out", "mine.toml")
     assert code == 0
     assert "zobench plan --model OPT-13B --gpu mine.toml" in out
-    mine = hardware.load(str(here / "mine.toml"))
+    mine = hardware.load(str(cwd / "mine.toml"))
     assert mine.products("fp32") == pytest.approx(15e12, rel=1e-4)
     assert mine.products("bf16") == pytest.approx(5e10, rel=1e-4)
     assert mine.bandwidth == pytest.approx(250e9, rel=1e-4)
@@ -44,7 +44,7 @@ def test_a_cpus_file_says_what_was_measured_and_plans_with_it(rates: dict[str, A
     assert mine.normals_per_second(2, counter=True) == pytest.approx(5e10, rel=1e-4)
     assert (mine.kernel, mine.fp32_attention, mine.driver) == pytest.approx((7e-6, 0.4, 0), rel=1e-4)
     assert {origin.source for key, origin in mine.origins.items() if key in hardware.PEAKS} == {"measured"}
-    assert "~" in zobench("plan", "--model", "OPT-125M", "--gpu", str(here / "mine.toml"))[1]
+    assert "~" in zobench("plan", "--model", "OPT-125M", "--gpu", str(cwd / "mine.toml"))[1]
 
 
 def test_a_gpus_file_keeps_its_data_sheet_and_has_what_it_reaches(rates: dict[str, Any], tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ def test_a_gpus_file_keeps_its_data_sheet_and_has_what_it_reaches(rates: dict[st
         measured_file.of_gpu(hardware.load("t4"), rates, datetime.date(2026, 11, 22))
 
 
-def test_rates_of_a_busy_machine_are_refused(rates: dict[str, Any], zobench: Any, here: Path) -> None:
+def test_rates_of_a_busy_machine_are_refused(rates: dict[str, Any], zobench: Any, cwd: Path) -> None:
     rates["other_cpu_cores"] = 1.5
     code, _, err = zobench("calibrate", "--device", "cpu", "--out", "mine.toml")
     assert code == 2
     assert "must be idle to be measured, but other processes kept 1.5 cores busy; run it again" in err
-    assert not (here / "mine.toml").exists()
+    assert not (cwd / "mine.toml").exists()
     assert "`--out` must end in .toml" in zobench("calibrate", "--out", "mine.json")[2]
 
 
@@ -81,9 +81,9 @@ def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -
 
     plain = {"dtype": "fp32", "autocast": "none", "task": "none", "checkpoint": "none", "gpus": 1, "device": "cpu"}
     plain["program"] = "zobench"
-    known = [one for one in published() if one.outcome is Outcome.OK and one.environment.calibration]
-    quiet = [one for one in known if not any("cores busy" in warning for warning in one.warnings)]
-    cells = [one for one in quiet if all(getattr(one.spec, name) == value for name, value in plain.items())]
+    known = [shown for shown in published() if shown.outcome is Outcome.OK and shown.environment.calibration]
+    quiet = [shown for shown in known if not any("cores busy" in warning for warning in shown.warnings)]
+    cells = [shown for shown in quiet if all(getattr(shown.spec, name) == value for name, value in plain.items())]
     errors = sorted(map(error, cells))
     assert len(errors) >= 60
     assert statistics.median(errors) <= 0.13

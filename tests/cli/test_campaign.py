@@ -19,14 +19,14 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mine(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A campaign of two parts, with three cells in three rounds and two in two, one of them in both."""
-    (here / "runners").mkdir()
-    (here / "campaigns").mkdir()
-    (here / "runners" / "mine.toml").write_text(MATRIX.replace("[0, 1]", "[0, 3]"))
-    (here / "campaigns" / "c.toml").write_text(TEXT)
+    (cwd / "runners").mkdir()
+    (cwd / "campaigns").mkdir()
+    (cwd / "runners" / "mine.toml").write_text(MATRIX.replace("[0, 1]", "[0, 3]"))
+    (cwd / "campaigns" / "c.toml").write_text(TEXT)
     monkeypatch.setattr(campaigns, "disturbance", lambda device, seconds: "")
-    return here
+    return cwd
 
 
 def stored(folder: Path, machine: str) -> list[tuple[int, int]]:
@@ -44,7 +44,7 @@ def test_it_runs_all_rounds_of_all_parts_and_then_there_is_nothing_to_do(mine, m
     first = [(seed, number) for seed in (0, 3, 5) for number in range(3)]
     assert stored(mine, machine) == sorted([*first, *((seed, number) for seed in (0, 7) for number in (3, 4))])
     both, third, fifth, seventh = Store(mine / "results").load(machine)
-    by_seed = {one.spec.seed: one for one in (both, third, fifth, seventh)}
+    by_seed = {cell.spec.seed: cell for cell in (both, third, fifth, seventh)}
     assert (len(pairs(by_seed[0], by_seed[3])), len(pairs(by_seed[0], by_seed[7]))) == (3, 2)
     assert f"to send it: zobench results results --pack {machine}-c.tar.gz (docs/campaigns.md)" in err
     code, out, _ = zobench("campaign", "c")
@@ -87,8 +87,8 @@ def test_an_interrupted_round_is_run_anew(mine, machine, zobench, cells, monkeyp
     code, _, err = zobench("campaign", "c", "--part", "first")
     assert (code, len(cells)) == (0, 4 + 6)  # the second round had one cell of three
     assert "to send it" not in err  # not all of it is done
-    one, other, last = Store(mine / "results").load(machine)
-    assert {len(pairs(one, other)), len(pairs(one, last))} == {3}
+    result, other, last = Store(mine / "results").load(machine)
+    assert {len(pairs(result, other)), len(pairs(result, last))} == {3}
 
 
 def test_a_busy_machine_is_refused_in_one_line_unless_it_is_allowed(mine, zobench, cells, monkeypatch) -> None:

@@ -66,7 +66,7 @@ def test_an_option_that_is_called_as_its_value_says_its_name() -> None:
     assert not unnamed
 
 
-def test_looking_around_imports_nothing_heavy(here: Path, machine: str) -> None:
+def test_looking_around_imports_nothing_heavy(cwd: Path, machine: str) -> None:
     program = """
 import sys
 from zobench import cli
@@ -87,16 +87,16 @@ for arguments in ([], ["--help"], ["list"], ["list", "models"], ["sweep", "main_
     assert "OPT-175B" in done.stdout
 
 
-def test_run_tells_on_standard_error_and_leaves_standard_output_alone(here, zobench, cells) -> None:
+def test_run_tells_on_standard_error_and_leaves_standard_output_alone(cwd, zobench, cells) -> None:
     code, out, err = zobench("run", "--model", "OPT-TINY", "--device", "cpu", "--json", "out.json")
     assert (code, out) == (0, "")
     assert err.splitlines()[:2] == ["device: cpu, as asked", "seq_len: 64, because opt-tiny has 64 positions"]
     assert err.splitlines()[2].startswith("ok       opt-tiny resident fp32 b1 s64  128 tokens/s, 0.5 s a step")
-    assert Result.from_dict(json.loads((here / "out.json").read_text())).spec == cells[0]
+    assert Result.from_dict(json.loads((cwd / "out.json").read_text())).spec == cells[0]
     assert cells[0].seq_len == 64
 
 
-def test_a_given_device_memory_is_planned_aloud(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+def test_a_given_device_memory_is_planned_aloud(cwd: Path, zobench: Any, cells: list[RunSpec]) -> None:
     command = ("run", "--model", "OPT-125M", "--engine", "offload", "--set", "noise=counter", "--device", "cpu")
     code, _, err = zobench(*command, "--device-memory", "1GB")
     assert (code, [spec.device_memory for spec in cells]) == (0, [GB])
@@ -107,14 +107,14 @@ def test_a_given_device_memory_is_planned_aloud(here: Path, zobench: Any, cells:
     assert "must hold for OPT-125M in 2 slots of tiles, but got device_memory=100MB; give it more" in err
 
 
-def test_run_ends_with_1_where_the_cell_did_not_work(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+def test_run_ends_with_1_where_the_cell_did_not_work(cwd: Path, zobench: Any, cells: list[RunSpec]) -> None:
     code, out, err = zobench("run", "--model", "opt-tiny", "--set", "seed=1", "--set", "device=cpu", "--json", "-")
     assert (code, json.loads(out)["outcome"]) == (1, "failed")
     assert err == "failed   opt-tiny resident fp32 b1 s64 seed=1  a reason\n"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_run_starts_no_process_for_what_cannot_fit(device, here, cells, monkeypatch) -> None:
+def test_run_starts_no_process_for_what_cannot_fit(device, cwd, cells, monkeypatch) -> None:
     """On a GPU, which is not here, as on a CPU; with the numbers and with what helps."""
     room = plan.Limits(device_bytes=None if device == "cpu" else 10**9, host_bytes=2 * 10**9, disk_bytes=10**9)
     monkeypatch.setattr(plan, "limits", lambda *_: room)
@@ -129,7 +129,7 @@ def test_run_starts_no_process_for_what_cannot_fit(device, here, cells, monkeypa
     assert cells == [small]
 
 
-def test_an_interrupt_of_a_run_ends_with_130(here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_of_a_run_ends_with_130(cwd: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any, **__: Any) -> Result:
         raise KeyboardInterrupt
 
@@ -159,7 +159,7 @@ def test_json_on_standard_output_is_exactly_the_result_of_the_real_thing(tmp_pat
     assert Result.from_dict(answer).to_dict() == answer
 
 
-def test_the_time_that_a_run_may_take_reaches_its_process(here, zobench, monkeypatch) -> None:
+def test_the_time_that_a_run_may_take_reaches_its_process(cwd, zobench, monkeypatch) -> None:
     def late(spec: RunSpec, *, timeout: float, **_: Any) -> Result:
         return Result(spec=spec, outcome=Outcome.TIMEOUT, reason=f"it took longer than {timeout:g} s")
 
@@ -168,22 +168,22 @@ def test_the_time_that_a_run_may_take_reaches_its_process(here, zobench, monkeyp
     assert (code, json.loads(out)["reason"]) == (1, "it took longer than 90 s")
 
 
-def test_json_names_no_folder_of_this_machine(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
-    folder = here / "mine"
+def test_json_names_no_folder_of_this_machine(cwd: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    folder = cwd / "mine"
     AutoConfig.for_model("opt", hidden_size=32, num_hidden_layers=2, ffn_dim=64, num_attention_heads=2).save_pretrained(
         folder
     )
     code, out, _ = zobench("run", "--model", str(folder), "--device", "cpu", "--set", "seq_len=32", "--json", "-")
     assert (code, cells[0].model_path) == (0, str(folder))
     assert json.loads(out)["spec"]["model"] == "mine"
-    assert str(here) not in out
+    assert str(cwd) not in out
 
 
 def test_a_run_that_takes_long_says_how_long_before_it_starts(
-    zobench: Any, here: Path, machine: str, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+    zobench: Any, cwd: Path, machine: str, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache" / "results"))
-    calibrate(here / "cache", machine)
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(cwd / "cache" / "results"))
+    calibrate(cwd / "cache", machine)
     long = ("run", "--device", "cpu", "--model", "OPT-125M", "--set")
     _, _, err = zobench(*long, "batch_size=64")
     guess = cost.estimate(cells[0], RATES)

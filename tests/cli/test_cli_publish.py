@@ -63,7 +63,7 @@ where = { engine = "offload" }
 
 
 @pytest.fixture
-def tiny(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Recipes of a user's own for a tiny model; its cells run here, as a process of its own would for each."""
     monkeypatch.setattr("zobench.execute.sweep.run_in_process", lambda spec, **_: measured(spec))
     for name, text in {
@@ -71,10 +71,10 @@ def tiny(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "tables/mine.toml": TINY_TABLE,
         "plots/step.toml": TINY_FIGURE,
     }.items():
-        path = here / name
+        path = cwd / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    return here
+    return cwd
 
 
 @pytest.mark.slow
@@ -112,34 +112,34 @@ def test_a_figure_is_drawn_from_what_is_stored_and_measures_nothing(tiny: Path, 
     assert zobench("figure", "bars", "--out", "again")[0] == 0
 
 
-def test_the_curves_of_runs_in_folders_are_drawn_where_one_says(here: Path, zobench: Any) -> None:
+def test_the_curves_of_runs_in_folders_are_drawn_where_one_says(cwd: Path, zobench: Any) -> None:
     for lr in (1e-6, 1e-7):
-        Store(here / "mine").save(tuned(0.8, lr=lr))
+        Store(cwd / "mine").save(tuned(0.8, lr=lr))
     code, out, err = zobench("figure", "mine", "--where", "lr=1e-7", "--out", "drawn")
     assert (code, err) == (0, "")
     assert out.split() == [f"drawn/figures/curves.{form}" for form in ("csv", "png", "svg", "pdf")]
-    assert {line.split(",")[2] for line in (here / "drawn/figures/curves.csv").read_text().splitlines()[1:]} == {
+    assert {line.split(",")[2] for line in (cwd / "drawn/figures/curves.csv").read_text().splitlines()[1:]} == {
         "zo-sgd"
     }
 
 
 @pytest.mark.slow
 def test_report_writes_everything_from_the_store_alone(
-    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = recipes.names
     monkeypatch.setattr(recipes, "names", lambda kind: [name for name in whole(kind) if name.startswith("zo2/")])
-    Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
-    (here / "results" / "box" / "broken.json").write_text("{")
+    Store(cwd / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
+    (cwd / "results" / "box" / "broken.json").write_text("{")
     code, out, err = zobench("report", "--out", "all")
     assert code == 0, err
     # the page of machines and what fits where are no recipes
     tables, figures = len(recipes.names("tables")) + 1, len(recipes.names("plots")) + 1
     assert out == f"{tables} tables and {figures} figures; open all/index.html\n"
     assert "not read: results/box/broken.json: " in err
-    assert (here / "all/tables/zo2/table5.tex").is_file()
-    assert "OPT-125M" in (here / "all/tables/zo2/table1.md").read_text()
-    assert "broken.json" in (here / "all/index.html").read_text()
+    assert (cwd / "all/tables/zo2/table5.tex").is_file()
+    assert "OPT-125M" in (cwd / "all/tables/zo2/table1.md").read_text()
+    assert "broken.json" in (cwd / "all/index.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_report_writes_everything_from_the_store_alone(
         ("figure .", "a figure of curves must have 1 to 8 fine-tuning runs, but got 0; "),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_and_exit_code_2(here: Path, refused: Any, arguments: str, message: str) -> None:
-    (here / "file").write_text("")
+def test_a_mistake_is_one_line_and_exit_code_2(cwd: Path, refused: Any, arguments: str, message: str) -> None:
+    (cwd / "file").write_text("")
     assert message in refused(*arguments.split())
 
 

@@ -23,14 +23,14 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder in
 
 
 @pytest.mark.parametrize("arguments", ["table zo2/table1 --results empty", "trace 0000 --results empty"])
-def test_an_empty_results_folder_gets_one_answer(here: Path, zobench: Any, arguments: str) -> None:
-    (here / "empty").mkdir()
+def test_an_empty_results_folder_gets_one_answer(cwd: Path, zobench: Any, arguments: str) -> None:
+    (cwd / "empty").mkdir()
     _, _, err = zobench(*arguments.split())
     assert "`zobench sweep smoke --results empty` makes some" in err
 
 
 @pytest.mark.parametrize("command", ["table zo2/table1", "compare a b", "report --out x"])
-def test_a_results_folder_that_was_named_and_is_not_there_is_a_mistake(here: Path, zobench: Any, command: str) -> None:
+def test_a_results_folder_that_was_named_and_is_not_there_is_a_mistake(cwd: Path, zobench: Any, command: str) -> None:
     code, out, err = zobench(*command.split(), "--results", "resluts")
     message = "zobench: `--results` must be a folder with results, but there is no resluts; check the name\n"
     assert (code, out, err) == (2, "", message)
@@ -48,7 +48,7 @@ def test_a_results_folder_that_was_named_and_is_not_there_is_a_mistake(here: Pat
      "run --model opt-tiny --device cpu --results /proc/x"],
 )  # fmt: skip
 def test_a_place_that_cannot_be_written_is_refused_by_its_option_before_anything_runs(
-    here: Path, zobench: Any, cells: list[RunSpec], arguments: str
+    cwd: Path, zobench: Any, cells: list[RunSpec], arguments: str
 ) -> None:
     code, out, err = zobench(*arguments.split())
     option = next(word for word in ("--out", "--json", "--pack", "--results") if word in arguments)
@@ -58,25 +58,25 @@ def test_a_place_that_cannot_be_written_is_refused_by_its_option_before_anything
     assert (code, out, cells) == (2, "", [])
 
 
-def test_trying_a_file_leaves_none_and_changes_none(here: Path, zobench: Any) -> None:
-    (here / "kept.csv").write_text("mine")
+def test_trying_a_file_leaves_none_and_changes_none(cwd: Path, zobench: Any) -> None:
+    (cwd / "kept.csv").write_text("mine")
     for name in ("kept.csv", "new.csv"):
         assert zobench("results", ".", "--where", "seed=x", "--out", name)[0] == 2
         assert zobench("trace", "0000", "--out", name)[0] == 2
-    assert (here / "kept.csv").read_text() == "mine"
-    assert not (here / "new.csv").exists()
+    assert (cwd / "kept.csv").read_text() == "mine"
+    assert not (cwd / "new.csv").exists()
 
 
 @pytest.fixture
-def unmeasured(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def unmeasured(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on a machine whose rates nobody knows, and nobody may measure."""
 
     def refuse(*_: Any) -> str:
         raise AssertionError("the machine was measured")
 
     monkeypatch.setattr(rates, "ask", refuse)
-    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache"))
-    return here
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(cwd / "cache"))
+    return cwd
 
 
 def test_a_command_that_runs_nothing_measures_no_rates(unmeasured, zobench, cells, machine) -> None:
@@ -91,8 +91,8 @@ def test_a_command_that_runs_nothing_measures_no_rates(unmeasured, zobench, cell
     assert "cells: 2 ok" in err
 
 
-def test_quiet_leaves_the_answer_and_what_went_wrong(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
-    path = write(here, '[base]\nmodel = "opt-tiny"\n[axes]\nseed = [0, 1]\n')
+def test_quiet_leaves_the_answer_and_what_went_wrong(cwd: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    path = write(cwd, '[base]\nmodel = "opt-tiny"\n[axes]\nseed = [0, 1]\n')
     code, out, err = zobench("sweep", path, "--device", "cpu", "--quiet")
     assert (code, len(cells)) == (1, 2)
     assert [line.split()[0] for line in err.splitlines()] == ["failed"]
@@ -106,7 +106,7 @@ def test_quiet_leaves_the_answer_and_what_went_wrong(here: Path, zobench: Any, c
     [("zobench swe", "sweep"), ("zobench sweep main_t", "main_table"), ("zobench run --model OPT-13", "OPT-13B"),
      ("zobench run --set seq", "seq_len="), ("zobench run --set dtype=b", "dtype=bf16")],
 )  # fmt: skip
-def test_a_shell_completes_commands_and_names(here, zobench, monkeypatch, words, first) -> None:
+def test_a_shell_completes_commands_and_names(cwd, zobench, monkeypatch, words, first) -> None:
     monkeypatch.setenv("_ZOBENCH_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
@@ -120,17 +120,17 @@ def test_a_shell_completes_commands_and_names(here, zobench, monkeypatch, words,
      *((words, 60) for words in ("list", "results", "table zo2/table5", "list gpus", "compare results results",
                                  "sweep --help"))],
 )  # fmt: skip
-def test_no_line_is_wider_than_the_terminal(here, zobench, monkeypatch, arguments, width) -> None:
+def test_no_line_is_wider_than_the_terminal(cwd, zobench, monkeypatch, arguments, width) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    for one in ({"engine": "resident"}, {"engine": "offload", "noise": "counter"}, {"batch_size": 4}):
-        Store(here / "results").save(result("OPT-125M", machine="box", seq_len=2048, **one))  # type: ignore[arg-type]
+    for fields in ({"engine": "resident"}, {"engine": "offload", "noise": "counter"}, {"batch_size": 4}):
+        Store(cwd / "results").save(result("OPT-125M", machine="box", seq_len=2048, **fields))  # type: ignore[arg-type]
     code, out, _ = zobench(*arguments.split())
     assert code == 0
     assert [line for line in out.splitlines() if len(line.rstrip()) > width] == []
 
 
-def test_no_color_is_honoured_wherever_there_is_colour(here, zobench, monkeypatch) -> None:
-    Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
+def test_no_color_is_honoured_wherever_there_is_colour(cwd, zobench, monkeypatch) -> None:
+    Store(cwd / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
     commands = ("results", "table zo2/table1", "list models")
     monkeypatch.setenv("FORCE_COLOR", "1")
     colour, seen = re.compile(r"\x1b\[[0-9;]*(?:3|4|9|10)[0-7](?:;|m)"), 0
@@ -143,7 +143,7 @@ def test_no_color_is_honoured_wherever_there_is_colour(here, zobench, monkeypatc
     assert not console.is_colored(Console(force_terminal=True))
 
 
-def test_a_report_asks_for_its_packages_before_it_writes(here, zobench, monkeypatch) -> None:
+def test_a_report_asks_for_its_packages_before_it_writes(cwd, zobench, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert zobench("report", "--out", "all") == (
         1, "", "zobench: a report needs jinja2, but it is not installed; pip install 'zobench[report]'\n"
@@ -151,16 +151,16 @@ def test_a_report_asks_for_its_packages_before_it_writes(here, zobench, monkeypa
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "a report needs jinja2 and matplotlib, but they are not" in zobench("report", "--out", "all")[2]
     assert "a figure needs matplotlib, but it is not" in zobench("reproduce", "zo2/figure3", "--out", "all")[2]
-    assert not (here / "all").exists()
+    assert not (cwd / "all").exists()
 
 
 def test_the_doctor_knows_every_package_of_every_extra() -> None:
     project = tomllib.loads((Path(cli.__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    own = {re.split("[>=<; ]", text)[0] for text in project["dependencies"]}
+    required = {re.split("[>=<; ]", text)[0] for text in project["dependencies"]}
     wanted = {
         (re.split("[>=<; ]", text)[0], f"zobench[{extra}]")
         for extra, packages in project["optional-dependencies"].items() if extra not in ("test", "dev", "docs")
         for text in packages
     }  # fmt: skip
     known = {(name, remedy) for name, (_, remedy) in doctor.OPTIONAL.items()}
-    assert known == {(name, extra) for name, extra in wanted if name not in own}
+    assert known == {(name, extra) for name, extra in wanted if name not in required}

@@ -14,7 +14,7 @@ import pytest
     ("limit", "arguments"),
     [(10, ["plan", "--model", "OPT-175B", "--gpu", "rtx-4090"]), (60, ["predict", "main_table", "--gpu", "h200"])],
 )
-def test_neither_needs_a_gpu_torch_or_nvml_and_both_are_quick(limit: float, arguments: list[str], here: Any) -> None:
+def test_neither_needs_a_gpu_torch_or_nvml_and_both_are_quick(limit: float, arguments: list[str], cwd: Any) -> None:
     program = f"""
 import sys
 from zobench import cli
@@ -52,14 +52,14 @@ def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> Non
     )
     assert best["tokens_per_second_low"] < best["tokens_per_second"] < best["tokens_per_second_high"]
     assert best["device_bytes"] < 25e9 < 300e9 < best["host_bytes"] < 512e9
-    assert {one["spec"]["wire"] for one in plan["alternatives"] if "wire" in one["spec"]} == {"fp8"}
+    assert {cost["spec"]["wire"] for cost in plan["alternatives"] if "wire" in cost["spec"]} == {"fp8"}
 
 
-def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here: Any) -> None:
+def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, cwd: Any) -> None:
     from zobench.cost import hardware
 
-    _, table, _ = zobench("plan", "--model", "OPT-66B", "--host", "64GB", "--json", str(here / "all.json"))
-    plan = json.loads((here / "all.json").read_text())
+    _, table, _ = zobench("plan", "--model", "OPT-66B", "--host", "64GB", "--json", str(cwd / "all.json"))
+    plan = json.loads((cwd / "all.json").read_text())
     assert len(plan) == len(hardware.names())
     fitting = {row["gpu"] for row in plan if row["fits"]}
     assert {"B200", "H200", "MI300X", "H100 SXM"} <= fitting  # whole, or with a part of the blocks in host memory
@@ -78,7 +78,7 @@ def test_a_gpu_that_zobench_may_not_run_on_says_so_in_plans_predictions_and_list
         (("list", "gpus"), {volta, rocm}),
     ]:
         _, out, _ = zobench(*arguments)
-        assert {one for one in (volta, rocm) if one in " ".join(out.split())} == notes
+        assert {gpu for gpu in (volta, rocm) if gpu in " ".join(out.split())} == notes
 
 
 def test_a_model_that_does_not_fit_says_what_comes_nearest(zobench: Any) -> None:
@@ -102,7 +102,7 @@ def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any
     assert paper.count("~") == 1  # the footnote's: no number of the paper's has one
 
 
-def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, here: Any) -> None:
+def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, cwd: Any) -> None:
     from zobench.cost import gpu, hardware
     from zobench.result import Facts, Outcome, Result
     from zobench.runspec import RunSpec
@@ -110,14 +110,14 @@ def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, here: Any) -> None:
 
     spec = RunSpec(model="OPT-1.3B", dtype="fp16").resolve("cuda:0")
     seconds = 1.3 * gpu.predict(spec, hardware.load("rtx-4090")).step_seconds
-    own = Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine="m"), samples={"step_seconds": [seconds]})
-    path = str(Store(here / "own").save(own))
+    run = Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine="m"), samples={"step_seconds": [seconds]})
+    path = str(Store(cwd / "own").save(run))
     plain = ("plan", "--model", "OPT-2.7B", "--gpu", "rtx-4090", "--json", "-")
     before, (_, out, err) = json.loads(zobench(*plain)[1])["best"], zobench(*plain, "--anchor", path)
     after = json.loads(out)["best"]
     assert re.match(r"RTX 4090 fitted to OPT-1.3B .* [+-]\d\.\d % \(predicted against measured\)", err)
     assert after["tokens_per_second"] < before["tokens_per_second"] * 0.9
-    spreads = [one["tokens_per_second_high"] / one["tokens_per_second_low"] for one in (before, after)]
+    spreads = [plan["tokens_per_second_high"] / plan["tokens_per_second_low"] for plan in (before, after)]
     assert spreads[1] < 1.2 < spreads[0]
 
 
@@ -133,17 +133,17 @@ def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, here: Any) -> None:
          "zo_bench_accuracy must have a cell without a task and without checkpoints, but has none to predict"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line(arguments: list[str], message: str, refused: Any, here: Any) -> None:
-    (here / "disk.toml").touch()
+def test_a_mistake_is_one_line(arguments: list[str], message: str, refused: Any, cwd: Any) -> None:
+    (cwd / "disk.toml").touch()
     assert message in refused(*arguments)
 
 
-def test_a_planned_step_is_written_as_a_trace_and_what_streams_nothing_has_none(here: Any, zobench: Any) -> None:
+def test_a_planned_step_is_written_as_a_trace_and_what_streams_nothing_has_none(cwd: Any, zobench: Any) -> None:
     words = ["plan", "--model", "opt-tiny", "--gpu", "t4", "--host", "16GB", "--set", "seq_len=64"]
     offloaded = ["--set", "engine=offload", "--set", "resident_blocks=0"]
     code, _, err = zobench(*words, *offloaded, "--trace", "step.json")
     assert (code, err) == (0, "")
-    plan = json.loads((here / "step.json").read_text())
+    plan = json.loads((cwd / "step.json").read_text())
     assert plan["otherData"]["source"] == "predicted"
     spans = [event for event in plan["traceEvents"] if event["ph"] == "X"]
     assert {event["name"].split()[0] for event in spans} >= {"upload", "compute", "offload"}
@@ -151,4 +151,4 @@ def test_a_planned_step_is_written_as_a_trace_and_what_streams_nothing_has_none(
     code, _, err = zobench(*words, "--set", "engine=resident", "--trace", "none.json")
     assert code == 2
     assert "`--trace` needs streamed blocks, but the best is opt-tiny resident" in err
-    assert not (here / "none.json").exists()
+    assert not (cwd / "none.json").exists()

@@ -36,8 +36,8 @@ def test_of_repeats_the_rounds_are_asked_and_not_the_steps_of_one_process() -> N
     def rounds(speeds: list[float], **changes: Any) -> Result:
         when = [Round(number=n, began=float(n), place=0, cells=2, seed=0) for n in range(len(speeds))]
         return folded(
-            dataclasses.replace(measured(speed, 1000, **changes), round=one, environment=Facts(machine="m"))
-            for speed, one in zip(speeds, when, strict=True)
+            dataclasses.replace(measured(speed, 1000, **changes), round=moment, environment=Facts(machine="m"))
+            for speed, moment in zip(speeds, when, strict=True)
         )[0]
 
     plain = rounds([4.0, 1.0, 4.0])

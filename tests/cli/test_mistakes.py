@@ -33,9 +33,9 @@ from zobench.execute import rates
         ("list model", "unknown list 'model'; did you mean models?"),
     ],
 )  # fmt: skip
-def test_a_mistake_ends_in_one_line_and_exit_code_2(here, refused, cells, arguments, message) -> None:
-    (here / "file").write_text("")
-    (here / "bad_key.toml").write_text("[axis]\n")
+def test_a_mistake_ends_in_one_line_and_exit_code_2(cwd, refused, cells, arguments, message) -> None:
+    (cwd / "file").write_text("")
+    (cwd / "bad_key.toml").write_text("[axis]\n")
     words = arguments.split()
     wants_device = words[0] in ("run", "sweep") and len(words) > 1 and words[-1] not in ("--model", "--set")
     line = refused(*words, *(["--device", "cpu"] if wants_device else []))
@@ -43,9 +43,9 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(here, refused, cells, argume
     assert cells == []
 
 
-def test_what_the_system_refuses_is_one_line_and_exit_code_1(here, zobench, monkeypatch) -> None:
+def test_what_the_system_refuses_is_one_line_and_exit_code_1(cwd, zobench, monkeypatch) -> None:
     monkeypatch.setattr(rates, "ask", _refuse)
-    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache"))
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(cwd / "cache"))
     code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--results", "elsewhere")
     assert code == 1
     assert err.splitlines()[-1] == "zobench: measuring this machine failed: no"

@@ -131,7 +131,7 @@ def test_a_real_one_reads_english_and_its_tokens_spell_it() -> None:
     materialise(model, PretrainedWeights(str(folder), model), "cpu")
     with torch.inference_mode():
         assert math.exp(model.eval()(ids, labels=ids).loss) < 20
-    stored, own = {one.name: one for one in GGUFReader(HERE[short]).tensors}, dict(model.named_parameters())
+    stored, raw = {data.name: data for data in GGUFReader(HERE[short]).tensors}, dict(model.named_parameters())
     for theirs, ours in (("token_embd", "embed_tokens"), ("blk.2.ffn_down", "layers.2.mlp.down_proj")):
         read = stored[f"{theirs}.weight"]
-        assert torch.equal(torch.from_numpy(dequantize(read.data, read.tensor_type)), own[f"model.{ours}.weight"])
+        assert torch.equal(torch.from_numpy(dequantize(read.data, read.tensor_type)), raw[f"model.{ours}.weight"])

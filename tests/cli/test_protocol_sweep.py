@@ -77,11 +77,11 @@ def in_this_process(spec: RunSpec, journal: Path | None) -> Result:
 
 @pytest.fixture
 def machine_of_cells(
-    here: Path, data_dir: Path, weights_path: Path, machine: str, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, data_dir: Path, weights_path: Path, machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> Machine:  # fmt: skip
     """A protocol of two methods, and stand-ins for its cells."""
     own_weights = f"[on.cpu.base]\nweights_path = '{weights_path}'\n"
-    support.write(here, PROTOCOL + support.ZO_SGD + support.FO_SGD + own_weights, TABLE)
+    support.write(cwd, PROTOCOL + support.ZO_SGD + support.FO_SGD + own_weights, TABLE)
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
 
     def stand_in(spec: RunSpec, journal: Path | None) -> Result:
@@ -110,7 +110,7 @@ def check_winner(final: RunSpec, results: dict[str, Result]) -> None:
 
 
 def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stopped(
-    here: Path, machine_of_cells: Machine, zobench: Command, machine: str, data_dir: Path,
+    cwd: Path, machine_of_cells: Machine, zobench: Command, machine: str, data_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     evaluate, tested = examine.evaluate, list[RunSpec]()
@@ -143,7 +143,7 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
     finals = running.ran[12:]
     assert methods_and_seeds(finals[2:]) == [("zo-sgd", 1), ("fo-sgd", 1)]
     assert [spec.hash for spec in tested] == [spec.hash for spec in finals]  # each winner's run, once
-    store = Store(here / "results")
+    store = Store(cwd / "results")
     results = {result.spec.hash: result for result in store.load(machine)}
     assert len({spec.hash for spec in running.ran}) == len(running.ran) == len(results) == 16  # nothing ran twice
     for final in finals:
@@ -156,7 +156,7 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
     assert (zobench(*command)[0], len(running.ran)) == (0, 16)  # all is done
 
 
-def test_a_protocol_is_planned_before_anything_runs(here: Path, machine_of_cells: Machine, zobench: Command) -> None:
+def test_a_protocol_is_planned_before_anything_runs(cwd: Path, machine_of_cells: Machine, zobench: Command) -> None:
     code, out, _ = zobench("sweep", "mine", "--device", "cpu", "--dry-run")
     assert (code, machine_of_cells.ran) == (0, [])
     assert "8 of 8 cells to run: about " in out
@@ -164,7 +164,7 @@ def test_a_protocol_is_planned_before_anything_runs(here: Path, machine_of_cells
     assert "This protocol can show " in out
 
 
-def test_the_budget_holds_for_all_stages(here: Path, machine_of_cells: Machine, zobench: Command) -> None:
+def test_the_budget_holds_for_all_stages(cwd: Path, machine_of_cells: Machine, zobench: Command) -> None:
     code, _, err = zobench("sweep", "mine", "--device", "cpu", "--budget", "0.001s")
     assert len(machine_of_cells.ran) == 1  # where nothing fits the first is tried
     assert "11 cells wait for more time; to go on: zobench sweep mine --device cpu" in err
@@ -174,15 +174,15 @@ def test_the_budget_holds_for_all_stages(here: Path, machine_of_cells: Machine, 
 
 
 def test_a_part_of_a_campaign_is_some_methods_of_a_protocol_through_all_stages(
-    here: Path, machine_of_cells: Machine, zobench: Command, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, machine_of_cells: Machine, zobench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "campaigns").mkdir()
+    (cwd / "campaigns").mkdir()
     head = 'title = "Mine"\ndevice = "cpu"\nlongest = "2h"\ntimeout = "10m"\nrepeats = 1\n'
     parts = [
         f'[[parts]]\nname = "{name}"\nmatrix = "mine"\nreason = "why"\nmethods = ["{method}"]\n'
         for name, method in (("first", "ZO-SGD"), ("second", "FO-SGD"))
     ]
-    (here / "campaigns" / "c.toml").write_text(head + "".join(parts))
+    (cwd / "campaigns" / "c.toml").write_text(head + "".join(parts))
     running, command = machine_of_cells, ("campaign", "c", "--busy")
     code, out, _ = zobench(*command, "--plan")
     assert code == 0
@@ -197,7 +197,7 @@ def test_a_part_of_a_campaign_is_some_methods_of_a_protocol_through_all_stages(
     assert zobench(*command)[0] == 0
     assert [spec.method for spec in running.ran] == ["zo-sgd"] * 8 + ["fo-sgd"] * 8
     assert len({spec.hash for spec in running.ran}) == 16
-    (here / "campaigns" / "c.toml").write_text(head.replace("repeats = 1", "repeats = 2") + parts[0])
+    (cwd / "campaigns" / "c.toml").write_text(head.replace("repeats = 1", "repeats = 2") + parts[0])
     message = (
         "part first: a protocol runs once, as its seeds repeat it, but another part has its runs, or `repeats` is "
     )
@@ -220,11 +220,11 @@ def test_a_method_that_learns_nothing_keeps_no_sweep_waiting(tmp_path: Path) -> 
         assert stages.follow(sweep.Summary(list(results)), None, 0.0)[1:] == ([], waiting)
         assert len(shown) - known == begun
     assert stages.follow(sweep.Summary([*tuned, *diverged], interrupted=True), None, 0.0)[2] == 3  # the winner's
-    dataclasses.replace(stages, results=lambda: {one.spec.hash: one for one in [*tuned, *diverged]}).foresee()
+    dataclasses.replace(stages, results=lambda: {result.spec.hash: result for result in [*tuned, *diverged]}).foresee()
     assert shown[-1].endswith("at most 2, and the best point of each method with 3 seeds, and the test set")
 
 
-def test_a_protocol_is_submitted_nowhere(here: Path, machine_of_cells: Machine, zobench: Command) -> None:
+def test_a_protocol_is_submitted_nowhere(cwd: Path, machine_of_cells: Machine, zobench: Command) -> None:
     code, _, err = zobench("sweep", "mine", "--device", "cpu", "--executor", "local")
     assert code == 2
     assert err.startswith("zobench: the protocol mine.toml must run with --executor here, because its winners are ")

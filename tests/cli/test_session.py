@@ -36,13 +36,13 @@ class Listener(Monitor):
 
 
 @pytest.fixture
-def recipes(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recipes(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A matrix of three cells, one of which fails, and a campaign of it in three rounds."""
     for folder, text in (("runners", MATRIX), ("campaigns", HEAD + PART.format("first"))):
-        (here / folder).mkdir()
-        (here / folder / "mine.toml").write_text(text)
+        (cwd / folder).mkdir()
+        (cwd / folder / "mine.toml").write_text(text)
     monkeypatch.setattr(campaigns, "disturbance", lambda device, seconds: "")
-    return here
+    return cwd
 
 
 def test_a_sweep_and_its_plan(recipes: Path, machine: str, cells: list[RunSpec], capsys: Any) -> None:
@@ -101,7 +101,7 @@ def test_a_campaign_goes_on_where_its_budget_ended(recipes: Path, machine: str, 
         session.campaign("mine")
 
 
-def test_a_protocol_runs_all_its_stages(here: Path, monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+def test_a_protocol_runs_all_its_stages(cwd: Path, monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
     ran: list[RunSpec] = []
 
     def run(spec: RunSpec, **_: Any) -> Result:
@@ -110,7 +110,7 @@ def test_a_protocol_runs_all_its_stages(here: Path, monkeypatch: pytest.MonkeyPa
         return support.result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=spec.lr, test=test, machine=machine)
 
     monkeypatch.setattr("zobench.execute.sweep.run_in_process", run)
-    support.write(here, support.PROTOCOL.replace('weights = "pretrained"\nweights_path = "tiny"\n', ""))
+    support.write(cwd, support.PROTOCOL.replace('weights = "pretrained"\nweights_path = "tiny"\n', ""))
     listener = Listener()
     summary = zobench.sweep("mine", device="cpu", monitor=listener)
     titles = [title for title, _ in listener.plans]

@@ -24,13 +24,13 @@ GB = 10**9
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 
 
-def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(here, zobench, cells, monkeypatch) -> None:
+def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(cwd, zobench, cells, monkeypatch) -> None:
     monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: 40 * GB)
-    before = sorted(here.rglob("*"))
+    before = sorted(cwd.rglob("*"))
     code, out, err = zobench("sweep", "main_table", "--dry-run", "--device", "cpu")
     assert (code, cells) == (0, [])
     assert "machine" in err
-    assert sorted(here.rglob("*")) == before
+    assert sorted(cwd.rglob("*")) == before
     count = len(matrix.load(recipes.find("runners", "main_table"), "cpu").cells)
     assert f" of {count} cells to run: about " in out
     assert "needs 700 GB host memory" in out  # OPT-175B, resident, fp32
@@ -39,7 +39,7 @@ def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(here, zobench, ce
     assert f"not enough here: {message}" in " ".join(out.split())
 
 
-def test_the_ablation_is_of_one_model_where_that_is_named_and_takes_the_options_of_a_sweep(here, zobench) -> None:
+def test_the_ablation_is_of_one_model_where_that_is_named_and_takes_the_options_of_a_sweep(cwd, zobench) -> None:
     words = ("ablate", "--model", "opt-tiny", "--set", "seq_len=32", "--repeats", "2", "--interleave", "--dry-run")
     code, out, _ = zobench(*words, "--device", "cpu")
     assert code == 0
@@ -63,16 +63,16 @@ seq_len = 65
 
 
 def test_a_sweep_goes_on_after_every_bad_cell_and_a_second_one_runs_only_what_is_left(
-    here: Path, zobench: Any, cells: list[RunSpec], machine: str
+    cwd: Path, zobench: Any, cells: list[RunSpec], machine: str
 ) -> None:
-    command = ("sweep", write(here, MIXED), "--device", "cpu")
+    command = ("sweep", write(cwd, MIXED), "--device", "cpu")
     code, out, err = zobench(*command)
     assert code == 1  # a cell failed: a script that runs a sweep must notice
     assert [spec.seed for spec in cells] == [0, 1, 2, 3]
     assert "cells: 2 ok, 1 failed, 1 oom, 2 skipped" in err
     assert "to run those again: --retry oom,failed" in err
     assert "6 runs" in out  # the matrix has no tables: its runs are shown
-    files = {path: path.read_bytes() for path in (here / "results" / machine).glob("*.json")}
+    files = {path: path.read_bytes() for path in (cwd / "results" / machine).glob("*.json")}
     assert len(files) == 6
     reasons = {json.loads(data)["reason"] for data in files.values()}
     assert any(reason.startswith("needs 700 GB of host memory, 22.9 GB are free") for reason in reasons)
@@ -88,24 +88,24 @@ def test_a_sweep_goes_on_after_every_bad_cell_and_a_second_one_runs_only_what_is
 
 
 def test_a_results_folder_that_takes_nothing_is_told_at_the_end_with_the_table_and_exit_code_1(
-    here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+    cwd: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(files, "replace", refuse)
     text = 'tables = ["zo2/table1"]\n[base]\nmodel = "OPT-125M"\n[axes]\nseed = [0, 3]\nseq_len = [2048]\n'
-    ended, out, err = zobench("sweep", write(here, text), "--device", "cpu")
+    ended, out, err = zobench("sweep", write(cwd, text), "--device", "cpu")
     assert (ended, len(cells)) == (1, 2)
     assert "not saved: a result must be writable, but got 'No space left on device' for results/" in err
     assert "OPT-125M" in out
     assert "4096" in out  # tokens/s of what was measured, though nothing was stored
 
 
-def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(here, zobench, cells, machine) -> None:
+def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(cwd, zobench, cells, machine) -> None:
     text = 'tables = ["zo2/table1"]\n[axes]\nmodel = ["OPT-125M"]\n'
-    _, out, err = zobench("sweep", write(here, text), "--device", "cpu")
-    (path,) = (here / "results" / machine).glob("*.json")
+    _, out, err = zobench("sweep", write(cwd, text), "--device", "cpu")
+    (path,) = (cwd / "results" / machine).glob("*.json")
     assert json.loads(path.read_text())["environment"]["calibration"] == CALIBRATION
     matrices, attention = 12 * 12 * 768**2 + 50272 * 768, 12 * 2 * 768 * 2048**2
     floor = 2 * (2 * matrices * 2048 + attention) / 1e11 / 0.5  # in the half second that the fake cell takes
@@ -115,28 +115,28 @@ def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(her
 
 @pytest.mark.slow
 def test_repeats_are_in_rounds_so_that_ratios_have_an_interval_and_too_few_are_warned_of(
-    here: Path, zobench: Any, cells: list[RunSpec], machine: str
+    cwd: Path, zobench: Any, cells: list[RunSpec], machine: str
 ) -> None:
     axes = 'repeats = 6\n[axes]\nmodel = ["OPT-125M"]\nengine = ["resident", "offload"]\n'
-    code, out, err = zobench("sweep", write(here, 'tables = ["zo2/table1"]\n' + axes), "--device", "cpu")
+    code, out, err = zobench("sweep", write(cwd, 'tables = ["zo2/table1"]\n' + axes), "--device", "cpu")
     engines = [spec.engine for spec in cells]
     assert code == 0
     assert all(set(engines[n : n + 2]) == {"resident", "offload"} for n in range(0, 12, 2))
     assert "each cell runs 6 times, in rounds of all cells; times are of one" in err
     assert "(x1.0000, 1.0000 to 1.0000)" in out
     assert "(x, a to b): from 6 rounds in which both ran" in " ".join(out.split())
-    assert len(list((here / "results" / machine).glob("*-r5.json"))) == 2
+    assert len(list((cwd / "results" / machine).glob("*-r5.json"))) == 2
     assert "warning" not in err
     cells.clear()
-    words = ("sweep", write(here, axes), "--device", "cpu", "--results")  # no table
+    words = ("sweep", write(cwd, axes), "--device", "cpu", "--results")  # no table
     _, _, err = zobench(*words, "elsewhere", "--repeats", "2", "--cell-by-cell")
     assert "warning: 2 against 2 processes cannot reach 5 %" in err
     assert [spec.engine for spec in cells] in (["resident"] * 2 + ["offload"] * 2, ["offload"] * 2 + ["resident"] * 2)
 
 
-def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
-    with Store(here / "results").lock():
-        code, _, err = zobench("sweep", write(here, TWO), "--device", "cpu")
+def test_a_second_sweep_into_the_same_results_is_refused(cwd: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    with Store(cwd / "results").lock():
+        code, _, err = zobench("sweep", write(cwd, TWO), "--device", "cpu")
     assert (code, cells) == (1, [])
     assert "results must have one writer, but another sweep uses it; wait, or name another --results" in err
 
@@ -158,7 +158,7 @@ def test_ctrl_c_stops_with_a_summary_and_leaves_no_process(tmp_path: Path, machi
 
 
 def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
-    here: Path, zobench: Any, cells: list[RunSpec], machine: str, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, zobench: Any, cells: list[RunSpec], machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games: list[list[RunSpec]] = []
 
@@ -169,15 +169,15 @@ def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
         return [Result(spec=spec, outcome=Outcome.OK, samples=samples, environment=facts) for spec in specs]
 
     monkeypatch.setattr("zobench.execute.sweep.run_together", together)
-    path = write(here, '[axes]\nmodel = ["opt-tiny"]\nseed = [0, 3]\n')
+    path = write(cwd, '[axes]\nmodel = ["opt-tiny"]\nseed = [0, 3]\n')
     zobench("sweep", path, "--device", "cpu")  # what one after the other has measured is in no round with anything
     assert (len(cells), games) == (2, [])
     code, _, err = zobench("sweep", path, "--device", "cpu", "--turns", "--repeats", "3")
     assert (code, len(cells), [len(game) for game in games]) == (0, 2, [2, 2, 2])
     assert "each cell runs 3 times, in rounds of all cells" in err
-    stored = Store(here / "results").load(machine)
-    assert [len(one.runs) for one in stored] == [3, 3]
-    assert len({run.environment.turns for one in stored for run in one.runs}) == 3
+    stored = Store(cwd / "results").load(machine)
+    assert [len(result.runs) for result in stored] == [3, 3]
+    assert len({run.environment.turns for result in stored for run in result.runs}) == 3
     zobench("sweep", path, "--device", "cpu", "--turns", "--repeats", "3")
     assert len(games) == 3
 
@@ -189,6 +189,6 @@ def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
         (["--executor", "local"], "`--repeats` needs --executor here, whose rounds are of one machine, and so do "),
     ],
 )  # fmt: skip
-def test_what_cannot_take_turns_is_one_line(here: Path, refused: Any, arguments: list[str], text: str) -> None:
-    path = write(here, '[axes]\nmodel = ["opt-tiny"]\n')
+def test_what_cannot_take_turns_is_one_line(cwd: Path, refused: Any, arguments: list[str], text: str) -> None:
+    path = write(cwd, '[axes]\nmodel = ["opt-tiny"]\n')
     assert refused("sweep", path, "--device", "cpu", "--turns", *arguments).startswith(f"zobench: {text}")

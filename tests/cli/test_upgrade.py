@@ -51,7 +51,7 @@ def test_nothing_of_a_run_is_lost_or_renamed(path: Path) -> None:
     assert store.path(result.spec, old["environment"]["machine"]) == path
 
 
-def test_they_are_listed_and_fill_the_papers_table(zobench: Command, here: Path) -> None:
+def test_they_are_listed_and_fill_the_papers_table(zobench: Command, cwd: Path) -> None:
     code, out, err = zobench("results", str(OLD))
     assert (code, err) == (0, "")
     for path in FILES:
@@ -71,8 +71,8 @@ SAME_COMMAND = (
     *("finetune", "--model", "opt-tiny", "--weights-path", "weights", "--task", "sst2", "--data-dir", "data"),
     *("--method", "zo-sgd", "--steps", "40", "--device", "cpu", "--out", "mine", "--resume"),
     *itertools.chain.from_iterable(
-        ("--set", one)
-        for one in (
+        ("--set", setting)
+        for setting in (
             "engine=offload", "seq_len=16", "batch_size=4", "train_size=24", "dev_size=12", "test_size=16",
             "eval_every=20", "checkpoint=journal", "checkpoint_every=10", "lr=1e-3",
         )
@@ -81,13 +81,13 @@ SAME_COMMAND = (
 
 
 @pytest.fixture
-def begun(here: Path) -> Path:
+def begun(cwd: Path) -> Path:
     """The killed run in ``mine``, beside its weights and data."""
-    (here / "data").mkdir()
-    (here / "weights").mkdir()
-    write_data(here / "data")
-    write_weights(here / "weights")
-    return Path(shutil.copytree(KILLED, here / "mine"))
+    (cwd / "data").mkdir()
+    (cwd / "weights").mkdir()
+    write_data(cwd / "data")
+    write_weights(cwd / "weights")
+    return Path(shutil.copytree(KILLED, cwd / "mine"))
 
 
 def test_a_run_that_0_1_0_began_goes_on_from_its_own_steps_and_says_who_took_which(zobench, begun) -> None:
@@ -102,7 +102,7 @@ def test_a_run_that_0_1_0_began_goes_on_from_its_own_steps_and_says_who_took_whi
     assert f"warning: {said}" in err + out
     assert f"goes on after step {len(old)}, from mine/snapshot-20" in err + out
     result = raw(begun / "result.json")
-    assert [one for one in result["warnings"] if one.startswith(said)]
+    assert [warning for warning in result["warnings"] if warning.startswith(said)]
     assert result["samples"]["loss"][: len(old)] == [item.loss for item in old]
     assert len(result["samples"]["loss"]) == 40
     # The bytes that 0.1.0 saved are what this version makes of its journal: without them it ends in the same weights.
@@ -129,7 +129,7 @@ def test_a_run_from_random_weights_of_another_version_is_refused_in_one_line(tmp
     assert begun_by_another(spec, tmp_path) == ""
 
 
-def test_the_list_of_programs_of_0_1_0_is_read(zobench: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_programs_of_0_1_0_is_read(zobench: Command, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(clones.FOLDER, str(KILLED))
     assert clones.load()["mezo"] == clones.Clone(
         name="mezo", path="/src/MeZO", python="/src/env/bin/python", commit="552cb1b",

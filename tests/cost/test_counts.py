@@ -73,11 +73,11 @@ class Counting(TorchDispatchMode):
             self.seen["weights"] += 0 if name == "normal_" else sum(map(_bytes, given)) + _bytes(given[0])
             self.seen["normals"] += given[0].numel() if name == "normal_" else 0
         else:
-            new = [one for one in made if all(one is not other for other in given)]
-            largest = max((one.numel() for one in new), default=0)
+            new = [tensor for tensor in made if all(tensor is not other for other in given)]
+            largest = max((tensor.numel() for tensor in new), default=0)
             whole = 1 if name in ("cat", "mean") else largest  # any other operand that is smaller is broadcast
             self.seen["activations"] += sum(
-                _bytes(one) for one in (*given, *new) if one.numel() >= max(whole, ROW * TOKENS)
+                _bytes(tensor) for tensor in (*given, *new) if tensor.numel() >= max(whole, ROW * TOKENS)
             )
 
 

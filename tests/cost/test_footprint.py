@@ -45,10 +45,12 @@ def test_a_resident_block_moves_from_its_tier_to_the_device() -> None:
 
 @pytest.mark.parametrize(("dtype", "wire", "width"), [("fp32", "fp16", 2), ("fp32", "bf16", 2), ("fp16", "fp8", 1)])
 def test_a_wire_format_is_the_width_at_rest_and_in_the_slots(dtype: str, wire: str, width: int) -> None:
-    own = WIDTHS[dtype]
+    plain_width = WIDTHS[dtype]
     plain, packed = memory(cell(dtype=dtype)), memory(cell(dtype=dtype, wire=wire))
-    assert packed[1] == 24 * BLOCK * width + FILLERS * BLOCK * own  # each filler packs from a whole block
-    assert plain[0] - packed[0] == 3 * BLOCK * (own - width) - BLOCK * own  # narrower slots, one unpacked block
+    assert packed[1] == 24 * BLOCK * width + FILLERS * BLOCK * plain_width  # each filler packs from a whole block
+    assert (
+        plain[0] - packed[0] == 3 * BLOCK * (plain_width - width) - BLOCK * plain_width
+    )  # narrower slots, one unpacked block
 
 
 def test_a_checkpoint_takes_no_room_of_its_own() -> None:

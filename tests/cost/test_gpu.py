@@ -156,26 +156,28 @@ def test_the_best_settings_fit_and_none_that_fit_are_faster(model, name, host, d
     assert not best.lacks
     assert best.prediction.device_bytes <= place.gpu.memory * footprint.MARGIN
     assert best.prediction.host_bytes < host
-    fitting = [one.prediction.step_seconds for one in others if not one.lacks]
+    fitting = [choice.prediction.step_seconds for choice in others if not choice.lacks]
     assert best.prediction.step_seconds <= interval.SAME * min(fitting)
     alternatives = choices.alternatives(best, place)
-    lossless = [one for one in alternatives if one.spec.wire == best.spec.wire and not one.lacks]
-    assert all(one.prediction.step_seconds * interval.SAME >= best.prediction.step_seconds for one in lossless)
-    assert len({one.spec.hash for one in (best, *alternatives)}) == len(alternatives) + 1
+    lossless = [choice for choice in alternatives if choice.spec.wire == best.spec.wire and not choice.lacks]
+    assert all(choice.prediction.step_seconds * interval.SAME >= best.prediction.step_seconds for choice in lossless)
+    assert len({choice.spec.hash for choice in (best, *alternatives)}) == len(alternatives) + 1
 
 
 def test_a_model_that_fits_nowhere_says_what_lacks():
     place = TargetMachine(gpu=hardware.load("rtx-4090"), host=64e9)
     ways = choices.choices({"model": "OPT-66B", "dtype": "fp16"}, place)
-    assert [one.shortage for one in ways] == sorted(one.shortage for one in ways)
+    assert [choice.shortage for choice in ways] == sorted(choice.shortage for choice in ways)
     assert (ways[0].spec.engine, ways[0].lacks) == ("offload", "host memory")
-    assert {one.lacks for one in ways if one.spec.engine == "resident"} == {"device memory"}
+    assert {choice.lacks for choice in ways if choice.spec.engine == "resident"} == {"device memory"}
 
 
 def test_what_the_user_names_is_not_chosen_otherwise():
     place = TargetMachine(gpu=hardware.load("a100-80gb-sxm"), host=256e9)
     ways = choices.choices({"model": "OPT-30B", "dtype": "bf16", "engine": "offload", "writeback_every": 16}, place)
-    assert {(one.spec.dtype, one.spec.engine, one.spec.writeback_every) for one in ways} == {("bf16", "offload", 16)}
+    assert {(choice.spec.dtype, choice.spec.engine, choice.spec.writeback_every) for choice in ways} == {
+        ("bf16", "offload", 16)
+    }
     with pytest.raises(ValueError, match="`writeback_every=16` needs noise=counter, but got noise=torch"):
         choices.choices({"model": "OPT-30B", "noise": "torch", "writeback_every": 16}, place)
 

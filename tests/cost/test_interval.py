@@ -18,7 +18,7 @@ from zobench.runspec import RunSpec
 def drawing(rates: Rates, speed: float) -> Rates:
     """The rates with counter noise of so many normals per second."""
     return dataclasses.replace(
-        rates, operators={name: {**own, "fused": speed} for name, own in rates.operators.items()}
+        rates, operators={name: {**operators, "fused": speed} for name, operators in rates.operators.items()}
     )
 
 

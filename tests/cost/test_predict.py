@@ -134,8 +134,8 @@ def test_the_operations_of_the_floor_are_those_that_torch_counts(name: str) -> N
 def test_every_part_of_the_floor_has_the_rate_that_it_reached_alone() -> None:
     spec = RunSpec(model="OPT-1.3B", dtype="bf16").resolve("cpu")
     products = floor_seconds(spec, RATES) - 2 * 24 * 2 * 2048 * 2048**2 / 2e11
-    own = RATES.operators["bf16"] | {"attention": 1e9, "losses": 1e9}
-    slow = dataclasses.replace(RATES, operators={**RATES.operators, "bf16": own})
+    operators = RATES.operators["bf16"] | {"attention": 1e9, "losses": 1e9}
+    slow = dataclasses.replace(RATES, operators={**RATES.operators, "bf16": operators})
     attention, losses = 2 * 24 * 2 * 2048 * 2048**2 / 1e9, 2 * 2048 * 50272 * (4 + 4 + 2 + 4) / 1e9
     assert floor_seconds(spec, slow) == pytest.approx(products + attention + losses)
 
@@ -294,8 +294,8 @@ def test_an_operators_rate_lengthens_a_step_of_its_dtype_by_its_own_part() -> No
     rates = {kind: dict(plain) for kind in ("fp32", "fp16", "bf16")}
 
     def known(**changed: float) -> Any:
-        own = {**rates, "bf16": {**rates["bf16"], **changed}}
-        return local.predict(spec, Rates.of(CALIBRATION | {"operators_per_second": own}))
+        operators = {**rates, "bf16": {**rates["bf16"], **changed}}
+        return local.predict(spec, Rates.of(CALIBRATION | {"operators_per_second": operators}))
 
     whole = known()
     for name, part in {"attention": "attention", "losses": "passes", "normals": "noise"}.items():

@@ -80,8 +80,8 @@ def test_mezo_is_slower_in_the_later_results_as_its_machine_is():
     root, medians = Path(__file__).parents[2] / "results" / "published", {}
     for machine, digest in (("epyc-2c-fcab62", "353dd85201a1"), ("epyc-2c-2ca1ff", "c65395e41597")):
         files = [json.loads(file.read_text()) for file in (root / machine).glob(f"OPT-125M-resident-fp32-{digest}*")]
-        steps = statistics.median(statistics.median(one["samples"]["step_seconds"]) for one in files)
-        (result,) = [one for one in published() if (one.environment.machine, one.spec.hash) == (machine, digest)]
+        steps = statistics.median(statistics.median(run["samples"]["step_seconds"]) for run in files)
+        (result,) = [run for run in published() if (run.environment.machine, run.spec.hash) == (machine, digest)]
         rates = rates_of(result)
         assert rates is not None
         medians[machine] = steps, local.predict(ran(result), rates).step_seconds
@@ -108,8 +108,8 @@ def test_no_held_out_value_is_a_fitted_one():
 
 def test_every_contradiction_names_values_that_are_there():
     known = [*validation.throughput_errors("A100-80GB"), *validation.throughput_errors("H20-96GB")]
-    for one in evidence.CONTRADICTIONS:
-        assert any(one.holds(error.row) for error in known), one
+    for contradiction in evidence.CONTRADICTIONS:
+        assert any(contradiction.holds(error.row) for error in known), contradiction
 
 
 def test_the_fit_gives_the_committed_constants_again():

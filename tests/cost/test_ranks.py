@@ -25,7 +25,7 @@ GPUS = CALIBRATION | {"link_up_bytes_per_second": 2e6, "link_down_bytes_per_seco
 BYTES = STREAMED * 4
 NO_FORWARDS = dataclasses.replace(
     RATES, flops=dict.fromkeys(RATES.flops, 1e99),
-    operators={kind: {**own, "attention": 1e99} for kind, own in RATES.operators.items()},
+    operators={kind: {**operators, "attention": 1e99} for kind, operators in RATES.operators.items()},
 )  # fmt: skip
 """With which nothing but noise takes time."""
 
@@ -91,8 +91,8 @@ def test_slices_follow_equation_3_and_are_taken_where_a_way_between_gpus_is_know
 
 def test_ranks_of_different_nodes_do_not_share_links_nor_cores() -> None:
     rates = dataclasses.replace(Rates.of(GPUS), host=2e6)
-    here, there = ranks("2d", 4, transfers="whole"), ranks("2d", 4, transfers="whole", nodes=2)
-    assert transfer_seconds(here, rates) == pytest.approx(2 * transfer_seconds(there, rates))
+    together, there = ranks("2d", 4, transfers="whole"), ranks("2d", 4, transfers="whole", nodes=2)
+    assert transfer_seconds(together, rates) == pytest.approx(2 * transfer_seconds(there, rates))
     counter: dict[str, Any] = {"noise": "counter", "tier": "pageable", "device": "cpu"}
     assert compute_seconds(ranks("2d", 4, nodes=2, **counter), RATES) == pytest.approx(
         compute_seconds(ranks("2d", 4, **counter), RATES) / 2

@@ -51,13 +51,13 @@ def test_shared_and_separate_rows_score_alike(tmp_path: Path, tokenizer: Any, mo
     """One-token words share a row; the same task with words of several tokens gets a row each."""
     folder = sst2(tmp_path, 12, 5)
     for words, rows in (((" great", " terrible"), 5), ((), 10)):
-        one = trained(words=words)
-        data = load(spec("sst2", train_size=5, dev_size=2, batch_size=8), one, folder)
+        trained_tokenizer = trained(words=words)
+        data = load(spec("sst2", train_size=5, dev_size=2, batch_size=8), trained_tokenizer, folder)
         batch = data.batch(data.groups("test")[0])
         assert batch.input_ids.shape[0] == rows
         source = read(TASKS.get("sst2"), form_of(TASKS.get("sst2"), aligned=True, masked=False), folder)[1]
         order = np.random.RandomState(0).permutation(5)
-        expected = [naive(model, one, source.examples[i]) for i in order]
+        expected = [naive(model, trained_tokenizer, source.examples[i]) for i in order]
         torch.testing.assert_close(
             scores(model, batch), torch.tensor(expected, dtype=torch.float64).flatten(), atol=1e-9, rtol=0
         )
@@ -149,7 +149,8 @@ def test_places_point_at_what_precedes_each_token(shapes: list[list[tuple[int, i
 )  # fmt: skip
 def test_an_evaluation_batch_is_as_large_as_a_step_or_fills_its_tokens_or_the_room(lengths, size, train, room) -> None:
     items = [
-        Encoded(tuple((i,) * n for n in own), (((0, 0, 7),),), 0, max(own), False) for i, own in enumerate(lengths)
+        Encoded(tuple((i,) * n for n in length), (((0, 0, 7),),), 0, max(length), False)
+        for i, length in enumerate(lengths)
     ]
     trained_on = [Encoded(((1,) * train,), (((0, 0, 7),),), 0, train, False)]
     data = TaskData(

@@ -27,8 +27,8 @@ def choices(sizes: Sequence[int], answers: Sequence[int], loss: str = "choice") 
 
 
 def test_judging_by_hand() -> None:
-    one = choices([2, 3], [1, 0])
-    verdict = judge(one, torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
+    question = choices([2, 3], [1, 0])
+    verdict = judge(question, torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
     softmax = [np.log(1 + np.exp(-1)), np.log(np.exp([-3.0, -1, -2]).sum()) + 3]
     assert (verdict.right, verdict.count) == (1, 2)
     assert verdict.loss_sum == pytest.approx(sum(softmax), rel=1e-6)

@@ -50,7 +50,7 @@ def test_one_file_is_split_by_its_seed(folder: Path) -> None:
     train, dev, test = sets(folder, DATA + PROMPT + LABELS)
     order = np.random.RandomState(0).permutation(10).tolist()
     prompts = [[example.prompt for example in source.examples] for source in (test, dev, train)]
-    assert prompts == [[f"Text: row {n}\nGood?" for n in own] for own in (order[:3], order[3:5], order[5:])]
+    assert prompts == [[f"Text: row {n}\nGood?" for n in rows] for rows in (order[:3], order[3:5], order[5:])]
     assert test.examples[0] == Example(f"Text: row {order[0]}\nGood?", (" no", " yes"), order[0] % 2)
     assert [source.name for source in (train, dev, test)] == [
         f"rows.jsonl ({name})" for name in ("train", "dev", "test")
@@ -220,8 +220,8 @@ def test_the_published_files_are_asked_as_in_mezo(name: str, tmp_path: Path) -> 
     files, body, wanted = PUBLISHED[name]
     for file in files.split():
         (tmp_path / file).write_text(json.dumps(body))
-    own = TASKS.get(name)
-    train, validation = read(own, own.form, tmp_path)
+    builtin = TASKS.get(name)
+    train, validation = read(builtin, builtin.form, tmp_path)
     assert train.examples == validation.examples == wanted
     assert train.name.endswith(files.split()[0])
 

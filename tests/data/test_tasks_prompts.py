@@ -166,20 +166,22 @@ def test_a_task_without_a_masked_form_says_which_have_one() -> None:
         form_of(TASKS.get("cb"), aligned=True, masked=True)
 
 
-def one(name: str, **row: object) -> Example:
+def prompt_of(name: str, **row: object) -> Example:
     return TASKS.get(name).example(row, TASKS.get(name).form)
 
 
 def test_edges_of_the_wording() -> None:
-    assert one("boolq", passage="P", question="is it?", answer=True).prompt == "P Is it?\n"
-    assert one("boolq", passage="P", question="", label=0) == Example("P ?\n", ("Yes", "No"), 1)
-    assert one("multirc", paragraph="  P ", question="q", answer="a", label=1).prompt.startswith("P \nQuestion: q\n")
-    copa = one("copa", premise="It rained! ", choice1="I'm wet.", choice2="I am wet.", question="effect", label=1)
+    assert prompt_of("boolq", passage="P", question="is it?", answer=True).prompt == "P Is it?\n"
+    assert prompt_of("boolq", passage="P", question="", label=0) == Example("P ?\n", ("Yes", "No"), 1)
+    assert prompt_of("multirc", paragraph="  P ", question="q", answer="a", label=1).prompt.startswith(
+        "P \nQuestion: q\n"
+    )
+    copa = prompt_of("copa", premise="It rained! ", choice1="I'm wet.", choice2="I am wet.", question="effect", label=1)
     assert copa == Example("It rained! so", (" i'm wet.", " I am wet."), 1)
-    quoted = one("winogrande", sentence='He said "_" twice.', option1="yes", option2="no", answer="2")
+    quoted = prompt_of("winogrande", sentence='He said "_" twice.', option1="yes", option2="no", answer="2")
     assert quoted == Example('He said "', ('yes" twice.', 'no" twice.'), 1)
-    assert one("sst2", sentence=" {x} \n", label="1").prompt == "{x} It was"
-    assert one("cb", premise="p", hypothesis="h", label=2).answer == 2
+    assert prompt_of("sst2", sentence=" {x} \n", label="1").prompt == "{x} It was"
+    assert prompt_of("cb", premise="p", hypothesis="h", label=2).answer == 2
 
 
 @pytest.mark.parametrize(
@@ -197,4 +199,4 @@ def test_edges_of_the_wording() -> None:
 )  # fmt: skip
 def test_rows_that_are_no_example(name: str, row: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        one(name, **row)
+        prompt_of(name, **row)

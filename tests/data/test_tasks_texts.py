@@ -47,17 +47,17 @@ def test_a_text_too_long_is_named_with_its_remedy(tmp_path: Path, tokenizer: Any
 @torch.inference_mode()
 def test_truncated_candidates_of_several_tokens_score_as_their_cut_texts(tmp_path: Path, model: Any) -> None:
     """MeZO: the text's first token and its last seq_len - 1."""
-    one = trained(words=())
+    tokenizer = trained(words=())
     folder = sst2(tmp_path, 12, 5)
-    data = load(spec("sst2", train_size=5, dev_size=2, seq_len=14, truncate=True), one, folder)
+    data = load(spec("sst2", train_size=5, dev_size=2, seq_len=14, truncate=True), tokenizer, folder)
     batch = data.batch(data.groups("test")[0])
     source = read(TASKS.get("sst2"), form_of(TASKS.get("sst2"), aligned=True, masked=False), folder)[1]
     expected = []
     for number in np.random.RandomState(0).permutation(5):
         example = source.examples[number]
         for candidate in example.candidates:
-            ids = one(example.prompt + candidate)["input_ids"]
-            count = len(ids) - len(one(example.prompt)["input_ids"])
+            ids = tokenizer(example.prompt + candidate)["input_ids"]
+            count = len(ids) - len(tokenizer(example.prompt)["input_ids"])
             ids = [ids[0], *ids[-13:]]
             logs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
             expected.append(torch.stack([logs[k - 1, ids[k]] for k in range(14 - count, 14)]).mean())
@@ -87,47 +87,47 @@ def test_a_candidate_of_no_tokens_is_one_line() -> None:
 
     words = Tokenizer(models.WordLevel({"<pad>": 0, "good": 1}, unk_token="<pad>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()  # which a line's end is none of
-    one = encoder(PreTrainedTokenizerFast(tokenizer_object=words))
+    tokenizer = encoder(PreTrainedTokenizerFast(tokenizer_object=words))
     message = r"^x: a candidate must add a token to its prompt, but .* none of .*; give each"
     with pytest.raises(ValueError, match=message):
-        one.encode([Example("good", (" \n",), 0)], ["x"])
+        tokenizer.encode([Example("good", (" \n",), 0)], ["x"])
 
 
 def test_special_tokens_are_the_tokenizers_and_none_ends_a_row() -> None:
     example = Example("the film", (" great", " terrible"), 1)
     for template, front in (("</s> $A", (2,)), ("<s> $A </s>", (0,)), ("$A", ()), ("$A </s>", ())):
-        one = trained(template)
-        body = tuple(one("the film", add_special_tokens=False)["input_ids"])
-        encoded = encoder(one).encode([example], ["x"])[0]
+        tokenizer = trained(template)
+        body = tuple(tokenizer("the film", add_special_tokens=False)["input_ids"])
+        encoded = encoder(tokenizer).encode([example], ["x"])[0]
         assert encoded.rows == ((*front, *body),)
-        words = [one(word, add_special_tokens=False)["input_ids"][0] for word in example.candidates]
+        words = [tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in example.candidates]
         assert encoded.candidates == tuple(((0, len(front + body) - 1, word),) for word in words)
 
 
 @pytest.mark.parametrize("name", ["sst2", "rte"])
 def test_masked_texts_are_padded_on_the_right_and_scored_at_the_mask(tmp_path: Path, name: str) -> None:
-    one = trained("<s> $A </s>")
+    tokenizer = trained("<s> $A </s>")
     folder = sst2(tmp_path, 12, 5)
     row = {"premise": "It rained.", "hypothesis": "The street is wet.", "label": "not_entailment"}
     for file, count in (("train", 12), ("val", 5)):
         (folder / f"{file}.jsonl").write_text((json.dumps(row) + "\n") * count)
-    data = load(spec(name, train_size=5, dev_size=2), one, folder, masked=True)
+    data = load(spec(name, train_size=5, dev_size=2), tokenizer, folder, masked=True)
     batch = data.batch(data.groups("test")[0])
     assert batch.choices is not None
     words = {"sst2": (" terrible", " great"), "rte": (" Yes", " No")}[name]
     texts = examples_of(batch)
     if name == "rte":
-        assert one.decode(texts[0]) == "<s>It rained?<mask>, the street is wet.</s>"
+        assert tokenizer.decode(texts[0]) == "<s>It rained?<mask>, the street is wet.</s>"
         answers = [1] * 5
     else:
         lines = (folder / "dev.tsv").read_text().splitlines()[1:]
         order = np.random.RandomState(0).permutation(5)
         expected = [f"<s>{lines[i].split(chr(9))[0].strip()} It was<mask>.</s>" for i in order]
-        assert [one.decode(text) for text in texts] == expected
+        assert [tokenizer.decode(text) for text in texts] == expected
         answers = [int(lines[i].split("\t")[1]) for i in order]
     assert batch.choices.answers.tolist() == [2 * i + answer for i, answer in enumerate(answers)]
-    assert (batch.input_ids[batch.choices.places[:, 0], batch.choices.places[:, 1]] == one.mask_token_id).all()
-    ids = [one(word, add_special_tokens=False)["input_ids"][0] for word in words]
+    assert (batch.input_ids[batch.choices.places[:, 0], batch.choices.places[:, 1]] == tokenizer.mask_token_id).all()
+    ids = [tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in words]
     assert batch.choices.tokens.tolist() == ids * 5
     assert (batch.input_ids[:, 0] == 0).all()
     mask = batch.attention_mask

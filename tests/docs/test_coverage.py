@@ -48,8 +48,8 @@ def test_every_element_of_the_papers_has_one_row_in_the_papers_order() -> None:
     assert [len(of) - len(set(of)) for of in numbers.values()] == [0] * 5
     for paper, of in numbers.items():
         for kind in NUMBERED:  # none is left out between the first and the last
-            own = [int(at.split()[1]) for at in of if re.fullmatch(rf"{kind} \d+", at)]
-            assert own == list(range(1, len(own) + 1)), (paper, kind)
+            numbered = [int(at.split()[1]) for at in of if re.fullmatch(rf"{kind} \d+", at)]
+            assert numbered == list(range(1, len(numbered) + 1)), (paper, kind)
 
 
 def test_tables_and_figures_with_numbers_have_recipes_and_recipes_have_rows() -> None:
@@ -85,10 +85,10 @@ def test_a_row_says_where_its_element_is_or_why_it_is_not() -> None:
 def test_the_page_counts_what_was_published() -> None:
     results = published()
     text = elements.text(results, [], REFERENCE)
-    hybrid = {one.spec.hash for one in results if one.spec.method == "hybrid" and one.spec.seq_len == 64}
+    hybrid = {result.spec.hash for result in results if result.spec.method == "hybrid" and result.spec.seq_len == 64}
     shown = elements.shown(results, [], REFERENCE)
     assert hybrid & shown["zo-bench/table7"].cells
-    ran = {one.spec.hash for one in results if one.spec.method == "hybrid" and one.outcome == "ok"}
+    ran = {result.spec.hash for result in results if result.spec.method == "hybrid" and result.outcome == "ok"}
     [row] = [line for line in text.splitlines() if line.startswith("| method hybrid |")]
     assert f"| {len(ran)} cells |" in row
     empty = [row for row in ROWS if row.recipe and not (shown[row.recipe].cells or shown[row.recipe].is_facts)]

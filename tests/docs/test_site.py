@@ -94,5 +94,5 @@ def test_what_the_pages_programs_import_is_on_the_page_of_the_api(monkeypatch: p
     names |= {tuple(module.rsplit(".", 1)) for module in others}  # a module as such
     assert ("zobench.testing", "MethodConformance") in used
     assert {
-        one for one in used - names if not (one[1].isupper() and one[0] in others)
+        word for word in used - names if not (word[1].isupper() and word[0] in others)
     } == set()  # constants of a module

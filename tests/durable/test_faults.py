@@ -49,10 +49,10 @@ def weights(spec: RunSpec, folder: Path) -> dict[str, torch.Tensor]:
         return dict(built.engine.named_tensors())
 
 
-def assert_same(spec: RunSpec, one: Path, other: Path, left: Result, right: Result) -> None:
+def assert_same(spec: RunSpec, first: Path, other: Path, left: Result, right: Result) -> None:
     assert left.evaluation == right.evaluation
     assert left.samples["loss"] == right.samples["loss"]
-    mine, theirs = weights(spec, one), weights(spec, other)
+    mine, theirs = weights(spec, first), weights(spec, other)
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
@@ -129,12 +129,12 @@ def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(spec, go, tmp_path, monk
     wanted = spec(engine="offload", tier="pageable", checkpoint=form, checkpoint_every=4)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = go(wanted, whole)
-    count, own = itertools.count(), snapshot._Shard.add
+    count, add = itertools.count(), snapshot._Shard.add
 
     def full(shard: Any, name: str, data: memoryview) -> None:
         if next(count) == 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        own(shard, name, data)
+        add(shard, name, data)
 
     monkeypatch.setattr(snapshot._Shard, "add", full)
     said: list[str] = []

@@ -180,13 +180,13 @@ def test_another_file_is_no_journal(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_step_that_the_disk_has_no_room_for_leaves_what_was_there(tmp_path, monkeypatch) -> None:
-    path, own, room = tmp_path / "journal.bin", os.pwrite, SIZE + 9
+    path, pwrite, room = tmp_path / "journal.bin", os.pwrite, SIZE + 9
 
     def full(file: int, data: bytes, place: int) -> int:
         nonlocal room
         if not room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        done = own(file, data[:room], place)
+        done = pwrite(file, data[:room], place)
         room -= done
         return done
 

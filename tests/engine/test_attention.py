@@ -68,12 +68,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The kernel and the length of the rows of each call of attention."""
     seen: list[tuple[str, int]] = []
 
-    def counted(name: str, own: Any) -> Any:
+    def counted(name: str, kernel: Any) -> Any:
         return lambda module, query, *given, **options: (
-            seen.append((name, query.shape[2])) or own(module, query, *given, **options)  # type: ignore[func-returns-value]
+            seen.append((name, query.shape[2])) or kernel(module, query, *given, **options)  # type: ignore[func-returns-value]
         )
 
-    monkeypatch.setattr(attention, "KERNELS", {name: counted(name, own) for name, own in KERNELS.items()})
+    monkeypatch.setattr(attention, "KERNELS", {name: counted(name, kernel) for name, kernel in KERNELS.items()})
     return seen
 
 
@@ -92,8 +92,8 @@ def test_losses_are_those_of_the_models_own_attention_and_the_chosen_kernel_runs
             losses.append(engine.probe(batch_of(), POINTS))
             assert calls == ([(kernel, width)] * layers if packed or choice else []), choice
             assert engine.model.config._attn_implementation == "sdpa"  # as it was
-    for own in losses[1:]:
-        assert own == pytest.approx(losses[0], abs=1e-5)
+    for loss in losses[1:]:
+        assert loss == pytest.approx(losses[0], abs=1e-5)
 
 
 def test_in_16_bits_losses_are_as_near_float32s_as_with_the_models_own_attention() -> None:
@@ -101,7 +101,7 @@ def test_in_16_bits_losses_are_as_near_float32s_as_with_the_models_own_attention
     for dtype, choice in (
         (torch.float32, ()),
         (torch.bfloat16, ()),
-        *((torch.bfloat16, one) for one in EVERY.values()),
+        *((torch.bfloat16, kernel) for kernel in EVERY.values()),
     ):
         with Engine(model_of("llama").to(dtype), EngineConfig(placement="resident", attention=choice)) as engine:
             losses[dtype, choice] = engine.evaluate(batch_of())

@@ -58,12 +58,12 @@ def test_frozen_parameters_have_no_gradient_and_stay():
 
 def kept(engine, batch):
     """Bytes that the forward keeps for the backward, each storage once, the parameters left out."""
-    own = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
+    addresses = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
     storages = {}
 
     def pack(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in addresses:
             storages[storage.data_ptr()] = (storage.nbytes(), tensor)  # held: an address is not used again
         return tensor
 

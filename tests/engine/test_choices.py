@@ -20,8 +20,8 @@ def test_scores_and_losses_equal_plain_loops_for_any_number_of_candidates_and_to
     values = [[[-5 * random.random() for _ in range(count)] for count in example] for example in shape]
     rights = [random.randrange(len(example)) for example in shape]
     firsts = list(itertools.accumulate(map(len, shape[:-1]), initial=0))
-    flat = [own for example in values for own in example]
-    owners = torch.tensor([n for n, own in enumerate(flat) for _ in own])
+    flat = [logs for example in values for logs in example]
+    owners = torch.tensor([n for n, logs in enumerate(flat) for _ in logs])
     choices = Choices(
         places=torch.stack([owners, torch.arange(len(owners))], 1),
         tokens=torch.arange(len(owners)),
@@ -30,8 +30,8 @@ def test_scores_and_losses_equal_plain_loops_for_any_number_of_candidates_and_to
         answers=torch.tensor([first + right for first, right in zip(firsts, rights, strict=True)]),
         loss=loss,
     )
-    picked = torch.tensor([value for own in flat for value in own], dtype=torch.float64, requires_grad=True)
-    scores = [[sum(own) / len(own) for own in example] for example in values]
+    picked = torch.tensor([value for logs in flat for value in logs], dtype=torch.float64, requires_grad=True)
+    scores = [[sum(logs) / len(logs) for logs in example] for example in values]
     assert candidate_scores(picked, choices).tolist() == pytest.approx([s for example in scores for s in example])
     chosen = [example[right] for example, right in zip(values, rights, strict=True)]
     if loss == "lm":
@@ -41,7 +41,7 @@ def test_scores_and_losses_equal_plain_loops_for_any_number_of_candidates_and_to
         expected = sum(math.log(sum(map(math.exp, each))) - each[right] for each, right in pairs) / len(shape)
     computed = choice_loss(picked, choices)
     assert computed.item() == pytest.approx(expected)
-    assert torch.autograd.gradcheck(lambda own: choice_loss(own, choices), (picked,))
+    assert torch.autograd.gradcheck(lambda logs: choice_loss(logs, choices), (picked,))
     if loss == "lm":
         alone = only_right(choices)
         assert alone.groups.tolist() == alone.answers.tolist() == list(range(len(shape)))

@@ -80,15 +80,15 @@ def run(engine, name, queries, evaluated=3):
     return moments, losses
 
 
-def assert_equal_from_here(one, other, name):
+def assert_equal_from_here(first, other, name):
     """Also what is pending, and the position in every stream, as the next steps show."""
     for step, batch in enumerate(batches(name, 2), start=STEPS):
         points = pairs([9_000 + step])
-        losses = one.probe(batch, points)
+        losses = first.probe(batch, points)
         assert other.probe(batch, points) == losses
-        for engine in (one, other):
+        for engine in (first, other):
             engine.commit(entries_of(step, points, losses))
-    mine, its = dict(one.named_tensors()), dict(other.named_tensors())
+    mine, its = dict(first.named_tensors()), dict(other.named_tensors())
     assert all(torch.equal(mine[key], its[key]) for key in mine)
 
 

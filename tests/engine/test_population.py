@@ -49,8 +49,8 @@ def at(model: Any, point: Point, rank: int) -> Iterator[None]:
             if point.seed is not None:
                 tensor.add_(normalised(number, tensor.shape, point.seed, point.subspace, rank), alpha=point.scale)
         yield
-        for tensor, own in zip(model.parameters(), before, strict=True):
-            tensor.copy_(own)
+        for tensor, weight in zip(model.parameters(), before, strict=True):
+            tensor.copy_(weight)
 
 
 def one_by_one(
@@ -92,7 +92,7 @@ def test_each_row_sees_weights_of_its_own(mode, rank, monkeypatch):
             assert engine.fitness(less_loss, rows, POINTS) == pytest.approx(less(wanted), rel=1e-5)
             wanted = one_by_one(plain, [batch] * len(POINTS), POINTS, rank)
             assert engine.probe(batch, POINTS) == pytest.approx(wanted, rel=1e-5)
-            assert max(abs(one - wanted[4]) for one in wanted) > 1e-3
+            assert max(abs(loss - wanted[4]) for loss in wanted) > 1e-3
         assert engine.passes == 4
 
 
@@ -122,14 +122,14 @@ def test_candidates_of_several_tokens_are_scored_by_each_members_own_weights():
     batch, plain = choosing(), PlainModel("counter")
     shards = [batch.shard(0, 2), batch.shard(1, 2)]
     rows, points = [shards[0], shards[1], batch, shards[1]], POINTS[:4]
-    assert len({len(own.input_ids) for own in rows}) == 3
+    assert len({len(row.input_ids) for row in rows}) == 3
     with Engine(skeleton(), EngineConfig(noise="counter", slots=2), weights=start(), directions=RANK_1) as engine:
         members = Population(engine, points)
         scores, losses = members.scores(rows), members.losses(rows)
-    plain_scores = one_by_one(plain.model, rows, points, 1, lambda model, own: plain.scores(own))
-    for own, wanted in zip(scores, plain_scores, strict=True):
-        assert torch.allclose(own, wanted, rtol=1e-5)
-    assert losses == pytest.approx(one_by_one(plain.model, rows, points, 1, lambda _, own: plain.loss(own)), rel=1e-5)
+    plain_scores = one_by_one(plain.model, rows, points, 1, lambda model, row: plain.scores(row))
+    for row, wanted in zip(scores, plain_scores, strict=True):
+        assert torch.allclose(row, wanted, rtol=1e-5)
+    assert losses == pytest.approx(one_by_one(plain.model, rows, points, 1, lambda _, row: plain.loss(row)), rel=1e-5)
 
 
 @pytest.mark.parametrize("scheme", ["lora", "prefix", "prompt"])
@@ -157,7 +157,7 @@ def test_a_member_generates_with_its_own_weights():
 
     with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=RANK_1) as engine:
         rewards = engine.fitness(reward, rows, points)
-    wanted = one_by_one(PlainModel("counter").model, rows, points, 1, lambda model, own: model(own.input_ids).logits)
+    wanted = one_by_one(PlainModel("counter").model, rows, points, 1, lambda model, row: model(row.input_ids).logits)
     for logits, whole in zip(seen, wanted, strict=True):
         torch.testing.assert_close(logits.flatten(), whole[0, -1], rtol=1e-4, atol=1e-5)
     assert rewards == [float(whole[0, -1].argmax()) for whole in wanted]
@@ -182,9 +182,9 @@ class Formula:
     def members(self, batch: Batch) -> tuple[list[Batch], list[tuple[int, float]]]:
         seeds = [int(self.draws.integers(10**9)) for _ in range(self.spec.queries)]
         signs = (1.0, -1.0) if self.spec.option("antithetic") else (1.0,)
-        own = [(seed, sign) for seed in seeds for sign in signs]
+        pair = [(seed, sign) for seed in seeds for sign in signs]
         count = self.spec.option("shards")
-        return [batch.shard(number * count // len(own), count) for number in range(len(own))], own
+        return [batch.shard(number * count // len(pair), count) for number in range(len(pair))], pair
 
     def direction(self, seed: int) -> dict[str, np.ndarray]:
         rank = self.spec.option("rank")
@@ -206,12 +206,12 @@ class Formula:
     def step(self, batch: Batch) -> float:
         batches, members = self.members(batch)
         losses = []
-        for own, (seed, sign) in zip(batches, members, strict=True):
+        for pair, (seed, sign) in zip(batches, members, strict=True):
             e = self.direction(seed)
             self.model.set(
                 {name: torch.from_numpy((x + sign * EPS * e[name]).astype(np.float32)) for name, x in self.x.items()}
             )
-            losses.append(self.model.loss(own))
+            losses.append(self.model.loss(pair))
         f, total = self.fitness(-np.array(losses)), {name: np.zeros_like(x) for name, x in self.x.items()}
         for own_f, (seed, sign) in zip(f, members, strict=True):
             for name, e in self.direction(seed).items():  # type: ignore[assignment]
@@ -250,12 +250,12 @@ def test_each_step_is_the_formula(case, mode):
             batch = (full, padded)[number % 2]()
             result = method.step(engine, batch)
             assert result.loss == pytest.approx(formula.step(batch), rel=1e-5)
-            here = dict(engine.named_tensors())
+            tensors = dict(engine.named_tensors())
             for name, x in formula.x.items():
                 change = np.abs(x - before[name]).max()
                 # fitness is a difference of losses that are equal to 1e-7
-                np.testing.assert_allclose(here[name].numpy(), x, rtol=0, atol=2e-3 * change + 1e-7, err_msg=name)
-                formula.x[name] = here[name].numpy().astype(np.float64)
+                np.testing.assert_allclose(tensors[name].numpy(), x, rtol=0, atol=2e-3 * change + 1e-7, err_msg=name)
+                formula.x[name] = tensors[name].numpy().astype(np.float64)
             before = dict(formula.x)
             assert result.applied
 
@@ -267,7 +267,7 @@ def test_accuracy_is_a_reward():
     with engine_of(spec) as engine:
         rewards = engine.fitness(methods.make(spec).reward, [batch] * 32, points)  # type: ignore[attr-defined]
     plain = PlainModel("counter")
-    right = one_by_one(plain.model, [batch] * 32, points, 2, lambda _, own: _share(plain.scores(own), own))
+    right = one_by_one(plain.model, [batch] * 32, points, 2, lambda _, row: _share(plain.scores(row), row))
     assert rewards == right
     assert len(set(right)) > 1
 
@@ -275,8 +275,8 @@ def test_accuracy_is_a_reward():
 def _share(scores: Tensor, batch: Batch) -> float:
     groups, right = batch.choices.groups, 0
     for example, answer in enumerate(batch.choices.answers.tolist()):
-        own = (groups == example).nonzero().flatten()
-        right += int(own[scores[own].argmax()] == answer)
+        places = (groups == example).nonzero().flatten()
+        right += int(places[scores[places].argmax()] == answer)
     return right / len(batch.choices.answers)
 
 
@@ -285,11 +285,11 @@ def test_normals_of_several_seeds_are_those_of_each(module):
     """Also where a tensor is longer than a thread's piece, and begins inside a counter."""
     seeds = (3, 2**63 + 1, 5)
     for shape, at in (((7,), 0), ((5, 33), 3), ((70_000,), 2)):
-        out, own = torch.empty(3, *shape), torch.empty(shape)
+        out, single = torch.empty(3, *shape), torch.empty(shape)
         module.normals_each(seeds, Span(4, at), out)
         for number, seed in enumerate(seeds):
-            philox.normals(seed, Span(4, at), own)
-            assert torch.equal(out[number], own)
+            philox.normals(seed, Span(4, at), single)
+            assert torch.equal(out[number], single)
 
 
 def test_what_does_not_fit_is_one_line():

@@ -62,7 +62,7 @@ def test_rules_with_state_and_sparse_directions_are_the_same_in_every_mode(noise
     options: dict[str, Any] = {"rule": Momentum()} if kind == "rule" else {"thresholds": dict.fromkeys(names, SHARE)}
     losses, tensors, state = run({"placement": "resident", "noise": noise}, **options)
     assert len(state) == (len(tensors) if kind == "rule" else 0)
-    assert all(own.abs().max() > 0 for own in state.values())
+    assert all(per_tensor.abs().max() > 0 for per_tensor in state.values())
     for mode in MODES.values():
         mine = run({"noise": noise, **mode}, **options)
         assert mine[0] == losses, mode
@@ -94,8 +94,10 @@ def test_frozen_weights_are_not_moved_and_not_written_back(noise, monkeypatch):
         source.fill(name, start)
         assert torch.equal(tensor, start) == any(word in name for word in frozen), name
     assert set(sizes) == {0, 2}  # block 1 is all frozen
-    own = {name: p.nbytes for name, p in build(frozen).named_parameters() if "layers.0." in name and p.requires_grad}
-    assert sum(own.values()) <= sizes[0] < sum(own.values()) + 8192
+    per_tensor = {
+        name: p.nbytes for name, p in build(frozen).named_parameters() if "layers.0." in name and p.requires_grad
+    }
+    assert sum(per_tensor.values()) <= sizes[0] < sum(per_tensor.values()) + 8192
 
 
 def test_a_rule_with_state_refuses_what_would_lose_it():
@@ -123,12 +125,12 @@ def test_entries_of_one_step_keep_their_own_rates(noise, sparse):
     assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
 
 
-@pytest.mark.parametrize("own", ["rule", "sparse"])
+@pytest.mark.parametrize("extra", ["rule", "sparse"])
 @pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_pieces_of_tensors_and_tiles_of_the_head_change_no_bit(noise, own, monkeypatch):
+def test_pieces_of_tensors_and_tiles_of_the_head_change_no_bit(noise, extra, monkeypatch):
     """Tensors larger than a piece, as real ones are: their state, z and mask are taken from the same place."""
     names = [name for name, _ in build().named_parameters()]
-    options = {"rule": Momentum()} if own == "rule" else {"thresholds": dict.fromkeys(names, 0.3)}
+    options = {"rule": Momentum()} if extra == "rule" else {"thresholds": dict.fromkeys(names, 0.3)}
 
     def steps(**config):
         model, losses, source = build(), [], weights.RandomWeights(build(), 3)

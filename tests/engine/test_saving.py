@@ -131,7 +131,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_a_tensor_is_read(name
     (tmp_path / name / "own").mkdir(parents=True)
     with pytest.raises(ValueError, match=f"{name} to be a file or absent, but it is a folder; name another one"):
         save_checkpoint(made("llama"), iter(lambda: 1 / 0, None), tmp_path)
-    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path):

@@ -32,8 +32,8 @@ CONFIG = {
 
 def bytes_of(kind: str, rows: int, width: int, seed: int) -> np.ndarray:
     """Any bits are a block of any format, but for the numbers in 16 bits, which are made small and finite."""
-    own = gguf.GGMLQuantizationType[kind]
-    values, size = gguf.GGML_QUANT_SIZES[own]
+    kind_of = gguf.GGMLQuantizationType[kind]
+    values, size = gguf.GGML_QUANT_SIZES[kind_of]
     raw = np.random.default_rng(seed).integers(0, 256, (rows * width // values, size), dtype=np.uint8)
     at = [208] if kind == "Q6_K" else [0, 2] if kind in ("Q4_1", "Q4_K", "Q5_K") else [0]
     for place in at:
@@ -66,13 +66,13 @@ def written(path, kinds=("Q8_0", "Q4_0", "Q4_K", "Q6_K")):
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-6)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 3)
     for number, (name, tensor) in enumerate(model.named_parameters()):
-        own = names.get_name(name, (".weight",))
+        llama_name = names.get_name(name, (".weight",))
         if tensor.dim() == 1:
-            writer.add_tensor(own, np.random.default_rng(number).normal(1, 0.1, len(tensor)).astype(np.float32))
+            writer.add_tensor(llama_name, np.random.default_rng(number).normal(1, 0.1, len(tensor)).astype(np.float32))
         else:
             kind = kinds[number % len(kinds)]
             raw = bytes_of(kind, *tensor.shape, number)
-            writer.add_tensor(own, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
+            writer.add_tensor(llama_name, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
     for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
         step()
     writer.close()
@@ -128,7 +128,7 @@ def test_a_gguf_file_is_the_tier_as_it_lies(granularity, tmp_path, monkeypatch):
         engine.flush()
         tuned = dict(engine.named_tensors())
     assert taken == plain_loop(plain, spec)
-    assert {name for name, own in plain.named_parameters() if torch.equal(own, tuned[name])} == set(tuned)
+    assert {name for name, parameter in plain.named_parameters() if torch.equal(parameter, tuned[name])} == set(tuned)
     assert file.read_bytes() == before
     assert [path.name for path in (tmp_path / "cache/models").rglob("*") if path.suffix == ".safetensors"] == []
 
@@ -138,13 +138,13 @@ def test_it_is_the_model_that_its_conversion_is(tmp_path):
     converted = given(tmp_path / "own.gguf", tier="disk")
     assert lies.config_hash == converted.config_hash
     assert models.of(lies) == models.of(converted)
-    theirs, own = (initial_weights(spec, built(spec)) for spec in (converted, lies))
+    theirs, direct = (initial_weights(spec, built(spec)) for spec in (converted, lies))
     for name, parameter in built(lies).named_parameters():
         for first, rows in ((0, len(parameter)), (len(parameter) // 2, 1)):
-            one, other = (torch.empty(rows, *parameter.shape[1:]) for _ in range(2))
-            theirs.fill(name, one, first)
-            own.fill(name, other, first)
-            assert torch.equal(one, other), name
+            rows_read, other = (torch.empty(rows, *parameter.shape[1:]) for _ in range(2))
+            theirs.fill(name, rows_read, first)
+            direct.fill(name, other, first)
+            assert torch.equal(rows_read, other), name
 
 
 def test_what_a_gguf_file_may_not_hold_is_one_line(tmp_path):
@@ -160,10 +160,10 @@ def test_what_a_gguf_file_may_not_hold_is_one_line(tmp_path):
 
 
 def quantisation(bits=4, **weights):
-    own = {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": 64, **weights}
+    scheme = {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": 64, **weights}
     return {
         "quant_method": "compressed-tensors", "format": "pack-quantized",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": own, "input_activations": None}},
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": scheme, "input_activations": None}},
     }  # fmt: skip
 
 
@@ -174,17 +174,19 @@ def compressed(folder, bits, dtype):
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**CONFIG)).eval()
     tensors, largest = {}, 2 ** (bits - 1) - 1
-    for name, own in model.named_parameters():
+    for name, parameter in model.named_parameters():
         if "proj" not in name:
-            tensors[name] = own.detach().clone()
+            tensors[name] = parameter.detach().clone()
             continue
-        groups = own.detach().view(len(own), -1, 64)
+        groups = parameter.detach().view(len(parameter), -1, 64)
         scale = (groups.abs().amax(2) / largest).to(dtype)
         codes = (groups / scale.float().unsqueeze(2)).round().clamp(-largest - 1, largest)
-        tensors[name.removesuffix("weight") + "weight_packed"] = pack_to_int32(codes.view_as(own).to(torch.int8), bits)
+        tensors[name.removesuffix("weight") + "weight_packed"] = pack_to_int32(
+            codes.view_as(parameter).to(torch.int8), bits
+        )
         tensors[name.removesuffix("weight") + "weight_scale"] = scale
-        tensors[name.removesuffix("weight") + "weight_shape"] = torch.tensor(own.shape)
-        own.data.copy_((codes.to(dtype) * scale.unsqueeze(2)).view_as(own))
+        tensors[name.removesuffix("weight") + "weight_shape"] = torch.tensor(parameter.shape)
+        parameter.data.copy_((codes.to(dtype) * scale.unsqueeze(2)).view_as(parameter))
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config = {**CONFIG, "architectures": ["LlamaForCausalLM"], "quantization_config": quantisation(bits)}
@@ -195,16 +197,16 @@ def compressed(folder, bits, dtype):
 @pytest.mark.parametrize(("bits", "dtype"), [(4, torch.bfloat16), (8, torch.float16)])
 def test_compressed_tensors_are_the_tier_as_they_lie(bits, dtype, tmp_path):
     pytest.importorskip("compressed_tensors")
-    plain = compressed(tmp_path / "own", bits, dtype)
+    plain = compressed(tmp_path / "parameter", bits, dtype)
     spec = given(tmp_path / "own", tier="checkpoint")
     for tier in ("checkpoint", "pageable"):
         config, model = EngineConfig(noise="counter", writeback_every="inf", tier=tier), built(spec)
         with Engine(model, config, weights=PretrainedWeights(models.weights_place(spec), model)) as engine:
             first = dict(engine.named_tensors())
-            assert all(torch.equal(own, first[name]) for name, own in plain.named_parameters()), tier
+            assert all(torch.equal(parameter, first[name]) for name, parameter in plain.named_parameters()), tier
             taken, rests = steps(engine, spec), engine.bytes_at_rest
         assert taken == plain_loop(copy.deepcopy(plain), spec)
-        full = 4 * sum(own.numel() for own in models.blocks(plain).parameters())
+        full = 4 * sum(parameter.numel() for parameter in models.blocks(plain).parameters())
         assert rests < (bits / 32 + 0.04) * full if tier == "checkpoint" else rests >= full
 
 

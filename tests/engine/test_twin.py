@@ -66,7 +66,9 @@ def test_a_model_that_computes_something_else_is_refused_in_one_line_and_left_as
         with pytest.raises(ValueError, match=f"^{re.escape(REFUSED[model_type])}$"):
             build(model, EngineConfig(placement="resident"))
     assert own_loss(model) == own_loss(before)
-    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before.parameters(), strict=True))
+    assert all(
+        torch.equal(weight, other) for weight, other in zip(model.parameters(), before.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("model_type", ["opt", "gpt2"])  # one that tests hold, and one that is compared
@@ -89,8 +91,8 @@ def test_a_soft_cap_that_is_left_out_is_found(monkeypatch):
 def test_weights_that_do_not_move_are_found(monkeypatch):
     from zobench.engine.directions.in_place import InPlace
 
-    own = InPlace.at
-    monkeypatch.setattr(InPlace, "at", lambda self, unit, point: own(self, unit, Point() if unit.part == 2 else point))
+    at = InPlace.at
+    monkeypatch.setattr(InPlace, "at", lambda self, unit, point: at(self, unit, Point() if unit.part == 2 else point))
     with pytest.raises(ValueError, match="losses at perturbed weights must be those of GPT2LMHeadModel itself"):
         Engine(small("gpt2"), EngineConfig())
 
@@ -142,7 +144,7 @@ def test_blocks_that_run_twice_or_backwards_are_refused():
 def test_blocks_are_the_list_with_the_most_parameters():
     model = small("stablelm", qk_layernorm=True, num_hidden_layers=2, num_attention_heads=4)
     assert models.blocks(model) is model.model.layers
-    assert max(len(own) for own in model.modules() if isinstance(own, nn.ModuleList)) > 2
+    assert max(len(module) for module in model.modules() if isinstance(module, nn.ModuleList)) > 2
 
 
 def test_blocks_under_half_of_the_model_are_refused():
@@ -175,7 +177,7 @@ def test_an_engine_draws_nothing_from_the_callers_generator():
 
 def test_the_twin_of_the_largest_model_is_small():
     config = shrunk(models.build("OPT-175B", "fp32").config)
-    assert sum(own.numel() for own in AutoModelForCausalLM.from_config(config).parameters()) < 5_000_000
+    assert sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters()) < 5_000_000
 
 
 def test_the_bias_that_a_holder_adds_to_its_heads_output_moves_with_the_head_and_is_saved(tmp_path):

@@ -83,7 +83,7 @@ def test_a_cell_is_done_if_a_machine_of_this_kind_has_it_and_retry_does_not_name
 
 def test_two_sweeps_of_one_cell_are_refused_before_work_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = submitted(tmp_path)
-    monkeypatch.setattr(slurm, "look", lambda one: {2: QueueEntry(job="7_2", state="queued")})
+    monkeypatch.setattr(slurm, "look", lambda number: {2: QueueEntry(job="7_2", state="queued")})
     refuse_twice(tmp_path, [cell(seed=0), cell(seed=9)])
     with pytest.raises(BusyError) as error:
         refuse_twice(tmp_path, [cell(seed=2), cell(seed=9)])

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,8 +37,8 @@ def handed_over(results: Path, *cells: RunSpec, gpus: tuple[str, ...] = GPUS) ->
 
 def test_a_cell_sees_the_gpus_that_it_has_leased_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = RunSpec(model="opt-tiny").resolve("cpu")
-    one, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
-    submission = handed_over(tmp_path, one, two, cpu)
+    single, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
+    submission = handed_over(tmp_path, single, two, cpu)
     seen: list[tuple[int, str]] = []
 
     def run(submission: jobs.Submission, cell: int, **_: object) -> bool:
@@ -55,23 +54,6 @@ def test_a_cell_sees_the_gpus_that_it_has_leased_and_no_others(tmp_path: Path, m
     short = handed_over(tmp_path, two, gpus=GPUS[:1])  # it gets all there are, so that its plan says what it lacks
     pool.PoolWorker(str(short.folder), 0)()
     assert seen[3:] == [(0, "GPU-a")]
-
-
-def test_a_cell_that_waits_for_its_gpu_is_queued(tmp_path: Path) -> None:
-    cell = RunSpec(model="opt-tiny").resolve("cpu").replace(device="cuda:0")
-    submission = handed_over(tmp_path, cell, cell.replace(seed=1))
-    jobs.write_json(submission.folder / "jobs.json", ["worker 0"])
-    with pool._alive(submission, 0):
-        assert pool._next(submission, 0) == 0
-        seen = pool.look(submission)
-        assert seen is not None
-        assert [(seen[n].state, seen[n].reason) for n in (0, 1)] == [("queued", "waits for a GPU"), ("queued", "")]
-        said = jobs.progress(submission, 0)
-        assert said is not None
-        jobs.write_report(submission, 0, replace(said, machine="mine"))
-        seen = pool.look(submission)
-        assert seen is not None
-        assert (seen[0].state, seen[0].reason) == ("running", "")
 
 
 def test_a_lease_can_be_locked_by_another_user() -> None:
@@ -127,12 +109,12 @@ def test_no_cell_is_begun_by_two_workers(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_how_many_workers() -> None:
     cpu = RunSpec(model="opt-tiny").resolve("cpu")
-    one, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
+    single, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
     assert [pool.workers([cpu] * 4, (), jobs) for jobs in (None, 3, 9)] == [1, 3, 4]
-    assert [pool.workers([one] * 4, GPUS, jobs) for jobs in (None, 1)] == [2, 1]
-    assert pool.workers([one], GPUS, None) == 1
-    assert pool.workers([one, two], GPUS, None) == 2
-    assert pool.workers([one, two], GPUS[:1], None) == 1
+    assert [pool.workers([single] * 4, GPUS, jobs) for jobs in (None, 1)] == [2, 1]
+    assert pool.workers([single], GPUS, None) == 1
+    assert pool.workers([single, two], GPUS, None) == 2
+    assert pool.workers([single, two], GPUS[:1], None) == 1
 
 
 class Site:
@@ -164,34 +146,34 @@ class Site:
 
 @pytest.mark.slow
 def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path: Path) -> None:
-    here, seen = Site(tmp_path, 2), []
-    output = here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "1", "--device", "cpu")
+    site, seen = Site(tmp_path, 2), []
+    output = site.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "1", "--device", "cpu")
     assert "2 cells handed over to 1 worker in the background; `zobench status cells` shows them" in output
-    assert "are queued or running in cells" in here.zobench(
+    assert "are queued or running in cells" in site.zobench(
         "sweep", "cells.toml", "--executor", "local", "--device", "cpu", code=1
     )
-    poll(lambda: (seen.append(here.states()), not {"queued", "running"} & set(seen[-1]))[1], 240)
+    poll(lambda: (seen.append(site.states()), not {"queued", "running"} & set(seen[-1]))[1], 240)
     assert max(states.count("running") for states in seen) == 1
     assert seen[-1] == ["ok"] * 2
-    assert [str(result.outcome) for result in Store(here.results).load()] == ["ok"] * 2
-    output = here.zobench("sweep", "cells.toml", "--executor", "local", "--device", "cpu")
+    assert [str(result.outcome) for result in Store(site.results).load()] == ["ok"] * 2
+    output = site.zobench("sweep", "cells.toml", "--executor", "local", "--device", "cpu")
     assert "0 of 2 cells to run" in output
-    assert len(jobs.submissions(here.results)) == 1
+    assert len(jobs.submissions(site.results)) == 1
 
 
 def test_a_killed_worker_loses_its_cell_and_cancel_ends_the_others(tmp_path: Path) -> None:
-    here = Site(tmp_path, 4, steps=10**6)
-    here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "2", "--device", "cpu")
-    poll(lambda: here.states() == ["running", "running", "queued", "queued"], 60)
-    submission = jobs.submissions(here.results)[-1]
+    site = Site(tmp_path, 4, steps=10**6)
+    site.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "2", "--device", "cpu")
+    poll(lambda: site.states() == ["running", "running", "queued", "queued"], 60)
+    submission = jobs.submissions(site.results)[-1]
     first = jobs.progress(submission, 0)
     assert first is not None
-    status = Path(f"/proc/{here.worker(first.worker)}/status").read_text()
+    status = Path(f"/proc/{site.worker(first.worker)}/status").read_text()
     ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
     assert ignored >> (signal.SIGHUP - 1) & 1  # the terminal that it was started from may be closed
-    os.kill(here.worker(first.worker), signal.SIGKILL)
-    poll(lambda: here.states() == ["lost", "running", "queued", "queued"], 60)
-    assert here.zobench("cancel", "cells").endswith(": 1 running, 2 queued\n")
-    poll(lambda: here.states() == ["cancelled"] * 4, 60)
-    assert here.zobench("cancel") == "nothing is queued or running\n"
-    assert Store(here.results).load() == []
+    os.kill(site.worker(first.worker), signal.SIGKILL)
+    poll(lambda: site.states() == ["lost", "running", "queued", "queued"], 60)
+    assert site.zobench("cancel", "cells").endswith(": 1 running, 2 queued\n")
+    poll(lambda: site.states() == ["cancelled"] * 4, 60)
+    assert site.zobench("cancel") == "nothing is queued or running\n"
+    assert Store(site.results).load() == []

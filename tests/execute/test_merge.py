@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rank_results import cell, one
+from tests.support.rank_results import cell, result_of
 from zobench.execute.rank import merged
 from zobench.result import Outcome
 
@@ -29,7 +29,7 @@ from zobench.result import Outcome
     ],
 )  # fmt: skip
 def test_the_first_cause_is_the_reason(changes: dict[int, Any], outcome: Outcome, reason: str) -> None:
-    result = merged(cell(), {number: one(number, **changes.get(number, {})) for number in range(2)})
+    result = merged(cell(), {number: result_of(number, **changes.get(number, {})) for number in range(2)})
     assert (result.outcome, result.reason) == (outcome, reason)
     if outcome is Outcome.OK:
         assert result.samples["step_seconds"] == [2.0]
@@ -41,7 +41,7 @@ def test_ranks_on_the_cpus_of_one_machine_count_its_energy_once() -> None:
     for spec, expected in (
         (cell(), 10.0), (cell().replace(gpus=4, nodes=2), 10.0 + 12.0), (cell().replace(device="cuda"), 10.0 + 11.0),
     ):  # fmt: skip
-        ranks = {number: one(number, spec=spec, **joules[number]) for number in range(spec.gpus)}
+        ranks = {number: result_of(number, spec=spec, **joules[number]) for number in range(spec.gpus)}
         assert merged(spec, ranks).power["energy_joules"] == expected
 
 
@@ -53,7 +53,7 @@ def test_of_each_number_the_result_has_what_bounds_all_ranks() -> None:
         {"parts": {"exchanged_bytes": [7.0, 8.0]}, "memory": {"device_peak_bytes": 20, "host_rss_peak_bytes": 2},
          "power": {"energy_joules": 2.0, "mean_power_watts": 4.0, "own_cpu_cores": 2.0, "other_cpu_cores": 2.0}},
     ]  # fmt: skip
-    result = merged(cell(), {number: one(number, **fields) for number, fields in enumerate(values)})
+    result = merged(cell(), {number: result_of(number, **fields) for number, fields in enumerate(values)})
     assert result.parts == {"exchanged_bytes": [9.0, 8.0]}
     assert result.memory == {"device_peak_bytes": 20, "host_rss_peak_bytes": 2}
     power = {"energy_joules": 1.0, "mean_power_watts": None, "own_cpu_cores": 3.0, "other_cpu_cores": 1.0}

@@ -18,7 +18,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from tests.support.processes import children, free_port, gone, listeners
-from tests.support.rank_results import one
+from tests.support.rank_results import result_of
 from zobench.execute import rank
 from zobench.execute.process import run_in_process
 from zobench.machine.network import endpoint_of
@@ -216,7 +216,7 @@ def test_a_node_that_is_gone_ends_the_others(started: Callable[[], list[int]], m
     both = [Running(spec), Running(spec)]
     ranks, everything = both[0].ranks(), started()
     os.kill(parent(ranks[0]), signal.SIGKILL)
-    reasons = {one.ended().reason for one in both}
+    reasons = {node.ended().reason for node in both}
     assert reasons == {"the cell's process was ended by SIGKILL", "the first machine of the run is gone"}
     assert all(gone(pid) for pid in everything)
 
@@ -224,7 +224,7 @@ def test_a_node_that_is_gone_ends_the_others(started: Callable[[], list[int]], m
 def test_a_result_may_be_longer_than_what_a_store_takes() -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     samples = {"loss": [1 / 3 + step for step in range(600_000)]}
-    rank._put(store, "result", one(0, samples=samples))
+    rank._put(store, "result", result_of(0, samples=samples))
     assert rank._get(store, "result", 1).samples == samples
 
 
@@ -302,7 +302,7 @@ def test_the_rendezvous_option_says_where_the_ranks_meet(monkeypatch, zobench) -
 
     def run(spec: RunSpec, **_: Any) -> Result:
         asked.append(endpoint_of(spec, os.environ))
-        return one(0, spec=spec)
+        return result_of(0, spec=spec)
 
     monkeypatch.setattr("zobench.execute.process.run_in_process", run)
     words = ("run", "--model=opt-tiny", "--engine=offload", "--device=cpu", *PAIRS, f"--rendezvous={endpoint}")
@@ -321,6 +321,8 @@ def test_how_a_rank_ended_is_told_unless_it_did_so_itself(messages, code, oom, o
     meeting = Meeting(run="a")
     meeting.round = 0
     for number, text in messages.items():
-        rank._send(PrefixStore("attempt 0", meeting.store), number, one(number, outcome=Outcome.FAILED, reason=text))
+        rank._send(
+            PrefixStore("attempt 0", meeting.store), number, result_of(number, outcome=Outcome.FAILED, reason=text)
+        )
     result = rank._after(cell("ddp", 2), Lost(rank=1, code=code), meeting, oom)
     assert (result.outcome, result.reason) == (outcome, reason)

@@ -127,8 +127,8 @@ def test_gpus_that_are_not_there_are_told_before_work_starts(tmp_path: Path) -> 
     assert [step.action for step in steps] == ["run", "skip", "skip", "skip"]
     assert steps[1].reason == "needs 4 GPUs, 2 GPUs are visible"
     assert steps[2].reason == ("needs 2 nodes, this is one node; use --executor slurm, or --rendezvous on all nodes")
-    one = dataclasses.replace(room, devices=1, meets=True)
-    (step,) = made(tmp_path, four.replace(nodes=2), room=one)
+    single = dataclasses.replace(room, devices=1, meets=True)
+    (step,) = made(tmp_path, four.replace(nodes=2), room=single)
     assert step.reason == "needs 2 GPUs on each node, 1 GPU is visible"
     (step,) = made(tmp_path, four.replace(nodes=2), room=dataclasses.replace(room, meets=True))
     assert step.action == "run"

@@ -58,7 +58,7 @@ class Machine:
         return Plan(steps=steps, rates={})
 
     def _perform(self, planned: Plan, budget: float | None) -> Summary:
-        self.orders.append([one.spec.seed for one in planned.steps])
+        self.orders.append([step.spec.seed for step in planned.steps])
         return sweep(planned.steps, self.store, budget=budget)
 
     def go(self, repeats: rounds.Repeats, budget: float | None = None) -> Summary:
@@ -80,8 +80,8 @@ def test_every_round_holds_every_cell_in_an_order_that_the_stored_seed_makes(tmp
         assert order == again
     assert len(set(map(tuple, machine.orders))) > 1
     assert len(summary.results) == 3
-    assert [len(one.runs) for one in summary.results] == [4] * 3
-    assert [one.spec.seed for one in summary.results] == list(SEEDS)  # in the plan's order
+    assert [len(result.runs) for result in summary.results] == [4] * 3
+    assert [result.spec.seed for result in summary.results] == list(SEEDS)  # in the plan's order
     runs = machine.store.runs(MACHINE)
     assert sorted((run.spec.seed, number_of(run)) for run in runs) == [(s, n) for s in SEEDS for n in range(4)]
     for run in runs:
@@ -101,8 +101,10 @@ def test_a_sweep_that_was_stopped_goes_on_and_pairs_only_what_ran_in_one_round(t
     machine = Machine(tmp_path, monkeypatch, steady)
     summary = machine.go(rounds.Repeats(count=3, seed=2))
     assert len(machine.ran) == 9 - 4
-    assert [len(one.runs) for one in summary.results] == [3] * 3
-    counts = sorted(len(pairs(one, other)) for one, other in zip(summary.results, summary.results[1:], strict=False))
+    assert [len(result.runs) for result in summary.results] == [3] * 3
+    counts = sorted(
+        len(pairs(result, other)) for result, other in zip(summary.results, summary.results[1:], strict=False)
+    )
     first = Machine(tmp_path, monkeypatch, steady)
     first.go(rounds.Repeats(count=3))
     assert first.ran == []
@@ -132,11 +134,11 @@ def test_only_cells_that_ended_well_are_repeated_and_a_bad_repeat_is_left_out(tm
 
     machine = Machine(tmp_path, monkeypatch, mixed)
     summary = machine.go(rounds.Repeats(count=3, seed=5))
-    by_seed = {one.spec.seed: one for one in summary.results}
+    by_seed = {kept_run.spec.seed: kept_run for kept_run in summary.results}
     assert machine.ran.count(1) == 1
     assert by_seed[1].outcome is Outcome.OOM
     lost = [run for run in machine.store.runs() if run.outcome is Outcome.CONTAMINATED]
-    assert sum(len(one.runs) for one in (by_seed[0], by_seed[2])) == 6 - len(lost)
+    assert sum(len(kept_run.runs) for kept_run in (by_seed[0], by_seed[2])) == 6 - len(lost)
 
 
 def test_rounds_end_when_the_medians_are_known_and_never_before_six(tmp_path, monkeypatch) -> None:
@@ -148,7 +150,7 @@ def test_rounds_end_when_the_medians_are_known_and_never_before_six(tmp_path, mo
     assert len(machine.orders) == 6
     machine = Machine(tmp_path / "noisy", monkeypatch, noisy)
     machine.go(rounds.Repeats(count=20, until=0.045))
-    widest = next(one for one in machine.store.load() if one.spec.seed == 1)
+    widest = next(result for result in machine.store.load() if result.spec.seed == 1)
     low, high = STEP_TIME.interval(widest) or (0, 0)
     assert 6 < len(machine.orders) < 20
     assert (high - low) / (widest.step_seconds or 0) <= 0.045
@@ -173,16 +175,16 @@ def test_a_ratio_is_of_pairs_so_what_slows_a_round_cancels(tmp_path: Path, monke
 
     machine = Machine(tmp_path, monkeypatch, drifting)
     machine.go(rounds.Repeats(count=7))
-    one, two, _ = sorted(machine.store.load(), key=lambda folded_result: folded_result.spec.seed)
-    known = evidence.ratio(two, one, STEP_TIME)
+    first, two, _ = sorted(machine.store.load(), key=lambda folded_result: folded_result.spec.seed)
+    known = evidence.ratio(two, first, STEP_TIME)
     assert (known.value, known.pairs) == (pytest.approx(2.0), 7)
     assert known.interval == pytest.approx((2.0, 2.0))
-    speed = evidence.ratio(two, one, THROUGHPUT)
+    speed = evidence.ratio(two, first, THROUGHPUT)
     assert speed.value == pytest.approx(0.5)
-    assert one.step_seconds == pytest.approx(statistics.median(1 + 0.05 * n for n in range(7)))
-    low, high = STEP_TIME.interval(one) or (0, 0)
+    assert first.step_seconds == pytest.approx(statistics.median(1 + 0.05 * n for n in range(7)))
+    low, high = STEP_TIME.interval(first) or (0, 0)
     assert low < 1.1 < 1.2 < high  # of the median alone, the drift is uncertainty
-    remarks = evidence.remarks(one)
+    remarks = evidence.remarks(first)
     assert remarks[0] == "the median of 7 processes"
     assert remarks[1].startswith("became 29.9 % ")
     assert "slower from the first round to the last" in remarks[1]
@@ -217,10 +219,10 @@ def rounds_of(spec: RunSpec, seconds: Sequence[float], threads: Sequence[int | N
     """A cell with a process in each round, of that median step and with so many threads."""
     return folded(
         dataclasses.replace(
-            timed(spec, one), environment=Facts(machine=MACHINE, threads=count),
+            timed(spec, pair), environment=Facts(machine=MACHINE, threads=count),
             round=Round(number=number, began=number, place=0, cells=2, seed=0), **changes,
         )
-        for number, (one, count) in enumerate(zip(seconds, threads, strict=True))
+        for number, (pair, count) in enumerate(zip(seconds, threads, strict=True))
     )[0]  # fmt: skip
 
 

@@ -27,23 +27,23 @@ def machine(seed: int, offset: float = 0.01, drift: float = 0.002, detects: bool
     and that is half as slow again in one of thirty; without ``detects`` a slowdown has no effect."""
     draw, runs = random.Random(seed), [0]
 
-    def one(spec: RunSpec, slowdown: float) -> Result:
+    def result_of(spec: RunSpec, slowdown: float) -> Result:
         runs[0] += 1
-        own = math.exp(draw.gauss(0, offset)) * (1 + drift * runs[0]) * (1.5 if draw.random() < 1 / 30 else 1)
-        seconds = [own * math.exp(draw.gauss(0, 0.01)) * (1 + slowdown * detects) for _ in range(9)]
+        factor = math.exp(draw.gauss(0, offset)) * (1 + drift * runs[0]) * (1.5 if draw.random() < 1 / 30 else 1)
+        seconds = [factor * math.exp(draw.gauss(0, 0.01)) * (1 + slowdown * detects) for _ in range(9)]
         samples = {"step_seconds": list[float | None](seconds)}
         return Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine=MACHINE), samples=samples)
 
-    return lambda spec, shares, order: [one(spec, share) for share in shares]
+    return lambda spec, shares, order: [result_of(spec, share) for share in shares]
 
 
 def test_a_steady_machine_shows_a_slowdown_of_a_twentieth_and_rarely_a_difference_of_equals() -> None:
     tests = [self_test(SPEC, machine(seed), seed=seed) for seed in range(20)]
-    alarms = sum(one.alarms for one in tests)
+    alarms = sum(pair.alarms for pair in tests)
     assert alarms <= 0.05 * 400 + 2 * math.sqrt(0.05 * 0.95 * 400)
-    assert sum(one.detected >= 18 for one in tests) >= 19
-    assert sum(one.alarms <= 2 for one in tests) >= 17  # 92.5 % of such machines, where one in twenty is an alarm
-    assert all(6 <= one.equal.pairs <= selfcompare.MOST for test in tests for one in test.comparisons)
+    assert sum(pair.detected >= 18 for pair in tests) >= 19
+    assert sum(pair.alarms <= 2 for pair in tests) >= 17  # 92.5 % of such machines, where one in twenty is an alarm
+    assert all(6 <= pair.equal.pairs <= selfcompare.MOST for test in tests for pair in test.comparisons)
     assert 0.01 < tests[0].least < 0.05
 
 
@@ -51,7 +51,7 @@ def test_one_that_does_not_detect_and_one_that_is_unsteady_do_not_pass() -> None
     blind = self_test(SPEC, machine(1, detects=False), seed=1)
     assert (blind.is_passed, blind.detected <= 2) == (False, True)
     unsteady = self_test(SPEC, machine(2, offset=0.2), seed=2)
-    assert (unsteady.is_passed, {one.equal.pairs for one in unsteady.comparisons}) == (False, {selfcompare.MOST})
+    assert (unsteady.is_passed, {test.equal.pairs for test in unsteady.comparisons}) == (False, {selfcompare.MOST})
     assert unsteady.least > 0.1
 
 
@@ -64,27 +64,27 @@ def test_every_round_has_the_three_in_an_order_of_its_own() -> None:
         return inner(spec, shares, order)
 
     self_test(SPEC, run, seed=3, count=2, slowdown=0.1)
-    assert all(sorted(one) == [0, 0, 0.1] for one in rounds)
-    assert len({one.index(0.1) for one in rounds}) == 3
+    assert all(sorted(round_order) == [0, 0, 0.1] for round_order in rounds)
+    assert len({round_order.index(0.1) for round_order in rounds}) == 3
 
 
 def test_a_round_in_which_others_had_a_core_does_not_count() -> None:
     """Each such process has half the threads, and takes twice the time."""
     inner, runs = machine(6, offset=0.001, drift=0), [0]
 
-    def crowded(one: Result) -> Result:
+    def crowded(result: Result) -> Result:
         runs[0] += 1
         few = runs[0] % 5 == 0
-        seconds = [second * (1 + few) for second in one.measured_seconds]
-        slow = replace(one, samples={"step_seconds": list[float | None](seconds)})
+        seconds = [second * (1 + few) for second in result.measured_seconds]
+        slow = replace(result, samples={"step_seconds": list[float | None](seconds)})
         return slow.with_facts(threads=1 if few else 2)
 
     def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
         return list(map(crowded, inner(spec, shares, order)))
 
-    (one,) = self_test(SPEC, run, seed=6, count=1).comparisons
-    assert one.equal.value == pytest.approx(1, abs=0.02)
-    assert one.slowed.value == pytest.approx(1.05, abs=0.02)
+    (result,) = self_test(SPEC, run, seed=6, count=1).comparisons
+    assert result.equal.value == pytest.approx(1, abs=0.02)
+    assert result.slowed.value == pytest.approx(1.05, abs=0.02)
 
 
 def test_each_step_is_lengthened_by_a_share_of_its_own_time() -> None:

@@ -84,7 +84,7 @@ def run(monkeypatch: pytest.MonkeyPatch, results: Store) -> Callable[..., tuple[
 
 
 def outcomes(summary: Summary) -> list[str]:
-    return [str(one.outcome) for one in summary.results]
+    return [str(result.outcome) for result in summary.results]
 
 
 def test_every_cell_is_stored_as_soon_as_it_is_done(run: Any, results: Store) -> None:
@@ -108,7 +108,7 @@ def test_kept_and_skipped_cells_do_not_run_and_the_others_keep_the_machines_rate
     assert summary.results[0] is kept
     assert results.find(cell(0), MACHINE) is None
     assert results.find(cell(1), MACHINE).reason == "needs 9 GB of disk space"
-    rates = [one.environment.calibration for one in summary.results]
+    rates = [shown.environment.calibration for shown in summary.results]
     assert rates == [None, None, {"copy_bytes_per_second": 1.0}]
     stored = results.find(cell(2), MACHINE)
     assert stored.environment == Facts(machine=MACHINE, calibration={"copy_bytes_per_second": 1.0})
@@ -179,7 +179,7 @@ def test_where_nothing_fits_the_first_is_tried(run: Any, monkeypatch: pytest.Mon
     late: Behaviour = lambda spec: result(spec, Outcome.TIMEOUT, "the cell took longer than 60 s")  # noqa: E731
     summary, runner = run([step(0, seconds=7200), step(1, seconds=7200)], Runner(cell0=late), budget=60.0)
     assert runner.ran == [0]
-    assert [one.reason.partition(" (")[0] for one in summary.results] == [
+    assert [shown.reason.partition(" (")[0] for shown in summary.results] == [
         "was stopped after 60 s, when the budget was used up", "needs 2.0 h of the budget, 60 s are left",
     ]  # fmt: skip
 

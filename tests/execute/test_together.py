@@ -141,11 +141,11 @@ def test_cells_in_turns_take_the_very_steps_that_they_take_alone(monkeypatch: py
     specs = [SPEC, SPEC.replace(engine="offload", tier="disk", writeback_every="inf", noise="counter")]
     alone = [programs.run(spec) for spec in specs]
     together_results = run_together(specs, order=random.Random(1), slowdowns=[0.0, 0.5])
-    assert [one.outcome for one in together_results] == [Outcome.OK, Outcome.OK]
-    assert [one.samples["loss"] for one in together_results] == [one.samples["loss"] for one in alone]
-    assert [one.environment.planted_slowdown for one in together_results] == [None, 0.5]
+    assert [run.outcome for run in together_results] == [Outcome.OK, Outcome.OK]
+    assert [run.samples["loss"] for run in together_results] == [run.samples["loss"] for run in alone]
+    assert [run.environment.planted_slowdown for run in together_results] == [None, 0.5]
     assert "each step was made 50 % longer on purpose, to test a comparison" in together_results[1].warnings
-    first, second = (one.environment.turns for one in together_results)
+    first, second = (run.environment.turns for run in together_results)
     assert first == second
     assert time.time() - 600 < first < time.time()
     assert together_results[0].power["energy_joules"] is None
@@ -194,13 +194,13 @@ def test_what_slowed_both_for_a_while_is_in_no_ratio() -> None:
         return Result(spec=SPEC, outcome=Outcome.OK, samples=samples, environment=facts, round=moment)
 
     slow = [1.0, 1.0, 3.0, 3.0, 3.0]
-    one, other = run([1.1 * s for s in slow], 0, 5.0), run([*slow[:2], 1.0, 3.0, 3.0], 1, 5.0)
-    first, second = seconds_of_pair(one, other)
+    first_run, other = run([1.1 * s for s in slow], 0, 5.0), run([*slow[:2], 1.0, 3.0, 3.0], 1, 5.0)
+    first, second = seconds_of_pair(first_run, other)
     assert first / second == pytest.approx(1.1)
-    assert evidence.remarks(one) == ["steps in turns with those of other cells"]
-    streamed = replace(one, spec=replace(SPEC, engine="offload", tier="disk"))
+    assert evidence.remarks(first_run) == ["steps in turns with those of other cells"]
+    streamed = replace(first_run, spec=replace(SPEC, engine="offload", tier="disk"))
     assert evidence.remarks(streamed)[0].endswith(", each until its transfers were done")
-    known = evidence.ratio(one, other, STEP_TIME)
+    known = evidence.ratio(first_run, other, STEP_TIME)
     assert known.value == pytest.approx(1.1)
     later = run([1.1 * s for s in slow], 0, 6.0)  # in another game: only medians can be compared
     assert seconds_of_pair(later, other) == (pytest.approx(3.3), 1.0)

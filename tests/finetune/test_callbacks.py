@@ -55,8 +55,8 @@ def test_a_callback_is_told_all_and_the_curve_is_written(spec: Any, data_dir: Pa
     steps = [call for call in listener.calls if isinstance(call, StepReport)]
     seen = [call for call in listener.calls if isinstance(call, Evaluation)]
     assert [step.step for step in steps] == list(range(1, 11))
-    assert [one.loss for one in steps] == result.samples["loss"]
-    assert [[one.step, one.loss, one.accuracy] for one in seen[:4]] == result.evaluation["curve"]
+    assert [event.loss for event in steps] == result.samples["loss"]
+    assert [[event.step, event.loss, event.accuracy] for event in seen[:4]] == result.evaluation["curve"]
     assert seen[4].point == result.evaluation["test"]
     lines = rows(tmp_path)
     assert [line["loss"] for line in lines if "loss" in line] == result.samples["loss"]

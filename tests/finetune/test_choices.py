@@ -27,11 +27,11 @@ def chosen(spec: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(choices, "SMALLEST", 0)
 
     def choose(
-        given: tuple[str, ...] = (), rates: dict[str, float] = FAST, folder: Path | None = None, **own: Any
+        given: tuple[str, ...] = (), rates: dict[str, float] = FAST, folder: Path | None = None, **fields: Any
     ) -> Any:
         monkeypatch.setattr(choices, "matmul_rate", lambda device, name, seconds: rates[name])
         said: list[str] = []
-        taken = choices.chosen(spec(**own), given, folder, data_dir, said.append)
+        taken = choices.chosen(spec(**fields), given, folder, data_dir, said.append)
         return (taken.packed, taken.autocast, taken.attention), said
 
     return choose
@@ -79,7 +79,7 @@ def test_the_interval_of_the_distance_covers_95_of_100() -> None:
     exact, noise = torch.randn(2, 4000, choices.DIRECTIONS, generator=generator, dtype=torch.float64)
     pairs = zip(exact.tolist(), (exact + 0.2 * noise).tolist(), strict=True)
     apart = [choices.distance(*pair) for pair in pairs]
-    assert sum(choices.WIDER * own > 0.2 for own in apart) / len(apart) == pytest.approx(0.95, abs=0.01)
+    assert sum(choices.WIDER * distance > 0.2 for distance in apart) / len(apart) == pytest.approx(0.95, abs=0.01)
 
 
 def test_where_no_loss_moves_nothing_is_alike() -> None:
@@ -112,12 +112,12 @@ def test_no_update_is_lost_at_a_small_learning_rate() -> None:
     shares = {}
     for name, dtype, autocast in (("cast", torch.float32, "bf16"), ("bf16", torch.bfloat16, "none")):
         model = model_of("llama").to(dtype)
-        before = {own: tensor.detach().double().clone() for own, tensor in model.named_parameters()}
+        before = {key: tensor.detach().double().clone() for key, tensor in model.named_parameters()}
         with Engine(model, EngineConfig(placement="resident", noise="counter", autocast=autocast)) as engine:
             engine.commit([Entry(step=0, seed=5, g=1.0, lr=1e-6)])
-            after = {own: tensor.double() for own, tensor in engine.named_tensors()}
-        moved = math.fsum(float((after[own] - before[own]).abs().sum()) for own in before)
-        shares[name] = moved / (1e-6 * math.sqrt(2 / math.pi) * sum(own.numel() for own in before.values()))
+            after = {key: tensor.double() for key, tensor in engine.named_tensors()}
+        moved = math.fsum(float((after[key] - before[key]).abs().sum()) for key in before)
+        shares[name] = moved / (1e-6 * math.sqrt(2 / math.pi) * sum(key.numel() for key in before.values()))
     assert shares["cast"] == pytest.approx(1, abs=0.02)
     assert shares["bf16"] < 0.2
 
@@ -131,11 +131,11 @@ def test_a_run_with_products_in_bf16_ends_where_float32_does(seed, wanted, spec,
     (tmp_path / "SST-2").mkdir()
     for file in (data_dir / "SST-2").iterdir():
         (tmp_path / "SST-2" / file.name).write_text(file.read_text().replace("\t0\n", "\t1\n"))
-    own = {"noise": "counter", "law": "rademacher", "lr": 1e-5, "eps": 1e-2, "queries": 4, "packed": True}
+    settings = {"noise": "counter", "law": "rademacher", "lr": 1e-5, "eps": 1e-2, "queries": 4, "packed": True}
     times = {"batch_size": 8, "steps": 250, "eval_every": 250}
     for name, how in (("fp32", {}), ("cast", {"autocast": "bf16", "attention": "fast"})):
         result = finetune(
-            spec(**own, **times, **how, seed=seed), folder=tmp_path / name, data_dir=tmp_path, examine=False
+            spec(**settings, **times, **how, seed=seed), folder=tmp_path / name, data_dir=tmp_path, examine=False
         )
         begun, ended = (row[1] for row in result.evaluation["curve"])
         assert ended < begun - 0.15, name

@@ -42,7 +42,7 @@ ASKS = {
 
 
 @pytest.fixture
-def own(tmp_path: Path, spec: Any) -> Any:
+def tune(tmp_path: Path, spec: Any) -> Any:
     """Makes the spec of a run on a file of these sections; the rows are beside it."""
 
     def make(name: str, text: str = "", **changes: Any) -> RunSpec:
@@ -60,8 +60,8 @@ def loaded(spec: RunSpec) -> TaskData:
 
 
 @pytest.mark.parametrize("name", ASKS)
-def test_a_run_trains_evaluates_and_is_stored_and_goes_on_as_one_that_was_not_stopped(name, own, tmp_path) -> None:
-    wanted = own(name, steps=4, eval_every=2)
+def test_a_run_trains_evaluates_and_is_stored_and_goes_on_as_one_that_was_not_stopped(name, tune, tmp_path) -> None:
+    wanted = tune(name, steps=4, eval_every=2)
     result = run(wanted, folder=tmp_path / "run")
     facts = result.evaluation["task"]
     assert (facts["task"], facts["file_split"]) == (name, {"seed": 3, "test": 12, "dev": 8, "train": 20})
@@ -82,13 +82,13 @@ def test_a_run_trains_evaluates_and_is_stored_and_goes_on_as_one_that_was_not_st
         run(wanted, folder=tmp_path / "again")
 
 
-def test_label_words_are_those_of_the_same_task_by_name(own: Any, spec: Any, data_dir: Path, tmp_path: Path) -> None:
+def test_label_words_are_those_of_the_same_task_by_name(tune: Any, spec: Any, data_dir: Path, tmp_path: Path) -> None:
     """SST-2's rows through a file: the same examples, losses and evaluations, bit for bit."""
     folder = data_dir / "SST-2"
     text = (
         f'[data]\ntrain = "{folder}/train.tsv"\ntest = "{folder}/dev.tsv"\n[prompt]\ntemplate = "{{sentence}} It was"\n'
     )
-    mine = own("mine", text + '[labels]\ncolumn = "label"\nwords = { 0 = "terrible", 1 = "great" }\n')
+    mine = tune("mine", text + '[labels]\ncolumn = "label"\nwords = { 0 = "terrible", 1 = "great" }\n')
     local, expected = run(mine, folder=tmp_path / "a"), run(spec(), folder=tmp_path / "b", data_dir=data_dir)
     for key in ("curve", "test", "best", "majority"):
         assert local.evaluation[key] == expected.evaluation[key]
@@ -96,12 +96,12 @@ def test_label_words_are_those_of_the_same_task_by_name(own: Any, spec: Any, dat
     assert local.evaluation["task"]["labels"] == expected.evaluation["task"]["labels"]
 
 
-def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(own: Any, tmp_path: Path) -> None:
+def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(tune: Any, tmp_path: Path) -> None:
     def crash(moment: StepReport) -> None:
         if moment.step == 3:
             raise ConnectionError("the machine went down")
 
-    wanted = own("answer", steps=5, eval_every=2, **ENGINES["lazy"])
+    wanted = tune("answer", steps=5, eval_every=2, **ENGINES["lazy"])
     whole = run(wanted, folder=tmp_path / "whole")
     with pytest.raises(ConnectionError):
         run(wanted, folder=tmp_path / "parts", progress=Hooks(step=crash))
@@ -109,8 +109,8 @@ def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(own:
     parts = run(wanted, folder=tmp_path / "parts", resume=True)
     assert parts.evaluation == whole.evaluation
     assert parts.samples["loss"] == whole.samples["loss"]
-    one, other = (load_file(next((tmp_path / name / "model").glob("*.safetensors"))) for name in ("whole", "parts"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    first, other = (load_file(next((tmp_path / name / "model").glob("*.safetensors"))) for name in ("whole", "parts"))
+    assert all(torch.equal(first[name], other[name]) for name in first)
 
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -121,11 +121,11 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", ENGINES)
-def test_what_is_generated_is_what_transformers_generates(way: str, own: Any) -> None:
+def test_what_is_generated_is_what_transformers_generates(way: str, tune: Any) -> None:
     """Greedy search of transformers, a prompt at a time and unpadded, on the weights after three steps."""
     from transformers import GenerationConfig
 
-    wanted = own("answer", **{"lr": 3e-2, **ENGINES[way]})
+    wanted = tune("answer", **{"lr": 3e-2, **ENGINES[way]})
     data = loaded(wanted)
     prompts = [item.prompt for item in data.splits["dev"]]
     prompts = [ids[: 2 + number] for number, ids in enumerate(prompts[:3])] + prompts[3:]  # of different lengths
@@ -145,12 +145,12 @@ def test_what_is_generated_is_what_transformers_generates(way: str, own: Any) ->
         whole = torch.tensor([ids])
         theirs = model.generate(whole, attention_mask=torch.ones_like(whole), generation_config=config)
         assert mine == theirs[0, len(ids) :].tolist()
-    assert len({tuple(one) for one in answers}) > 1
+    assert len({tuple(answer) for answer in answers}) > 1
     assert any(len(mine) < 6 for mine in answers)
 
 
-def test_the_loss_of_an_answer_is_that_of_its_tokens_alone(own: Any) -> None:
-    wanted = own("answer")
+def test_the_loss_of_an_answer_is_that_of_its_tokens_alone(tune: Any) -> None:
+    wanted = tune("answer")
     data = loaded(wanted)
     batch = data.train_batch(0)
     assert batch.choices.loss == "lm"
@@ -167,10 +167,10 @@ def test_the_loss_of_an_answer_is_that_of_its_tokens_alone(own: Any) -> None:
     assert loss == pytest.approx(float(-picked.mean()), rel=1e-6)
 
 
-def test_plain_text_is_packed_and_its_loss_is_that_of_transformers(own: Any, tmp_path: Path) -> None:
+def test_plain_text_is_packed_and_its_loss_is_that_of_transformers(tune: Any, tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("".join(f"{row['text']}\n\n" for row in ROWS))
     (tmp_path / "test.txt").write_text("a fine film It was great\nIt was\n")
-    wanted = own("plain", '[data]\ntrain = "train.txt"\ntest = "test.txt"\n[text]\n', seq_len=7, dev_size=5)
+    wanted = tune("plain", '[data]\ntrain = "train.txt"\ntest = "test.txt"\n[text]\n', seq_len=7, dev_size=5)
     data = loaded(wanted)
     words = tokenizers.load(wanted)[0]
     stream = [token for row in ROWS for token in [*words(row["text"], add_special_tokens=False)["input_ids"], 2]]
@@ -190,8 +190,8 @@ def test_plain_text_is_packed_and_its_loss_is_that_of_transformers(own: Any, tmp
     assert seen.scores == {"perplexity": math.exp(seen.loss)}
 
 
-def test_a_run_is_named_by_what_its_file_and_data_say_and_by_no_path(own: Any, spec: Any, tmp_path: Path) -> None:
-    first = own("labels")
+def test_a_run_is_named_by_what_its_file_and_data_say_and_by_no_path(tune: Any, spec: Any, tmp_path: Path) -> None:
+    first = tune("labels")
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     for name in ("labels.toml", "rows.jsonl"):
@@ -217,10 +217,10 @@ def test_a_run_is_named_by_what_its_file_and_data_say_and_by_no_path(own: Any, s
     assert "reviews" in named.label.split()
 
 
-def test_a_plan_knows_the_lengths_of_its_texts(own: Any) -> None:
-    asked = own("labels", seq_len=2048)
+def test_a_plan_knows_the_lengths_of_its_texts(tune: Any) -> None:
+    asked = tune("labels", seq_len=2048)
     assert (sizes.longest(asked), sizes.usual(asked)) == (16, 16)
-    text = own("text", seq_len=64)
+    text = tune("text", seq_len=64)
     assert sizes.longest(text) == 64
     assert sizes.judged(text) == 4 * 64
     assert footprint.memory(asked)[0] > 0

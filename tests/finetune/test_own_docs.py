@@ -49,12 +49,12 @@ def test_the_command_of_the_page(folder: Path, zobench: Any) -> None:
     code, _, err = zobench(*line.split(), "--device", "cpu", "--set", "batch_size=2")
     assert code == 0, err
     (result,) = Store(folder / "results").load()
-    own = folder / "runs" / f"opt-tiny-reviews-zo-sgd-full-{result.spec.hash}"
-    lines = (own / "curve.jsonl").read_text().splitlines()
-    with (own / "curve.csv").open(newline="") as file:
+    run_folder = folder / "runs" / f"opt-tiny-reviews-zo-sgd-full-{result.spec.hash}"
+    lines = (run_folder / "curve.jsonl").read_text().splitlines()
+    with (run_folder / "curve.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(lines)
     assert [json.loads(line)["step"] for line in lines if '"loss"' in line] == [1, 2, 3, 4]
-    assert list((own / "tensorboard").iterdir())
+    assert list((run_folder / "tensorboard").iterdir())
     shown = zobench("results")[1]
     assert "reviews" in shown
     assert "@" not in shown

@@ -78,10 +78,10 @@ def weights(spec: RunSpec, folder: Path, step: int) -> dict[str, torch.Tensor]:
         return {**dict(built.engine.named_tensors()), **dict(built.engine.state_tensors())}
 
 
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+def equal(first: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
-    return one.keys() == other.keys() and all(
-        torch.equal(one[name].view(torch.uint8), other[name].view(torch.uint8)) for name in one
+    return first.keys() == other.keys() and all(
+        torch.equal(first[name].view(torch.uint8), other[name].view(torch.uint8)) for name in first
     )
 
 
@@ -104,16 +104,16 @@ def crash() -> None:
     raise ConnectionError("the machine went down")
 
 
-def assert_same(one: Path, other: Path, left: Result, right: Result) -> None:
+def assert_same(first: Path, other: Path, left: Result, right: Result) -> None:
     assert left.evaluation == right.evaluation
     assert [left.samples[name] for name in ("loss", "projected_grad")] == [
         right.samples[name] for name in ("loss", "projected_grad")
     ]
     assert len(left.samples["step_seconds"]) == len(right.samples["step_seconds"]) == left.spec.steps
-    assert items(one) == items(other)
-    assert (one / "progress.jsonl").read_text() == (other / "progress.jsonl").read_text()
+    assert items(first) == items(other)
+    assert (first / "progress.jsonl").read_text() == (other / "progress.jsonl").read_text()
     step = left.spec.steps
-    mine = weights(left.spec, one, step)
+    mine = weights(left.spec, first, step)
     assert equal(mine, weights(left.spec, other, step))
     if not METHODS.get(left.spec.method).backpropagates:
         snapshot.prune(other, ())

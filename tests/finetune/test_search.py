@@ -52,18 +52,18 @@ def test_a_search_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     expected = searched[2].result.evaluation
-    own, ran = module.finetune, []
+    finetune, ran = module.finetune, []
 
-    def stops(one: Any, **rest: Any) -> Result:
+    def stops(run: Any, **rest: Any) -> Result:
         if len(ran) == 2:
             raise KeyboardInterrupt
-        ran.append(one)
-        return own(one, **rest)
+        ran.append(run)
+        return finetune(run, **rest)
 
     monkeypatch.setattr(module, "finetune", stops)
     with pytest.raises(KeyboardInterrupt):
         search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
-    monkeypatch.setattr(module, "finetune", own)
+    monkeypatch.setattr(module, "finetune", finetune)
     trials, winner = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
     assert winner.result.evaluation == expected
     assert winner.result.memory["device_peak_bytes"] is None  # of all runs that this process has had
@@ -84,7 +84,7 @@ def test_a_loser_cannot_be_tested(searched, data_dir) -> None:
 
 def test_a_test_that_the_folder_remembers_is_the_only_one(searched, spec, data_dir, tmp_path) -> None:
     _, _, winner = searched
-    loser = next(own for own, point in cells(short(spec), AXES).items() if point != winner.changes)
+    loser = next(trial for trial, point in cells(short(spec), AXES).items() if point != winner.changes)
     run(loser, folder=tmp_path / loser.hash, data_dir=data_dir)
     message = rf"^the test set must be looked at once, but .* holds the test of {loser.hash}, "
     with pytest.raises(ValueError, match=message):
@@ -110,8 +110,8 @@ def test_ranks(spec: Any, losses: list[Any], accuracies: list[float], wins: int)
 
 def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
     for method in DECLARED["method"].choices:
-        own = METHODS.get(method).scheme is not None
-        for scheme in DECLARED["scheme"].choices[:1] if own else DECLARED["scheme"].choices:
+        has_scheme = METHODS.get(method).scheme is not None
+        for scheme in DECLARED["scheme"].choices[:1] if has_scheme else DECLARED["scheme"].choices:
             grid = grids.shipped(method, scheme)
             assert grids.checked(grid.axes) == grid.axes
             needs = {"zo_layers": 1} if method == "hybrid" else METHODS.get(method).changes(spec())

@@ -93,8 +93,8 @@ def test_two_ranks_on_nccl_get_the_bits_of_one_device(tmp_path):
             steps = take(case, ran)
             final = dict(ran.named_tensors())
         expected = {"losses": [step.loss for step in steps], "gs": [step.projected_grad for step in steps]}
-        for own, weights_of in zip(answer, tensors, strict=True):
-            assert own == expected, case
+        for tensor, weights_of in zip(answer, tensors, strict=True):
+            assert tensor == expected, case
             assert all(torch.equal(weights_of[name], value) for name, value in final.items()), case
 
 
@@ -102,12 +102,12 @@ def test_two_ranks_on_nccl_get_the_bits_of_one_device(tmp_path):
 @pytest.mark.parametrize(("parallel", "transfers"), [("pertp", "sliced"), ("ddp", "whole")])
 def test_a_cell_on_two_devices_has_the_losses_of_one(parallel, transfers):
     fields = {"steps": 3, "warmup": 1}
-    one = run_in_process(spec_of({"noise": "counter"}, **fields))
+    alone = run_in_process(spec_of({"noise": "counter"}, **fields))
     two = run_in_process(
         spec_of({"noise": "counter"}, gpus=2, parallel=parallel, transfers=transfers, parts=True, **fields), timeout=300
     )
     assert (two.outcome, two.reason) in ((Outcome.OK, ""), (Outcome.CONTAMINATED, two.reason))
-    assert two.samples["loss"] == pytest.approx(one.samples["loss"], rel=1e-6)
+    assert two.samples["loss"] == pytest.approx(alone.samples["loss"], rel=1e-6)
     assert [row["device"] for row in two.environment.ranks] == ["cuda:0", "cuda:1"]
     assert all(row["device_peak_bytes"] > 0 for row in two.environment.ranks)
     assert len(two.parts["upload_seconds"]) == 2

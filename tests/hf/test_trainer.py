@@ -24,7 +24,7 @@ def rows(count=64, length=12, seed=0):  # type: ignore[no-untyped-def]
         real = int(random.integers(4, length + 1))
         ids = [*random.integers(3, 64, real).tolist(), *[0] * (length - real)]
         mask = [int(place < real) for place in range(length)]
-        labels = [token if here else -100 for token, here in zip(ids, mask, strict=True)]
+        labels = [token if kept else -100 for token, kept in zip(ids, mask, strict=True)]
         examples.append({"input_ids": ids, "attention_mask": mask, "labels": labels})
     return examples
 

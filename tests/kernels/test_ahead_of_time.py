@@ -73,8 +73,8 @@ class Instance:
     def instructions(self):
         """More than this many say that something was unrolled or recomputed: measured, and a tenth."""
         draws = ("table" in self.present) + bool({"scratch", "mirror"} & {*self.present}) + (self.kernel == "_normals")
-        own = {"_pack": 720, "_unpack": 330}.get(self.kernel, 0)
-        return 255 + own + 600 * draws + 160 * (self.aligned < 16) + 60 * ("segments" in self.present)
+        least = {"_pack": 720, "_unpack": 330}.get(self.kernel, 0)
+        return 255 + least + 600 * draws + 160 * (self.aligned < 16) + 60 * ("segments" in self.present)
 
 
 ADVANCES = [
@@ -102,7 +102,7 @@ INSTANCES = [
     Instance("_normals", "fp32", aligned=0),
 ]
 LARGEST = Instance("_advance", "fp16", ("segments", "table", "base", "scratch"))
-FORMS = list(dict.fromkeys((own.kernel, own.present, own.aligned) for own in INSTANCES))
+FORMS = list(dict.fromkeys((instance.kernel, instance.present, instance.aligned) for instance in INSTANCES))
 SOME = [
     instance
     for instance in INSTANCES

@@ -55,18 +55,18 @@ def agree(backend, device="cpu"):
         packed, unpacked = [], []
         for module, place in ((scaled, "cpu"), (backend, device)):
             slot = torch.full((nbytes,), 7, dtype=torch.uint8, device=place)
-            own = dataclasses.replace(packing, tables={})
-            module.pack(own, weights.to(place), slot)
+            tileless = dataclasses.replace(packing, tables={})
+            module.pack(tileless, weights.to(place), slot)
             packed.append(slot.cpu())
             back = torch.full_like(weights, 9, device=place)
-            module.unpack(own, packed[0].to(place), back)
+            module.unpack(tileless, packed[0].to(place), back)
             unpacked.append(back.cpu())
         for piece in packing.pieces:
-            here, there = (scaled._views(packing, piece, unpacked[n], packed[n]) for n in range(2))
-            torch.testing.assert_close(here[0], there[0], rtol=0, atol=0, equal_nan=True)
-            if here[2] is not None:
-                torch.testing.assert_close(here[2], there[2], rtol=0, atol=0, equal_nan=True)
-            codes = [own[1].float() for own in (here, there)]
+            first, there = (scaled._views(packing, piece, unpacked[n], packed[n]) for n in range(2))
+            torch.testing.assert_close(first[0], there[0], rtol=0, atol=0, equal_nan=True)
+            if first[2] is not None:
+                torch.testing.assert_close(first[2], there[2], rtol=0, atol=0, equal_nan=True)
+            codes = [tileless[1].float() for tileless in (first, there)]
             torch.testing.assert_close(*codes, rtol=0, atol=0, equal_nan=True)
 
 

@@ -22,8 +22,8 @@ def free(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.mark.parametrize(("busy", "count"), [(0.4, 4), (0.6, 3), (9.0, 1)])
 def test_as_many_threads_as_cores_are_idle(free: pytest.MonkeyPatch, busy: float, count: int) -> None:
     free.setattr(threads, "other_cores", lambda: busy)
-    own = threads.chosen()
-    assert (own.count, own.environment) == (count, {"OMP_NUM_THREADS": str(count)})
+    chosen = threads.chosen()
+    assert (chosen.count, chosen.environment) == (count, {"OMP_NUM_THREADS": str(count)})
 
 
 def test_nothing_is_chosen_for_a_user_who_has_or_where_nobody_knows(free: pytest.MonkeyPatch) -> None:

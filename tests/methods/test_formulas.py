@@ -115,11 +115,11 @@ def test_block_skips_only_the_part_that_is_not_finite():
 def test_a_kind_says_how_much_state_its_rule_keeps(case):
     """The predictor reads the kind, the engine the rule."""
     spec = spec_of(*case)
-    kind, own = METHODS.get(spec.method), rule(spec)
-    assert kind.travelling_states == (len(own.states) if own else 0)
-    if own and own.states:
+    kind, rule_of_kind = METHODS.get(spec.method), rule(spec)
+    assert kind.travelling_states == (len(rule_of_kind.states) if rule_of_kind else 0)
+    if rule_of_kind and rule_of_kind.states:
         width = kind.definition(spec).state_width
-        assert own.state_dtype(torch.float16).itemsize == (width or 2)
+        assert rule_of_kind.state_dtype(torch.float16).itemsize == (width or 2)
 
 
 def test_the_specs_momentum_reaches_its_rule():

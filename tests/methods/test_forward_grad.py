@@ -21,21 +21,21 @@ def test_steps_are_those_of_a_plain_loop(name, queries, noise, config):
     model, data, seeds = filled(name), list(batches(3)), iter(draw_seeds(SEED, 3 * queries))
     expected = []
     for batch in data:
-        own = [next(seeds) for _ in range(queries)]
-        along = [dict(directions(model, noise, seed)) for seed in own]
+        values = [next(seeds) for _ in range(queries)]
+        along = [dict(directions(model, noise, seed)) for seed in values]
         slopes = [derivative(model, batch, z) for z in along]
         with torch.no_grad():
             for key, p in model.named_parameters():
                 ghat = sum(slope * z[key] for (_, slope), z in zip(slopes, along, strict=True)) / queries
                 decayed = not any(word in key for word in ("bias", "layer_norm", "layernorm"))
                 p.sub_(LR * (ghat + (0.1 * p if decayed else 0.0)))
-        expected.append((slopes[0][0], own, [slope for _, slope in slopes]))
+        expected.append((slopes[0][0], values, [slope for _, slope in slopes]))
     with engine_of(name, noise=noise, **config) as engine:
         method = ForwardGrad(lr=LR, seed=SEED, weight_decay=0.1, queries=queries)
-        for batch, (loss, own, slopes) in zip(data, expected, strict=True):
+        for batch, (loss, values, slopes) in zip(data, expected, strict=True):
             step = method.step(engine, batch)
             assert step.applied
-            assert step.seeds == tuple(own)
+            assert step.seeds == tuple(values)
             assert step.loss == pytest.approx(loss, rel=1e-5)
             assert step.gradients == pytest.approx(slopes, rel=1e-3, abs=1e-3)
         for key, tensor in engine.named_tensors():

@@ -59,15 +59,15 @@ def loop(model, name, layers, data, decay=0.0, queries=1):
                 with torch.no_grad():
                     pair.append(plain_loss(model, batch).item())
             shift(model, names, seed, EPS)
-        own = [g_of(plus, minus, EPS) for _, (plus, minus) in directions]
-        for n, ((seed, _), g) in enumerate(zip(directions, own, strict=True)):
+        g_values = [g_of(plus, minus, EPS) for _, (plus, minus) in directions]
+        for n, ((seed, _), g) in enumerate(zip(directions, g_values, strict=True)):
             descend(model, names, seed, g / queries, 0.0 if n else decay)
         with torch.no_grad():
             for key, p in above.items():
                 rate = 0.0 if any(word in key for word in ("bias", "layer_norm", "layernorm")) else decay
                 p.sub_(LR * (gradients[key] + rate * p))
         losses.append(loss.item())
-        gs.append(own)
+        gs.append(g_values)
     return losses, gs
 
 
@@ -85,8 +85,8 @@ def test_both_halves_are_those_of_a_plain_loop(name, tied, layers, decay, querie
         assert [step.seeds for step in steps] == list(
             zip(*[iter(draw_seeds(SEED, 3 * queries))] * queries, strict=True)
         )
-        for step, own in zip(steps, gs, strict=True):
-            assert step.gradients == pytest.approx(own, abs=5e-3)  # 4 roundings of the losses over 2 eps
+        for step, g in zip(steps, gs, strict=True):
+            assert step.gradients == pytest.approx(g, abs=5e-3)  # 4 roundings of the losses over 2 eps
         for key, tensor in engine.named_tensors():
             assert torch.allclose(tensor, model.get_parameter(key), rtol=0, atol=5e-4), key
 

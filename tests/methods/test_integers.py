@@ -32,7 +32,7 @@ def run(spec):
     with tuner(spec) as built:
         done = [built.method.step(built.engine, batch) for batch in data(spec)]
         tensors = dict(built.engine.named_tensors())
-        return [one.loss for one in done], [one.gradients for one in done], tensors, list(built.engine.local.journal)
+        return [ran.loss for ran in done], [ran.gradients for ran in done], tensors, list(built.engine.local.journal)
 
 
 class Integers:
@@ -52,8 +52,8 @@ class Integers:
     def loss(self, batch, codes=None, scales=None, by=plain_loss):
         for name, layer in self.model.named_modules():
             if name in self.codes:
-                own = (codes or self.codes)[name] * (scales or self.scales)[name]
-                layer.weight.data = own.view(layer.weight.shape)
+                value = (codes or self.codes)[name] * (scales or self.scales)[name]
+                layer.weight.data = value.view(layer.weight.shape)
         return by(self.model, batch)
 
 
@@ -64,28 +64,28 @@ def own_loss(model, batch):
 @torch.inference_mode()
 def plain_qzo(spec, least):
     """As its program: the scales are moved in place, layer by layer, from one generator; g is cut, scales end."""
-    own, eps, losses, gs = Integers(spec), spec.eps, [], []
+    model, eps, losses, gs = Integers(spec), spec.eps, [], []
 
     def perturb(seed, factor):
         torch.manual_seed(seed)
-        for name, scale in own.scales.items():
-            own.scales[name] = scale + factor * torch.normal(mean=0, std=1, size=scale.size()) * eps
+        for name, scale in model.scales.items():
+            model.scales[name] = scale + factor * torch.normal(mean=0, std=1, size=scale.size()) * eps
 
     for seed, batch in zip(draw_seeds(SEED, STEPS), data(spec), strict=True):
         perturb(seed, 1)
-        plus = own.loss(batch, by=own_loss)
+        plus = model.loss(batch, by=own_loss)
         perturb(seed, -2)
-        minus = own.loss(batch, by=own_loss)
+        minus = model.loss(batch, by=own_loss)
         perturb(seed, 1)
         g = g_of(plus, minus, eps)
         torch.manual_seed(seed)
-        for name, scale in own.scales.items():
+        for name, scale in model.scales.items():
             z = torch.normal(mean=0, std=1, size=scale.size())
             cut = min(max(-spec.option("clip"), g), spec.option("clip"))
-            own.scales[name] = torch.clamp(scale - spec.lr * (cut * z), min=least)
+            model.scales[name] = torch.clamp(scale - spec.lr * (cut * z), min=least)
         losses.append((plus + minus) / 2)
         gs.append((g,))
-    return losses, gs, own
+    return losses, gs, model
 
 
 @pytest.mark.parametrize(("definition", "least"), [("as-written", 0.0), ("as-shipped", 1e-7)])
@@ -97,14 +97,14 @@ def test_qzo_is_its_programs_loop_bit_for_bit(bits, definition, least):
     spec = spec_of(
         **QZO | {"lr": size * 4 / clip, "eps": size, "options": options, "definition": definition, "noise": "torch"}
     )
-    losses, gs, own = plain_qzo(spec, least)
+    losses, gs, plain = plain_qzo(spec, least)
     mean_losses, slopes, tensors, _ = run(spec)
     assert (mean_losses, slopes) == (losses, gs)
     assert any(abs(g) > clip for (g,) in gs)
     assert any(abs(g) < clip for (g,) in gs)
-    for name, scale in own.scales.items():
+    for name, scale in plain.scales.items():
         assert torch.equal(tensors[f"{name}.scales"], scale), name
-    ended = torch.cat([scale.flatten() for scale in own.scales.values()]) == least
+    ended = torch.cat([scale.flatten() for scale in plain.scales.values()]) == least
     assert 0 < ended.float().mean() < 1
 
 
@@ -133,8 +133,8 @@ def test_qes_is_its_formula(definition, bits):
     """Three directions with their mirror images, on the codes of a model, in NumPy; residual and bounds included."""
     spec = spec_of(**QES | {"lr": 0.6, "options": {**QES["options"], "bits": bits}, "definition": definition})
     losses, slopes, tensors, journal = run(spec)
-    own, half = Integers(spec), 2 ** (bits - 1)
-    codes = {name: q.numpy().astype(np.float64) for name, q in own.codes.items()}
+    plain, half = Integers(spec), 2 ** (bits - 1)
+    codes = {name: q.numpy().astype(np.float64) for name, q in plain.codes.items()}
     residual = {name: np.zeros_like(q) for name, q in codes.items()}
     ids = {name: number for number, name in enumerate(tensors_in_order(spec))}
     draws = np.random.default_rng(SEED)
@@ -143,7 +143,7 @@ def test_qes_is_its_formula(definition, bits):
     for step, batch in enumerate(data(spec)):
         seeds = [int(draws.integers(10**9)) for _ in range(3)]
         zs = [
-            {n: rounded_at_random(z_of(s, ids[f"{n}.codes"], own.codes[n]).numpy(), spec.eps) for n in codes}
+            {n: rounded_at_random(z_of(s, ids[f"{n}.codes"], plain.codes[n]).numpy(), spec.eps) for n in codes}
             for s in seeds
         ]
         pairs = []
@@ -151,7 +151,7 @@ def test_qes_is_its_formula(definition, bits):
             pair = []
             for sign in (1, -1):
                 there = {n: np.where(inside(q + sign * z[n]), q + sign * z[n], q) for n, q in codes.items()}
-                pair.append(own.loss(batch, {n: torch.from_numpy(q.astype(np.float32)) for n, q in there.items()}))
+                pair.append(plain.loss(batch, {n: torch.from_numpy(q.astype(np.float32)) for n, q in there.items()}))
             pairs.append(pair)
         assert losses[step] == pytest.approx(np.mean(pairs), rel=1e-6)
         differences = np.array([plus - minus for plus, minus in pairs])
@@ -183,9 +183,9 @@ def tensors_in_order(spec):
     return [name for name, _ in model.named_parameters()]
 
 
-@pytest.mark.parametrize("own", [QZO, QES], ids=["qzo", "qes"])
-def test_what_is_saved_loads_as_transformers_own(own, tmp_path):
-    spec = spec_of(**own)
+@pytest.mark.parametrize("case", [QZO, QES], ids=["qzo", "qes"])
+def test_what_is_saved_loads_as_transformers_own(case, tmp_path):
+    spec = spec_of(**case)
     with tuner(spec) as built:
         for batch in data(spec):
             built.method.step(built.engine, batch)

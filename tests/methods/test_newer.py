@@ -58,7 +58,7 @@ class Formula:
         self.spec, self.shipped, self.tensors, self.limits = spec, spec.definition == "as-shipped", tensors, limits
         self.norm, self.v, self.t, self.past = 0.0, 0.0, 0, []
         self.h = {name: torch.ones(w.shape, dtype=torch.float64) for name, w in tensors.items()}
-        self.m = {name: 0 * one for name, one in self.h.items()}
+        self.m = {name: 0 * state for name, state in self.h.items()}
         self.count = sum(w.numel() for w in tensors.values())
 
     def update(self, loss, us):
@@ -89,7 +89,7 @@ class Formula:
     def sparse_mezo(self, loss, us):
         (u,) = us
         mask = {name: w.data.abs() <= self.limits[name] for name, w in self.tensors.items()}
-        z = {name: torch.where(own, u[name], 0.0) for name, own in mask.items()}
+        z = {name: torch.where(kept, u[name], 0.0) for name, kept in mask.items()}
         _, _, g = self.pair(loss, z)
         return {name: g * z[name] for name in z}, [g]
 
@@ -183,7 +183,7 @@ def test_a_loss_that_is_not_finite_changes_nothing_but_the_count(name, definitio
     assert not result.applied
     assert method.skipped == 1
     assert (engine.x == before).all()
-    assert all((one == other).all() for one, other in zip(engine.states, states, strict=True))
+    assert all((kept == other).all() for kept, other in zip(engine.states, states, strict=True))
     moved = {"step", "skipped", "seeds"}
     assert {key: value for key, value in method.state().items() if key not in moved} == {
         key: value for key, value in whole.items() if key not in moved

@@ -101,8 +101,8 @@ def test_the_update_is_rounded_once(rule, dtype):
     wide, wide_states = start(dtype).float(), states_of(rule, torch.float32)
     rule.apply(wide, torch.from_numpy(estimates(1)[0]), wide_states, lr=LR, weight_decay=0.3, step=0)
     assert torch.equal(narrow, wide.to(dtype))
-    for own, state in zip(narrow_states, wide_states, strict=True):
-        assert torch.equal(own, state.to(own.dtype))
+    for narrow_state, state in zip(narrow_states, wide_states, strict=True):
+        assert torch.equal(narrow_state, state.to(narrow_state.dtype))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
@@ -115,7 +115,7 @@ def test_bits_do_not_depend_on_how_the_weights_are_cut(rule, dtype):
     for step, estimate in enumerate(estimates()):
         for first, last in itertools.pairwise(edges):
             piece = torch.from_numpy(estimate[first:last].copy())
-            own = [state[first:last] for state in states]
-            rule.apply(weights[first:last], piece, own, lr=LR, weight_decay=0.3, step=step)
+            pieces = [state[first:last] for state in states]
+            rule.apply(weights[first:last], piece, pieces, lr=LR, weight_decay=0.3, step=step)
     assert torch.equal(weights, whole)
     assert all(torch.equal(a, b) for a, b in zip(states, whole_states, strict=True))

@@ -46,7 +46,7 @@ def sorted_shares(values, names, share):
     magnitudes = {name: values[name].float().abs().flatten().double().numpy() for name in names}
     everything = np.sort(np.concatenate(list(magnitudes.values())))
     edge = everything[round(share * len(everything))]
-    return {name: float((own < edge).mean()) for name, own in magnitudes.items()}
+    return {name: float((magnitude < edge).mean()) for name, magnitude in magnitudes.items()}
 
 
 @pytest.mark.parametrize("share", SHARES)

@@ -166,8 +166,8 @@ class LOZOM(LOZO):
         seeds = self.moved()
         for name, number in self.numbers.items():
             shape = self.x[name].shape
-            own = (shape[0], self.rank) if len(shape) == 2 else shape
-            draws = [normals(number, seed, 0, *own) for seed in seeds]
+            factor_shape = (shape[0], self.rank) if len(shape) == 2 else shape
+            draws = [normals(number, seed, 0, *factor_shape) for seed in seeds]
             ghat: Any = sum(g * u for g, u in zip(slopes, draws, strict=True)) / len(seeds)
             if not self.shipped:
                 ghat = ghat / self.rank
@@ -223,8 +223,8 @@ FORMULAS: dict[str, type[Formula]] = {"lozo": LOZO, "lozo-m": LOZOM, "subzero": 
 
 
 def spec_of(name: str, **changes: Any) -> RunSpec:
-    own = {**OWN[name], **changes, "options": {**OWN[name]["options"], **changes.get("options", {})}}
-    return RunSpec(model="opt-tiny", eps=EPS, seed=5, noise="counter", method=name, **own)
+    fields = {**OWN[name], **changes, "options": {**OWN[name]["options"], **changes.get("options", {})}}
+    return RunSpec(model="opt-tiny", eps=EPS, seed=5, noise="counter", method=name, **fields)
 
 
 def batch_of(number: int) -> Batch:
@@ -266,12 +266,12 @@ def test_other_families_are_right_too(name, directions):
     def z(number: int, shape: torch.Size, seed: int, subspace: int | None) -> torch.Tensor:
         if len(shape) != 2:
             return torch.from_numpy(normals(number, seed, 0, *shape)).float()
-        (m, n), own = shape, seed if subspace is None else subspace
+        (m, n), key_of = shape, seed if subspace is None else subspace
         if type(directions) is LowRank:
             return direction(number, shape, seed, subspace, 3)
         if isinstance(directions, Core):
-            return torch.from_numpy(core(number, seed, own, m, n, 3)).float()
-        left = projection(number, own, m, n, 3)
+            return torch.from_numpy(core(number, seed, key_of, m, n, 3)).float()
+        left = projection(number, key_of, m, n, 3)
         return torch.from_numpy(left @ normals(number, seed, 0, left.shape[1], n)).float()
 
     model, points = other_family(name), [Point(), Point(3, EPS), Point(3, -EPS), Point(4, EPS, None, 9)]
@@ -305,7 +305,9 @@ def test_memory_is_predicted():
     with Ledger("meta") as ledger, Engine(model, settings, weights=weights, directions=directions) as engine:
         for step in range(2):  # losses are not there, so that g is given
             method.step(engine, Batch(ids, ids))
-            own = method.state()["subspace"]
-            engine.commit([Entry(step=step, seed=3, g=1.0, lr=1e-3, subspace=own, extra=float(own) if step else -1.0)])
+            kept = method.state()["subspace"]
+            engine.commit(
+                [Entry(step=step, seed=3, g=1.0, lr=1e-3, subspace=kept, extra=float(kept) if step else -1.0)]
+            )
         peak = ledger.peak
     assert 0.95 * peak <= footprint.memory(spec)[0] <= 1.05 * peak

@@ -39,14 +39,14 @@ def test_the_counts_are_those_of_transformers(tmp_path: Path, family: str) -> No
     from transformers import AutoConfig, AutoModelForCausalLM
 
     known = models.of(given(tmp_path, family))
-    own = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / family))  # type: ignore[no-untyped-call]
-    blocks = [sum(tensor.numel() for tensor in block.parameters()) for block in models.blocks(own)]
-    inside = set(models.blocks(own).parameters())
-    outside = [tensor.numel() for tensor in own.parameters() if tensor not in inside]
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / family))  # type: ignore[no-untyped-call]
+    blocks = [sum(tensor.numel() for tensor in block.parameters()) for block in models.blocks(model)]
+    inside = set(models.blocks(model).parameters())
+    outside = [tensor.numel() for tensor in model.parameters() if tensor not in inside]
     assert (known.layers, known.hidden, known.vocab) == (2, 32, 64)
     assert (known.block, known.all_blocks) == (max(blocks), sum(blocks))
     assert known.resident(known.tied, known.max_positions) == outside
-    assert models.parameter_count(known) == sum(tensor.numel() for tensor in own.parameters())
+    assert models.parameter_count(known) == sum(tensor.numel() for tensor in model.parameters())
     assert known.largest_linear == max(tensor.numel() for tensor in inside)
 
 
@@ -61,11 +61,11 @@ def test_random_values_are_distributed_as_the_models_own(tmp_path: Path, family:
     else:
         ours = models.build(models.of(given(tmp_path, family)), "fp32")
         config = AutoConfig.from_pretrained(tmp_path / family)
-    own = dict(AutoModelForCausalLM.from_config(config).named_parameters())  # type: ignore[no-untyped-call]
+    initialised = dict(AutoModelForCausalLM.from_config(config).named_parameters())  # type: ignore[no-untyped-call]
     materialise(ours, RandomWeights(ours, 0), "cpu")
-    assert [name for name, _ in ours.named_parameters()] == list(own)
+    assert [name for name, _ in ours.named_parameters()] == list(initialised)
     for name, values in ours.named_parameters():
-        expected = own[name]
+        expected = initialised[name]
         tolerance = 10 * 0.02 / expected.numel() ** 0.5
         assert values.std().item() == pytest.approx(expected.std().item(), abs=tolerance), name
         assert values.mean().item() == pytest.approx(expected.mean().item(), abs=tolerance), name
@@ -93,12 +93,12 @@ def test_a_model_from_a_config_alone_is_the_one_that_transformers_builds(tmp_pat
     from transformers import AutoConfig, AutoModelForCausalLM
 
     known = models.of(given(tmp_path, family))
-    own = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / family)).eval()  # type: ignore[no-untyped-call]
+    reference = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / family)).eval()  # type: ignore[no-untyped-call]
     ours = models.build(known, "fp32")
-    materialise(ours, ModelWeights(own), "cpu")
+    materialise(ours, ModelWeights(reference), "cpu")
     ids = torch.randint(3, 64, (2, 16))
     with torch.inference_mode():
-        assert torch.equal(ours(ids).logits, own(ids).logits)
+        assert torch.equal(ours(ids).logits, reference(ids).logits)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "mamba2", "gemma4_text"])
@@ -123,7 +123,7 @@ def test_a_folder_of_a_registered_model_has_the_registered_facts(tmp_path: Path,
         "attention_widths", "block", "all_blocks", "largest_linear", "whole_attention",
     ):  # fmt: skip
         assert getattr(theirs, fact) == getattr(ours, fact), fact
-    sizes = [one.resident(ours.tied, ours.max_positions) for one in (ours, theirs)]
+    sizes = [spec.resident(ours.tied, ours.max_positions) for spec in (ours, theirs)]
     assert sorted(sizes[0]) == sorted(sizes[1])
     for kind in itertools.product((2, 4), (False, True), (False, True)):
         assert ours.kept(*kind) <= theirs.kept(*kind) <= 3 * ours.kept(*kind), kind

@@ -37,10 +37,10 @@ def test_values_do_not_depend_on_the_order_of_calls() -> None:
 
 def test_seeds_names_and_rows_differ() -> None:
     model = models.build("opt-tiny", "fp32")
-    zero, one = RandomWeights(model, 0), RandomWeights(model, 1)
+    zero, base = RandomWeights(model, 0), RandomWeights(model, 1)
     first, second = "model.decoder.layers.0.fc1.weight", "model.decoder.layers.1.fc1.weight"
     assert float(values(zero, model, first).double().sum()) == pytest.approx(-3.721682, rel=1e-5)  # in any process
-    assert not torch.equal(values(zero, model, first), values(one, model, first))
+    assert not torch.equal(values(zero, model, first), values(base, model, first))
     assert not torch.equal(values(zero, model, first), values(zero, model, second))
     assert len(set(map(tuple, values(zero, model, first).tolist()))) == 256
 

@@ -86,7 +86,7 @@ def _advance(arguments: dict[str, Any]) -> None:
         Segment(tensor, start, offset, numel, bool(decayed)) for _, offset, start, numel, tensor, decayed in rows
     ]
     flat = Flat(master.dtype, segments)
-    base, scratch = (None if own is None else own.view(torch.uint8) for own in others[:2])
+    base, scratch = (None if other is None else other.view(torch.uint8) for other in others[:2])
     cpu.advance_flat(master.view(torch.uint8), flat, updates, base, scratch, *draw)
 
 

@@ -30,8 +30,8 @@ def trained(device, steps=4, folder=None, **changes):
     model, ids = models.build("opt-tiny", "fp32"), torch.arange(40).view(2, 20)
     tier = "pinned" if device == CUDA else "pageable"
     config = EngineConfig(**{"device": device, "tier": tier, "noise": "counter", **changes})
-    own = RandomWeights(model, 0) if folder is None else PretrainedWeights(folder, model)
-    with Engine(model, config, weights=own) as engine:
+    start_weights = RandomWeights(model, 0) if folder is None else PretrainedWeights(folder, model)
+    with Engine(model, config, weights=start_weights) as engine:
         method = ZOSGD(lr=1e-3, weight_decay=0.1, eps=EPS)
         taken = [method.step(engine, Batch(ids, ids)) for _ in range(steps)]
         weights = {name: tensor.cpu().clone() for name, tensor in engine.named_tensors()}
@@ -95,21 +95,21 @@ def test_a_step_spends_no_more_than_its_budget(slots):
 @pytest.mark.parametrize(("granularity", "units"), [({}, 1), ({"granularity": "linear"}, 6)], ids=["block", "linear"])
 def test_a_block_spends_no_more_than_its_budget(granularity, units):
     few, many = spent(layers=4, **granularity), spent(layers=8, **granularity)
-    own = {name: (many[name] - few[name]) / 4 for name in few}
+    per_block = {name: (many[name] - few[name]) / 4 for name in few}
     if not granularity:
-        assert {name: own[name] for name in BUDGET_OF_A_BLOCK if own[name] > BUDGET_OF_A_BLOCK[name]} == {}
-    assert own["triton"] <= 2 * (units + 2 * (units > 1))  # the norms are units of their own then
-    assert (own["h2d_pinned"], own["d2h_pinned"]) == (units, units), "more than weights crosses the link"
-    assert own["stream_syncs"] + own["mallocs"] + own["host_allocs"] == 0
+        assert {name: per_block[name] for name in BUDGET_OF_A_BLOCK if per_block[name] > BUDGET_OF_A_BLOCK[name]} == {}
+    assert per_block["triton"] <= 2 * (units + 2 * (units > 1))  # the norms are units of their own then
+    assert (per_block["h2d_pinned"], per_block["d2h_pinned"]) == (units, units), "more than weights crosses the link"
+    assert per_block["stream_syncs"] + per_block["mallocs"] + per_block["host_allocs"] == 0
 
 
 def test_eight_bits_cost_one_launch_each_way():
     """Of a whole block, as the kernels' own; torch's operations need some 60."""
     few, many = spent(layers=4, wire="fp8"), spent(layers=8, wire="fp8")
-    own = {name: (many[name] - few[name]) / 4 for name in few}
-    assert (own["triton"], own["h2d_pinned"], own["d2h_pinned"]) == (4, 1, 1)
-    assert own["launches"] <= BUDGET_OF_A_BLOCK["launches"]
-    assert own["mallocs"] + own["host_allocs"] + own["stream_syncs"] == 0
+    per_block = {name: (many[name] - few[name]) / 4 for name in few}
+    assert (per_block["triton"], per_block["h2d_pinned"], per_block["d2h_pinned"]) == (4, 1, 1)
+    assert per_block["launches"] <= BUDGET_OF_A_BLOCK["launches"]
+    assert per_block["mallocs"] + per_block["host_allocs"] + per_block["stream_syncs"] == 0
 
 
 @pytest.mark.parametrize("noise", ["counter", "torch"])
@@ -143,12 +143,12 @@ def test_a_checkpoint_is_read_in_pinned_pieces_and_gives_the_cpus_bits(after, ch
     from tests.nullcuda.counts import counts
 
     before = counts()
-    here = trained(CUDA, **checkpoint, consolidate_after=after)
-    own = {name: count - before[name] for name, count in counts().items()}
+    on_gpu = trained(CUDA, **checkpoint, consolidate_after=after)
+    more = {name: count - before[name] for name, count in counts().items()}
     there = trained("cpu", **checkpoint, consolidate_after=after)
-    assert here[0] == there[0]
-    assert all(torch.equal(here[1][name], value) for name, value in there[1].items())
-    assert own["h2d_pinned"] > 3 * 4 * 13, "blocks of 13 pieces, 3 of them in each of 4 steps"
+    assert on_gpu[0] == there[0]
+    assert all(torch.equal(on_gpu[1][name], value) for name, value in there[1].items())
+    assert more["h2d_pinned"] > 3 * 4 * 13, "blocks of 13 pieces, 3 of them in each of 4 steps"
 
 
 def test_a_piece_of_a_checkpoint_that_is_filled_while_it_is_copied_is_found(checkpoint, monkeypatch):

@@ -53,21 +53,21 @@ def both(method, **changes):
     return runs
 
 
-def assert_same(here, there):
-    assert here[:2] == there[:2]
-    assert here[2].keys() == there[2].keys()
-    assert [name for name, value in there[2].items() if not torch.equal(here[2][name], value)] == []
-    torch.testing.assert_close(here[3], there[3], rtol=0, atol=0)
-    assert len(set(here[0])) > 1  # runs that never moved would agree
-    assert all(map(math.isfinite, here[0]))
+def assert_same(computed, there):
+    assert computed[:2] == there[:2]
+    assert computed[2].keys() == there[2].keys()
+    assert [name for name, value in there[2].items() if not torch.equal(computed[2][name], value)] == []
+    torch.testing.assert_close(computed[3], there[3], rtol=0, atol=0)
+    assert len(set(computed[0])) > 1  # runs that never moved would agree
+    assert all(map(math.isfinite, computed[0]))
 
 
-def assert_near(here, there):
+def assert_near(computed, there):
     """To 1e-6; g has the difference of two losses over 2 eps."""
-    assert here[0] == pytest.approx(there[0], rel=1e-6)
-    assert here[1] == pytest.approx(there[1], rel=0, abs=2 * 1e-6 * max(there[0]) / (2 * EPS))
-    torch.testing.assert_close(here[2], there[2], rtol=0, atol=1e-6)
-    assert len(set(here[0])) > 1
+    assert computed[0] == pytest.approx(there[0], rel=1e-6)
+    assert computed[1] == pytest.approx(there[1], rel=0, abs=2 * 1e-6 * max(there[0]) / (2 * EPS))
+    torch.testing.assert_close(computed[2], there[2], rtol=0, atol=1e-6)
+    assert len(set(computed[0])) > 1
 
 
 def placements():

@@ -125,10 +125,10 @@ def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not written and any(result.alias_info is not None for result in func._schema.returns):
         return out  # a view
     arrive(func.name(), _tensors((args, kwargs)), written or _tensors(out))
-    here = func(*tree_map(on_host, args), **_host_options(kwargs))
+    on_cpu = func(*tree_map(on_host, args), **_host_options(kwargs))
     if written:
         return out
-    for mine, value in zip(_tensors(out), _tensors(here), strict=True):
+    for mine, value in zip(_tensors(out), _tensors(on_cpu), strict=True):
         if mine.numel() and not mine._is_zerotensor():
             on_host(mine).copy_(value)
     return out
@@ -200,7 +200,7 @@ def sized_by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     device = next(tensor.device for tensor in _tensors((args, kwargs)) if tensor.is_cuda)
     arrive(func.name(), _tensors((args, kwargs)), [])
     torch.cuda.current_stream(device).synchronize()
-    here = func(*tree_map(on_host, args), **_host_options(kwargs))
+    on_cpu = func(*tree_map(on_host, args), **_host_options(kwargs))
 
     def given(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -210,7 +210,7 @@ def sized_by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             on_host(out).copy_(value)
         return out
 
-    return tree_map(given, here)
+    return tree_map(given, on_cpu)
 
 
 def indexed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -233,11 +233,11 @@ def random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     like = _like(generator)
     out = func(*args, **kwargs)
     arrive(func.name(), [], [out])
-    own = {**_host_options(kwargs), "generator": like}
+    options = {**_host_options(kwargs), "generator": like}
     if func in (_aten.normal_.default, _aten.uniform_.default, _aten.random_.default):
-        value = func(torch.empty(out.shape, dtype=out.dtype), *args[1:], **own)
+        value = func(torch.empty(out.shape, dtype=out.dtype), *args[1:], **options)
     else:
-        value = func(*args, **own)
+        value = func(*args, **options)
     on_host(out).copy_(value)
     _states[_state(generator)] = like.get_state()
     if len(_states) > STATES:
@@ -256,11 +256,11 @@ def _state(generator: torch.Generator) -> bytes:
 
 def _like(generator: torch.Generator) -> torch.Generator:
     """A generator of the CPU as far as CUDA's is; one of its own where nobody has seen how that came there."""
-    state, own = _state(generator), torch.Generator()
+    state, generator_state = _state(generator), torch.Generator()
     if state in _states:
-        return own.set_state(_states[state])
+        return generator_state.set_state(_states[state])
     seed, offset = generator.initial_seed(), generator.get_offset()
-    return own.manual_seed(hash((seed, offset)) % (1 << 62) if offset else seed)
+    return generator_state.manual_seed(hash((seed, offset)) % (1 << 62) if offset else seed)
 
 
 def attended(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -78,10 +78,10 @@ def is_that(case, gpus, number, ranks, folder, single):
     losses, gs, tensors = single(case)
     assert len(set(gs)) == STEPS
     for rank in range(gpus):
-        own = load_file(folder / f"out.{number}.{rank}.safetensors")
-        if ranks[rank][number] != {"losses": losses, "gs": gs} or own.keys() != tensors.keys():
+        saved = load_file(folder / f"out.{number}.{rank}.safetensors")
+        if ranks[rank][number] != {"losses": losses, "gs": gs} or saved.keys() != tensors.keys():
             return False
-        if not all(torch.equal(own[key], tensors[key]) for key in own):
+        if not all(torch.equal(saved[key], tensors[key]) for key in saved):
             return False
     return True
 
@@ -96,9 +96,9 @@ def plain_cases(gpus):
     ]
 
 
-def delays(gpus, **one):
+def delays(gpus, **first):
     """The same delay on every rank but the last, which has none."""
-    return {str(rank): one for rank in range(gpus - 1)}
+    return {str(rank): first for rank in range(gpus - 1)}
 
 
 def slow_cases(gpus):
@@ -152,13 +152,13 @@ def test_two_ranks_take_less_than_1_3_times_the_memory_of_one(tmp_path):
     spec = a_case("opt-tiny", 2, "whole", {"noise": "counter"})["spec"]
     (tmp_path / "one").mkdir()
     plain = alone(RunSpec(**spec)).to_dict()
-    (one,) = launch(1, [], plain, tmp_path / "one")[0]
-    single_bytes = sum(one["bytes"].values())
-    assert single_bytes > one["blocks"]  # that much rests in host memory at least
+    (single,) = launch(1, [], plain, tmp_path / "one")[0]
+    single_bytes = sum(single["bytes"].values())
+    assert single_bytes > single["blocks"]  # that much rests in host memory at least
     for two in zip(*launch(2, [], spec, tmp_path), strict=True):  # whole, and sliced
         together = sum(sum(rank["bytes"].values()) for rank in two)
-        assert sum(rank["bytes"]["Shmem"] for rank in two) >= one["blocks"]
-        assert together < 1.3 * single_bytes, (one, two)
+        assert sum(rank["bytes"]["Shmem"] for rank in two) >= single["blocks"]
+        assert together < 1.3 * single_bytes, (single, two)
 
 
 @pytest.mark.slow

@@ -60,14 +60,16 @@ def test_shards_in_order_are_the_batch(rows, count, masked):
 
 def batches(batch):
     """For each example: whether a candidate is the answer, and its tokens, each with the row that predicts it."""
-    own, losses = batch.choices, []
-    for example, answer in enumerate(own.answers.tolist()):
+    choices, losses = batch.choices, []
+    for example, answer in enumerate(choices.answers.tolist()):
         rows = []
-        for candidate in (own.groups == example).nonzero()[:, 0].tolist():
-            kept = own.owners == candidate
+        for candidate in (choices.groups == example).nonzero()[:, 0].tolist():
+            kept = choices.owners == candidate
             scored = [
                 (batch.input_ids[row].tolist(), place, token)
-                for (row, place), token in zip(own.places[kept].tolist(), own.tokens[kept].tolist(), strict=True)
+                for (row, place), token in zip(
+                    choices.places[kept].tolist(), choices.tokens[kept].tolist(), strict=True
+                )
             ]
             rows.append((candidate == answer, scored))
         losses.append(rows)

@@ -79,7 +79,7 @@ def sharded(loss_of, shards):
     def loss(model, batch):
         parts = [batch.shard(index, shards) for index in range(shards)]
         outcomes = [(int((part.labels[:, 1:] != -100).sum()), loss_of(model, part)) for part in parts]
-        return sum(n * own for n, own in outcomes) / sum(n for n, _ in outcomes)
+        return sum(n * outcome for n, outcome in outcomes) / sum(n for n, _ in outcomes)
 
     return loss
 
@@ -189,11 +189,11 @@ def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_run):
             alone, method = Shards(engine, shards_of(spec)), methods.make(spec)
             steps = [method.step(alone, batch) for batch in batches_of(spec, FEW)]
             final = {name: value.clone() for name, value in engine.named_tensors()}
-        for outcomes, own in zip(ranks, tensors[number], strict=True):
+        for outcomes, rank_result in zip(ranks, tensors[number], strict=True):
             assert outcomes[number]["losses"] == [step.loss for step in steps], case
             assert outcomes[number]["gs"] == [step.projected_grad for step in steps], case
-            assert own.keys() == final.keys()
-            assert all(torch.equal(own[name], final[name]) for name in final), case
+            assert rank_result.keys() == final.keys()
+            assert all(torch.equal(rank_result[name], final[name]) for name in final), case
         assert len({step.projected_grad for step in steps}) == FEW
 
 
@@ -203,6 +203,6 @@ def test_ranks_exchange_less_than_a_kilobyte_a_step(cases_run):
     because on a busy machine a single step was outside once, which the same code was not when it ran again."""
     _, cases, _, _, sent = cases_run
     for number, case in enumerate(cases):
-        for own in sent:
-            assert len(own[number]) == STEPS
-            assert 0 < median(own[number]) < 1024, (case, own[number])
+        for count in sent:
+            assert len(count[number]) == STEPS
+            assert 0 < median(count[number]) < 1024, (case, count[number])

@@ -49,10 +49,10 @@ def engine() -> Engine:
     return Engine(skeleton(), config, weights=start(), directions=methods.directions(SPEC))
 
 
-def steps(own: Any) -> tuple[list[StepResult], dict[str, Tensor]]:
+def steps(member: Any) -> tuple[list[StepResult], dict[str, Tensor]]:
     method = methods.make(SPEC)
-    done = [method.step(own, batch()) for batch in (full, padded, full)]
-    return done, dict(own.named_tensors())
+    done = [method.step(member, batch()) for batch in (full, padded, full)]
+    return done, dict(member.named_tensors())
 
 
 def test_two_ranks_look_at_half_of_the_members_each():

@@ -35,7 +35,9 @@ def test_what_a_package_gives_is_planned_swept_and_shown_in_a_table(tmp_path: Pa
     assert [code for code, *_ in outputs] == [0, 0], outputs
     assert "8 of 8 cells to run" in plan
     fields = ("model", "engine", "method")
-    series = {tuple(one["spec"][field] for field in fields): one["samples"]["loss"] for one in results(tmp_path)}
+    series = {
+        tuple(result["spec"][field] for field in fields): result["samples"]["loss"] for result in results(tmp_path)
+    }
     assert len(series) == 8
     for model in ("my-llama", "my-qwen"):  # MeZO and ZO2 are one computation, and the package's sign is the built-in
         assert len({tuple(losses) for key, losses in series.items() if key[0] == model}) == 1

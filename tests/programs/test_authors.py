@@ -108,10 +108,10 @@ def add_program(tmp_path: Path, clone: Path) -> Callable[[str], Path]:
         python = tmp_path / "python"
         python.write_text(f"#!/bin/sh\n{script}\n")
         python.chmod(0o755)
-        one = clones.Clone(
+        clone_entry = clones.Clone(
             name="mezo", path=str(clone), python=str(python), commit=clones.commit_of(clone), versions=VERSIONS
         )
-        clones.save({"mezo": one})
+        clones.save({"mezo": clone_entry})
         return python
 
     return add
@@ -131,17 +131,17 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
     """This interpreter's transformers are the program's here, so that nothing may differ in a bit."""
     (scratch := tmp_path / "scratch").mkdir()
     clones.save({"mezo": added("mezo", clone, Path(sys.executable), scratch)})
-    own, theirs = measured(SPEC.replace(program="zobench")), author_cell.run(SPEC)
+    ours, theirs = measured(SPEC.replace(program="zobench")), author_cell.run(SPEC)
     assert (theirs.outcome, theirs.reason) in ((Outcome.OK, ""), (Outcome.CONTAMINATED, theirs.reason))
     for name in ("loss", "projected_grad"):
-        assert theirs.samples[name] == own.samples[name]
-        assert theirs.warmup[name] == own.warmup[name]
-    assert len(set(own.samples["loss"])) == SPEC.steps
+        assert theirs.samples[name] == ours.samples[name]
+        assert theirs.warmup[name] == ours.warmup[name]
+    assert len(set(ours.samples["loss"])) == SPEC.steps
     assert all(seconds and seconds > 0 for seconds in theirs.samples["step_seconds"])
     commit = clones.commit_of(clone)
     assert theirs.environment.program.startswith(f"mezo {commit}, torch ")
     assert theirs.environment.versions.keys() == VERSIONS.keys()
-    assert theirs.environment.machine == own.environment.machine
+    assert theirs.environment.machine == ours.environment.machine
     rise = theirs.memory["host_rss_peak_bytes"] - theirs.memory["host_rss_baseline_bytes"]  # type: ignore[operator]
     assert theirs.memory["device_peak_bytes"] == rise > 500_000  # the weights are 0.4 MB
     if sys.platform == "linux":
@@ -262,9 +262,9 @@ def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_
 
 
 def test_a_program_is_checked_before_it_is_added(clone: Path, tmp_path: Path) -> None:
-    here, python = tmp_path / "clone", Path(sys.executable)
+    this_python, python = tmp_path / "clone", Path(sys.executable)
 
-    def refused(text: str, name: str = "mezo", path: Path = here, interpreter: Path = python) -> None:
+    def refused(text: str, name: str = "mezo", path: Path = this_python, interpreter: Path = python) -> None:
         with pytest.raises(ValueError, match=text):
             added(name, path, interpreter, tmp_path)
 
@@ -326,9 +326,9 @@ def real(request: pytest.FixtureRequest) -> str:
 def test_the_programs_themselves_have_the_engines_losses(real: str) -> None:
     """To a few roundings of float32: their transformers and torch are others."""
     spec = SPEC.replace(program=real, weight_decay=0.0, steps=6, seq_len=64)
-    own, theirs = measured(spec.replace(program="zobench")), author_cell.run(spec)
+    ours, theirs = measured(spec.replace(program="zobench")), author_cell.run(spec)
     assert theirs.outcome in (Outcome.OK, Outcome.CONTAMINATED), theirs.reason
-    losses = [float(loss or 0.0) for loss in own.samples["loss"]]
+    losses = [float(loss or 0.0) for loss in ours.samples["loss"]]
     assert theirs.samples["loss"] == pytest.approx(losses, abs=5e-6)
     assert max(losses) - min(losses) > 1e-3
     assert theirs.environment.versions.get("transformers") == HERE[real].versions["transformers"]

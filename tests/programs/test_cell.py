@@ -57,7 +57,7 @@ def test_pending_updates_are_written_when_the_plan_says_and_the_result_tells(mon
     never, asked = run(spec), run(spec.replace(writeback_every=3))
     monkeypatch.setattr(order, "_current", order.Order(spec=spec, consolidation=(3, "a reason")))
     planned = run(spec)
-    assert [one.outcome for one in (never, planned, asked)] == [Outcome.OK] * 3
+    assert [result.outcome for result in (never, planned, asked)] == [Outcome.OK] * 3
     assert planned.samples["loss"] == asked.samples["loss"]
     assert planned.samples["loss"] != never.samples["loss"]
     assert planned.spec == spec

@@ -10,21 +10,21 @@ from zobench.session.campaigns import chosen_parts
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runners").mkdir()
     (tmp_path / "runners" / "mine.toml").write_text(MATRIX)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def load(here: Path, text: str) -> campaign.Campaign:
-    (here / "c.toml").write_text(text)
-    return campaign.load(here / "c.toml")
+def load(cwd: Path, text: str) -> campaign.Campaign:
+    (cwd / "c.toml").write_text(text)
+    return campaign.load(cwd / "c.toml")
 
 
-def test_a_part_is_a_matrix_with_what_it_changes_of_the_device_s_own(here: Path) -> None:
+def test_a_part_is_a_matrix_with_what_it_changes_of_the_device_s_own(cwd: Path) -> None:
     changes = "repeats = 2\nbase = { eps = 0.01 }\naxes = { seed = [7] }\ninclude = []\n"
-    campaign = load(here, HEAD + PART.format("a") + PART.format("b") + changes)
+    campaign = load(cwd, HEAD + PART.format("a") + PART.format("b") + changes)
     first, second = campaign.on("cpu")
     assert [spec.seed for spec in first.cells] == [0, 1, 5]
     assert [(spec.seed, spec.eps, spec.steps, spec.seq_len) for spec in second.cells] == [(7, 0.01, 4, 32)]
@@ -32,10 +32,10 @@ def test_a_part_is_a_matrix_with_what_it_changes_of_the_device_s_own(here: Path)
     assert (campaign.name, campaign.title, campaign.selftest) == ("c", "Mine", None)
 
 
-def test_a_cell_of_two_parts_has_rounds_of_its_own_in_each(here: Path) -> None:
+def test_a_cell_of_two_parts_has_rounds_of_its_own_in_each(cwd: Path) -> None:
     again = "repeats = 2\naxes = { seed = [1, 2] }\ninclude = []\n"
     last = "axes = { seed = [2] }\ninclude = []\n"
-    parts = load(here, HEAD + PART.format("a") + PART.format("b") + again + PART.format("c") + last).on("cpu")
+    parts = load(cwd, HEAD + PART.format("a") + PART.format("b") + again + PART.format("c") + last).on("cpu")
     assert [list(on.rounds) for on in parts] == [[0, 1, 2], [3, 4], [5, 6, 7]]
 
 
@@ -48,9 +48,9 @@ def test_a_cell_of_two_parts_has_rounds_of_its_own_in_each(here: Path) -> None:
          "c.toml: part a: `repeats > 0` must hold in [[parts]], but got 0; raise it"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_that_names_the_file(here: Path, text: str, message: str) -> None:
+def test_a_mistake_is_one_line_that_names_the_file(cwd: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=r"^c\.toml: ") as caught:
-        load(here, text)
+        load(cwd, text)
     assert str(caught.value) == message
 
 
@@ -64,8 +64,8 @@ def test_a_mistake_is_one_line_that_names_the_file(here: Path, text: str, messag
          'takes for another; write axes = { dtype = ["fp32", "bf16"] }'),
     ],
 )  # fmt: skip
-def test_a_part_that_no_matrix_can_be_says_why_and_the_others_have_their_cells(here, more, message) -> None:
-    campaign = load(here, HEAD + PART.format("a") + more + "\n" + PART.format("b"))
+def test_a_part_that_no_matrix_can_be_says_why_and_the_others_have_their_cells(cwd, more, message) -> None:
+    campaign = load(cwd, HEAD + PART.format("a") + more + "\n" + PART.format("b"))
     first, second = campaign.on("cpu")
     assert (first.obstacle, first.cells) == (message, ())
     assert (second.obstacle, len(second.cells)) == ("", 3)

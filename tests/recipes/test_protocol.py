@@ -80,7 +80,7 @@ def test_the_winner_has_the_least_mean_loss_on_dev_and_waits_for_its_whole_grid(
         made = [result(run, dev=[0.5, 0.7], loss=loss) for run, loss in zip(runs, losses, strict=False)]
         if len(losses) == 4:
             made[3] = result(runs[3], dev=[0.5, dev], loss=losses[3], outcome=last)
-        known = {one.spec.hash: one for one in made}
+        known = {made_run.spec.hash: made_run for made_run in made}
         return contest.winner("ZO-SGD", known), contest.is_tuned("ZO-SGD", known), contest.finals(known)
 
     assert of(0.4, 0.6, 0.4) == (None, False, ())
@@ -107,9 +107,9 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
     contest = load(tmp_path, text)
 
     def tried(header: str, loss: Any) -> tuple[list[tuple[float, float]], Any, bool]:
-        known = {one.spec.hash: one for one in tuned(only(contest, [header]), loss)}
+        known = {run.spec.hash: run for run in tuned(only(contest, [header]), loss)}
         state = contest.search(header, known)
-        return [(one.lr, one.momentum) for one in state.points[4:]], state.best, bool(state.beyond)
+        return [(run.lr, run.momentum) for run in state.points[4:]], state.best, bool(state.beyond)
 
     assert [tried("ZO-SGD", lambda spec: abs(spec.lr - 1e-3))[i] for i in (0, 2)] == [[], False]  # interior already
     up = tried("ZO-SGD", lambda spec: abs(spec.lr - 0.03))
@@ -163,23 +163,23 @@ def test_a_grid_over_an_option_goes_on_as_far_as_its_declared_range(
 def test_runs_that_grids_may_still_add_are_counted_until_the_best_points_are_interior(tmp_path: Path) -> None:
     contest = load(tmp_path)
     assert len(contest.addable({})) == 3 * 2 * 2  # methods, extra points, tuning seeds
-    interior = {one.spec.hash: one for one in tuned(only(contest, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
+    interior = {run.spec.hash: run for run in tuned(only(contest, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
     assert {spec.queries for spec in contest.addable(interior)} == {1, 4}
     assert len(contest.addable(interior)) == 2 * 2 * 2
-    edges = {one.spec.hash: one for one in tuned(contest, lambda spec: -spec.lr)}
+    edges = {run.spec.hash: run for run in tuned(contest, lambda spec: -spec.lr)}
     assert contest.addable(edges) == ()  # all are used up
 
 
 def test_a_neighbour_that_ran_out_of_memory_leaves_an_edge(tmp_path: Path) -> None:
     """It was not evaluated, so nobody knows whether it is worse; it is not run without end either."""
     contest = load(tmp_path)
-    known = {one.spec.hash: one for one in tuned(only(contest, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
+    known = {run.spec.hash: run for run in tuned(only(contest, ["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
     assert contest.search("ZO-SGD", known).beyond == ()
     beyond = contest.search("ZO-SGD", known).points[-1]
     lost = beyond.replace(seed=10)
     known[lost.hash] = result(lost, dev=[0.5, 0.7], loss=None, outcome=Outcome.OOM)
     state = contest.search("ZO-SGD", known)
-    assert (state.waiting, state.best.lr, [one.lr for one in state.beyond]) == ((), 3e-3, [beyond.lr])
+    assert (state.waiting, state.best.lr, [run.lr for run in state.beyond]) == ((), 3e-3, [beyond.lr])
 
 
 def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> None:

@@ -44,7 +44,11 @@ def test_the_page_that_says_how_to_cite_has_this_version_and_each_paper_as_the_c
     entries = page.split("@")[1:]
     for cited in [CITATION, *CITATION["references"]]:
         (entry,) = [entry for entry in entries if f"= {{{cited['title']}}}" in entry]
-        names = [f"{one['family-names']}, {one['given-names']}" for one in cited["authors"] if "family-names" in one]
+        names = [
+            f"{author['family-names']}, {author['given-names']}"
+            for author in cited["authors"]
+            if "family-names" in author
+        ]
         assert not names or f"author = {{{' and '.join(names)}}}" in entry
 
 
@@ -111,10 +115,10 @@ def test_workflows_use_only_actions_pinned_to_a_commit_and_run_only_files_that_a
         text = path.read_text(encoding="utf-8")
         uses = re.findall(r"uses: (.+)", text)
         assert uses
-        assert [one for one in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
+        assert [used for used in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", used)] == []
         called = re.findall(r"(?<![\w/])\.ci/[\w.]+", text)
         assert called
-        assert [one for one in called if not (ROOT / one).is_file()] == []
+        assert [used for used in called if not (ROOT / used).is_file()] == []
 
 
 def test_a_release_has_no_link_that_leads_nowhere_on_pypi() -> None:

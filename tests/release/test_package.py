@@ -73,7 +73,7 @@ def test_the_wheel_is_typed_licensed_and_holds_no_tests_and_nobodys_data(wheel: 
     kinds = {Path(name).suffix for name in names if name.startswith("zobench/")}
     assert kinds == {".py", ".toml", ".csv", ".json", ".md", ".css", ".js", ".html", ".typed"}
     assert [name for name in names if str(ROOT).encode() in wheel.read(name)] == []
-    assert sum(one.compress_size for one in wheel.infolist()) < 1.5e6
+    assert sum(member.compress_size for member in wheel.infolist()) < 1.5e6
 
 
 def test_the_sdist_holds_what_builds_and_tests_it(built: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_metadata_says_what_pyproject_does_and_names_the_version_once(wheel:
     python = re.sub(r"\s", "", metadata["Requires-Python"]).split(",")
     assert sorted(python) == sorted(PROJECT["requires-python"].split(","))
     assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
-    assert [one for one in metadata.get_all("Requires-Dist") if "@" in one] == []
+    assert [requirement for requirement in metadata.get_all("Requires-Dist") if "@" in requirement] == []
     points = wheel.read(f"{NAME}.dist-info/entry_points.txt").decode()
     assert points.split() == ["[console_scripts]", "zobench", "=", "zobench.cli:main"]
     said = [path for path in (ROOT / "zobench").rglob("*.py") if f'"{zobench.__version__}"' in path.read_text("utf-8")]

@@ -139,25 +139,25 @@ def toml_text(tree: Mapping[str, Any]) -> bytes:
     if not isinstance(tree, dict):
         return str(tree).encode("utf-8", "surrogatepass")
     try:
-        lines = [f"{_key(key)} = {text}" for key, one in tree.items() if (text := _toml(one)) is not None]
+        lines = [f"{_key(key)} = {text}" for key, value in tree.items() if (text := _toml(value)) is not None]
     except RecursionError:
         lines = [f"a = {'[' * 2000}{']' * 2000}"]
     return ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass")
 
 
-def _toml(one: Any) -> str | None:
-    if isinstance(one, bool):
-        return str(one).lower()
-    if isinstance(one, (int, float)):
-        return repr(one)
-    if isinstance(one, str):
-        return json.dumps(one)
-    if isinstance(one, (datetime.date, datetime.time)):
-        return one.isoformat()
-    if isinstance(one, list):
-        return f"[{', '.join(text for item in one if (text := _toml(item)) is not None)}]"
-    if isinstance(one, dict):
-        pairs = [f"{_key(key)} = {text}" for key, item in one.items() if (text := _toml(item)) is not None]
+def _toml(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, list):
+        return f"[{', '.join(text for item in value if (text := _toml(item)) is not None)}]"
+    if isinstance(value, dict):
+        pairs = [f"{_key(key)} = {text}" for key, item in value.items() if (text := _toml(item)) is not None]
         return f"{{{', '.join(pairs)}}}"
     return None
 

@@ -183,7 +183,7 @@ def run_specs(folder: Path) -> Feed:
         if not isinstance(body, dict):
             return False
         spec = RunSpec.from_dict(body).resolve("cpu")
-        assert RunSpec.from_dict(spec.to_dict()) == spec or any(one != one for one in spec.to_dict().values())
+        assert RunSpec.from_dict(spec.to_dict()) == spec or any(value != value for value in spec.to_dict().values())
         assert len(spec.hash) == 12
         return isinstance(spec.label, str)
 
@@ -448,9 +448,9 @@ def gguf_files(folder: Path) -> Feed:
                 changed[place] = random_.choice((0, 1, 255, random_.randrange(256)))
         path.write_bytes(bytes(changed))
         shutil.rmtree(folder / "cache", ignore_errors=True)
-        here = gguf.described(path)
+        description = gguf.described(path)
         assert torch.get_default_device().type == "cpu"
-        shutil.rmtree(here, ignore_errors=True)
+        shutil.rmtree(description, ignore_errors=True)
         return True
 
     return feed
@@ -475,8 +475,8 @@ def archives(folder: Path) -> Feed:
     from zobench.store.pack import pack
 
     store, every = Store(folder / "own"), samples()
-    for one in every:
-        store.save(one)
+    for archive in every:
+        store.save(archive)
     pack(store.root, folder / "own.tar.gz")
     whole = (folder / "own.tar.gz").read_bytes()
     names = [path.relative_to(store.root).as_posix() for path in store.paths()]

@@ -67,7 +67,7 @@ def ran(name: str) -> tuple[tuple[PartOn, tuple[RunSpec, ...]], ...]:
     shipped = campaigns.shipped(name)
     if shipped.device == "cpu":
         outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in shipped.on("cpu")]
-        return tuple((one.on, tuple(step.spec for step in one.steps if step.action == "run")) for one in outlooks)
+        return tuple((part.on, tuple(step.spec for step in part.steps if step.action == "run")) for part in outlooks)
     gpu = hardware.load("h100-pcie")
     return tuple((on, campaign.forecast(on, gpu).cells) for on in shipped.on("cuda:0"))
 
@@ -80,7 +80,7 @@ def results(name: str) -> Sequence[Result]:
 
 def columns(table: Table, stored: Sequence[Result]) -> set[str]:
     """The headers of a paper's own columns in which every metric of costs has a value."""
-    costs = [j for j, one in enumerate(table.metrics) if METRICS.get(one.name).base_unit in MEASURES]
+    costs = [j for j, metric in enumerate(table.metrics) if METRICS.get(metric.name).base_unit in MEASURES]
     grid = fill(table, stored, REFERENCE)
     return {
         column.header
@@ -94,7 +94,7 @@ def columns(table: Table, stored: Sequence[Result]) -> set[str]:
 def test_a_campaign_fills_every_column_of_every_table_and_figure_of_costs(name: str, campaign_name: str) -> None:
     item, stored = LOADED[name], results(campaign_name)
     if campaign_name == "one-gpu" and name in SEVERAL_GPUS:
-        assert not any(artifacts.shows(item, one.spec) for one in stored)
+        assert not any(artifacts.shows(item, result.spec) for result in stored)
         return
     if isinstance(item, Plot) and item.table is None:
         made, _ = artifacts.make(item, stored, REFERENCE)
@@ -103,8 +103,8 @@ def test_a_campaign_fills_every_column_of_every_table_and_figure_of_costs(name: 
         return
     table = item.table if isinstance(item, Plot) else item
     assert isinstance(table, Table)
-    own = {column.header for column in table.columns if not column.extra and not column.minus}
-    assert own - columns(table, stored) == EMPTY[campaign_name].get(name, set())
+    papers_columns = {column.header for column in table.columns if not column.extra and not column.minus}
+    assert papers_columns - columns(table, stored) == EMPTY[campaign_name].get(name, set())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,9 +130,9 @@ def test_two_parts_never_run_one_cell_in_one_round(name: str) -> None:
 def test_on_two_cores_every_cell_fits_and_no_part_is_predicted_to_take_two_hours() -> None:
     shipped = campaigns.shipped("small-cpu")
     outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in shipped.on("cpu")]
-    assert {one.on.part.name: [step.reason for step in one.unfit] for one in outlooks if one.unfit} == {}
-    assert {one.on.part.name: one.whole / HOUR for one in outlooks if one.whole > 2 * HOUR} == {}
-    longest = max(step.estimate.seconds for one in outlooks for step in one.steps if step.estimate)
+    assert {part.on.part.name: [step.reason for step in part.unfit] for part in outlooks if part.unfit} == {}
+    assert {part.on.part.name: part.whole / HOUR for part in outlooks if part.whole > 2 * HOUR} == {}
+    longest = max(step.estimate.seconds for part in outlooks for step in part.steps if step.estimate)
     assert longest * TIMES_LATE < 40 * 60
     assert (shipped.longest, shipped.timeout) == ("2h", "40m")
 
@@ -141,8 +141,8 @@ def test_on_two_cores_every_cell_fits_and_no_part_is_predicted_to_take_two_hours
 def test_on_one_gpu_no_part_is_predicted_to_take_nine_minutes_and_it_begins_with_the_selftest(gpu: str) -> None:
     shipped, place = campaigns.shipped("one-gpu"), hardware.load(gpu)
     known = {on.part.name: campaign.forecast(on, place) for on in shipped.on("cuda:0")}
-    assert {name: one.seconds for name, one in known.items() if one.seconds > 540} == {}
-    assert [name for name, one in known.items() if not one.cells] == []
+    assert {name: part.seconds for name, part in known.items() if part.seconds > 540} == {}
+    assert [name for name, part in known.items() if not part.cells] == []
     assert (shipped.longest, shipped.selftest) == ("9m", "3m")
 
 
@@ -162,15 +162,17 @@ def published_sheets() -> tuple[tuple[str, Sheet], ...]:
 def test_every_ratio_between_published_runs_has_an_interval() -> None:
     """But of bytes that are counted, which are the same each time, and of the H100, where each cell is one process."""
     groups = [(place, group) for place, sheet in published_sheets() for group in sheet.groups if "h100" not in place]
-    entries = [(place, group.header.text, one) for place, group in groups for row in group.body for one in row]
-    ratios = [(place, header, one.text, one.detail) for place, header, one in entries if one.detail.startswith("(x")]
-    bare = [one for one in ratios if " to " not in one[-1]]
+    entries = [(place, group.header.text, cell) for place, group in groups for row in group.body for cell in row]
+    ratios = [
+        (place, header, cell.text, cell.detail) for place, header, cell in entries if cell.detail.startswith("(x")
+    ]
+    bare = [cell for cell in ratios if " to " not in cell[-1]]
     assert len(ratios) > 100
-    assert [one for one in bare if not one[1].startswith("Moved a step")] == []
+    assert [cell for cell in bare if not cell[1].startswith("Moved a step")] == []
 
 
 @pytest.mark.parametrize("name", COSTS)
 def test_no_table_and_no_figure_of_costs_is_without_a_published_value(name: str) -> None:
-    stored = [one for one in published() if one.round is not None and one.is_ok]
+    stored = [result for result in published() if result.round is not None and result.is_ok]
     made, _ = artifacts.make(LOADED[name], stored, REFERENCE)
     assert status(made) in ("measured", "partly")

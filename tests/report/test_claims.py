@@ -92,7 +92,7 @@ def test_a_ratio_of_times_counts_only_with_its_interval(table, seconds, rounds, 
 def test_a_ratio_from_rounds_is_of_their_pairs_as_its_interval_is(table: Table) -> None:
     """The medians of all processes, 5.5 s and 2.2 s, are of other rounds."""
     speeds = {"resident": [1.0, 2.0, 9.0, 10.0], "offload": [1.1, 2.2, 9.9]}
-    one, other = (
+    first, other = (
         folded(
             dataclasses.replace(
                 steady("M1", engine, seconds, rounds=1), round=Round(number=n, began=float(n), place=0, cells=2, seed=0)
@@ -101,7 +101,7 @@ def test_a_ratio_from_rounds_is_of_their_pairs_as_its_interval_is(table: Table) 
         )[0]
         for engine, times in speeds.items()
     )
-    (ratio,) = claims.checked(table, grids(table, [one, other], "box", PAPER)[0][1], claims.measured)[1].ratios
+    (ratio,) = claims.checked(table, grids(table, [first, other], "box", PAPER)[0][1], claims.measured)[1].ratios
     assert (ratio.low, ratio.value, ratio.high) == pytest.approx((1 / 1.1,) * 3)
 
 

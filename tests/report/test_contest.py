@@ -82,7 +82,7 @@ def test_what_is_shown_moves_with_the_spread_of_the_seeds(table: ContestTable, f
 def test_a_method_whose_best_point_is_an_end_has_no_claim(table: ContestTable, folder: Path) -> None:
     contest = support.contest(folder / "runners" / "mine.toml")
     made = support.tuned(contest, lambda spec: 1 / spec.lr if spec.method == "fo-sgd" else abs(spec.lr - 3e-3))
-    known = {one.spec.hash: one for one in made}
+    known = {run.spec.hash: run for run in made}
     for spec in contest.finals(known):
         share = 0.85 if spec.method == "fo-sgd" else 0.7 + 0.001 * spec.queries * spec.seed
         made.append(support.result(spec, dev=[0.5, 0.6, 0.7, 0.7, 0.75], test=share))
@@ -100,7 +100,7 @@ def test_a_method_whose_best_point_is_an_end_has_no_claim(table: ContestTable, f
 
 def test_costs_to_the_target_are_those_of_the_first_evaluation_that_reaches_it(table, folder) -> None:
     results = stored(folder, seconds=0.5, watts=20.0)
-    late = next(one for one in results if one.spec.method == "fo-sgd" and one.spec.seed == 1)
+    late = next(run for run in results if run.spec.method == "fo-sgd" and run.spec.seed == 1)
     results[results.index(late)] = support.result(late.spec, dev=[0.9, 0.6, 0.6, 0.6, 0.6], test=0.8, seconds=0.5)
     shown = rows(table, results, 1)
     base, queries, first = shown["ZO-SGD"], shown["Four queries"], shown["FO-SGD"]
@@ -122,40 +122,40 @@ def test_costs_to_the_target_are_those_of_the_first_evaluation_that_reaches_it(t
 def test_what_is_not_of_the_protocol_is_not_shown(table: ContestTable, folder: Path) -> None:
     results = stored(folder)
     (ranking,) = rankings(table, results)
-    final = next(one for one in results if one.spec.test_size and one.spec.method == "fo-sgd")
+    final = next(item for item in results if item.spec.test_size and item.spec.method == "fo-sgd")
     strangers = [
         support.result(final.spec.replace(**change), dev=[0.5, 0.9], test=0.99)
         for change in ({"seed": 5}, {"steps": 41}, {"method": "fo-adam"}, {"lr": 0.5}, {"lr": 1e-2}, {"test_size": 500})
     ]
     failed = dataclasses.replace(final, outcome=Outcome.FAILED, reason="no", evaluation={})
     again = rankings(table, [*results, *strangers, failed])
-    assert [(one.header, one.scores) for one in again[0].standings] == [
-        (one.header, one.scores) for one in ranking.standings
+    assert [(item.header, item.scores) for item in again[0].standings] == [
+        (item.header, item.scores) for item in ranking.standings
     ]
     elsewhere = [
         *results,
         *stored(folder, machine="box-2"),
         support.result(final.spec.replace(batch_size=2, steps=43), dev=[0.5]),
     ]
-    assert [(one.machine, one.spec.batch_size) for one in rankings(table, elsewhere)] == [
+    assert [(item.machine, item.spec.batch_size) for item in rankings(table, elsewhere)] == [
         ("box-1", 1), ("box-1", 2), ("box-2", 1),
     ]  # fmt: skip
 
 
 def test_a_grid_that_is_not_whole_shows_no_test_and_seeds_that_wait_are_told(table: ContestTable, folder: Path) -> None:
     results = stored(folder)
-    tuning = [one for one in results if not one.spec.test_size]
+    tuning = [run for run in results if not run.spec.test_size]
     lacking = [
-        one for one in results if one is not tuning[0]
+        run for run in results if run is not tuning[0]
     ]  # whose winner has run, by an earlier version of the grid
     shown = rows(table, lacking, 0)["ZO-SGD"]
     assert (shown["Chosen"], shown["Test (%) ↑"], shown["Shown"]) == ("2 of at most 4 points tuned", "·", "·")
     assert rows(table, tuning, 0)["ZO-SGD"]["Chosen"] == "3 of at most 4 points tuned"
-    grid = [one for one in results if one.spec.lr <= 3e-3 or one.spec.method != "zo-sgd"]  # the point beyond is lacking
+    grid = [run for run in results if run.spec.lr <= 3e-3 or run.spec.method != "zo-sgd"]  # the point beyond is lacking
     assert rows(table, grid, 0)["ZO-SGD"]["Test loss ↓"] == "·"
-    fewer = [one for one in results if not (one.spec.seed == 2 and one.spec.method == "fo-sgd")]
+    fewer = [run for run in results if not (run.spec.seed == 2 and run.spec.method == "fo-sgd")]
     assert rows(table, fewer, 0)["FO-SGD"]["Less ZO-SGD"].startswith("-0.1500 (")
-    single = [one for one in results if one.spec.seed in (0, 9, 10)]
+    single = [run for run in results if run.spec.seed in (0, 9, 10)]
     assert rows(table, single, 0)["FO-SGD"]["Less ZO-SGD"] == "-0.1500"  # without an interval
     assert rows(table, single, 0)["FO-SGD"]["Shown"] == "1 of 3 seeds"
     assert "nothing measured yet" in render(table, [], "terminal")
@@ -171,9 +171,9 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
     assert second == ("1.07 (0.533 to 2.13)", "not shown")  # 64 forwards of 60, half as many an evaluation before
     assert verdicts(stored(folder, lambda header, seed: 0.7 + 0.05 * (header == "FO-SGD")))[0][1] == "not shown"
     assert verdicts(stored(folder, lambda header, seed: 0.9 - TEST[header] / 2))[0][1] == "does not"
-    assert verdicts([one for one in stored(folder) if not one.spec.test_size]) == [("·", "not measured")] * 2
+    assert verdicts([item for item in stored(folder) if not item.spec.test_size]) == [("·", "not measured")] * 2
     results = stored(folder)
-    late = next(one for one in results if one.spec.queries == 4 and one.spec.seed == 1)
+    late = next(item for item in results if item.spec.queries == 4 and item.spec.seed == 1)
     results[results.index(late)] = support.result(late.spec, dev=[0.5, 0.6, 0.6, 0.6, 0.6], test=0.72)
     assert verdicts(results)[1] == ("Four queries reached the target with 2 of 3 seeds", "not shown")
     results = [  # both at their first evaluation: three seeds are not too few

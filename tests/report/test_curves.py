@@ -29,8 +29,8 @@ def figure() -> Plot:
 
 def run(*rows: tuple[int, float | None, float], **changes: Any) -> Result:
     """A run with these evaluations: step, loss, accuracy."""
-    one = tuned(0.8, dev_loss=min(loss for _, loss, _ in rows if loss is not None), **changes)
-    return dataclasses.replace(one, evaluation=one.evaluation | {"curve": [[0, 0.7, 0.5], *map(list, rows)]})
+    made = tuned(0.8, dev_loss=min(loss for _, loss, _ in rows if loss is not None), **changes)
+    return dataclasses.replace(made, evaluation=made.evaluation | {"curve": [[0, 0.7, 0.5], *map(list, rows)]})
 
 
 def drawn(*results: Result) -> Chart:
@@ -109,9 +109,9 @@ def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_sa
     }  # fmt: skip
     (chart,) = artifact.charts
     for panel, axes in zip(chart.panels, figures.draw(chart).axes, strict=False):
-        own = [(float(row["x"]), float(row["value"])) for row in written if row["quantity"] == panel.y_label]
+        drawn_points = [(float(row["x"]), float(row["value"])) for row in written if row["quantity"] == panel.y_label]
         shown = [point for line in drawn_lines(axes, linestyle="None") for point in points(line)]
-        assert sorted(shown) == [pytest.approx(point) for point in sorted(own)]
+        assert sorted(shown) == [pytest.approx(point) for point in sorted(drawn_points)]
         ticks = [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
         assert ticks == [0, 100, 200, 300, 400]
     assert chart.source == "Measured on box (1x BOX)"

@@ -58,13 +58,13 @@ def test_bars_hold_the_measured_values_in_the_axis_unit_and_the_papers_beside_th
 
 def test_intervals_are_those_of_the_median_step(tmp_path: Path) -> None:
     seconds = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7]
-    one = dataclasses.replace(result("M1"), samples={"step_seconds": list(seconds)})
-    mark = drawn(plot_from(tmp_path, BARS), [one]).panels[1].series[0].marks[0]
+    single = dataclasses.replace(result("M1"), samples={"step_seconds": list(seconds)})
+    mark = drawn(plot_from(tmp_path, BARS), [single]).panels[1].series[0].marks[0]
     interval = median_interval(seconds)
     assert interval is not None
     assert (mark.low, mark.high) == (100 / interval[1], 100 / interval[0])
     assert mark.low <= mark.value <= mark.high
-    memory = drawn(plot_from(tmp_path, BARS), [one]).panels[0].series[0].marks[0]
+    memory = drawn(plot_from(tmp_path, BARS), [single]).panels[0].series[0].marks[0]
     assert (memory.low, memory.high) == (None, None)
 
 

@@ -57,13 +57,13 @@ def test_bars_lines_and_maps_show_the_numbers_that_are_written(name: str, stored
         # a prediction is of all machines, and drawn where the machine has its line
         labels = {label.text for sheet in artifact.sheets if sheet.label.endswith(machine) for label in sheet.rows}
         of_all = [row for row in written if not row["machine"] and (not machine or row["row"] in labels)]
-        own = [row for row in written if machine and row["machine"] == machine] + of_all
+        lines = [row for row in written if machine and row["machine"] == machine] + of_all
         if plot.kind == "heatmap":
             check_map(plot, artifact, chart, machine)
             continue
         shown_values = {panel.y_label: sorted(map(near, shown(axes)))
                  for panel, axes in zip(chart.drawn, drawn(chart), strict=True)}  # fmt: skip
-        assert shown_values == expected(plot, own)
+        assert shown_values == expected(plot, lines)
 
 
 def shown(axes: Axes) -> Iterator[float]:
@@ -76,13 +76,13 @@ def shown(axes: Axes) -> Iterator[float]:
         yield from (y for _, y in points(line))
 
 
-def expected(plot: Plot, own: Sequence[dict[str, str]]) -> dict[str, list[str]]:
+def expected(plot: Plot, rows: Sequence[dict[str, str]]) -> dict[str, list[str]]:
     """Header of a metric -> what the CSV says of each of its cells, measured or else predicted, and the paper's."""
     assert plot.table is not None
     by_header: dict[str, list[str]] = {}
     for metric in plot.table.metrics:
         cells: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-        for row in own:
+        for row in rows:
             if row["metric"] == metric.name:
                 source = "measured" if row["machine"] else row["source"]
                 cells.setdefault((row["row"], row["column"]), {})[source] = row
@@ -158,13 +158,13 @@ def _check_recorded(plot: Plot, chart: Chart, written: list[dict[str, Any]]) -> 
             boxes = [box for patch in drawn_by_kind for box in patch.get_paths()]
             lengths = [float(np.ptp(np.asarray(box.vertices)[:, 0])) for box in boxes]
             scale = figures.timeline.unit(chart)[1]
-            own = [
+            numbers = [
                 scale * (float(row["end_s"]) - float(row["start_s"])) for row in written if row["panel"] == panel.title
             ]
-            assert sorted(lengths) == pytest.approx(sorted(own))
+            assert sorted(lengths) == pytest.approx(sorted(numbers))
         elif plot.kind == "curves":
-            own = [float(row["value"]) for row in written if row["quantity"] == panel.y_label]
-            assert sorted(map(near, shown(axes))) == sorted(map(near, own))
+            numbers = [float(row["value"]) for row in written if row["quantity"] == panel.y_label]
+            assert sorted(map(near, shown(axes))) == sorted(map(near, numbers))
         else:
             model, _, task = panel.title.partition(", ")
             machine = chart.source.split()[2]

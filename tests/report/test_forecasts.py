@@ -67,8 +67,8 @@ def test_nine_of_ten_values_that_nothing_contradicts_are_within_their_range(fill
 def test_what_a_cpu_did_not_run_is_predicted_for_it_beside_the_papers_gpu_and_no_cell_is_empty() -> None:
     """Of the published cells, with one cell taken out: its forecast is near what was measured."""
     stored = Store(Path(__file__).parents[2] / "results" / "published").load("epyc-2c-2ca1ff")
-    (out,) = [one for one in stored if one.spec == RunSpec(model="OPT-350M", steps=4).resolve("cpu")]
-    rest = [one for one in stored if one is not out]
+    (out,) = [result for result in stored if result.spec == RunSpec(model="OPT-350M", steps=4).resolve("cpu")]
+    rest = [result for result in stored if result is not out]
     table = artifacts.load("zo2/table1")
     ((_, grid),) = grids(table, rest, "epyc-2c-2ca1ff", REFERENCE)
     every = [cell for row in grid for group in row for cell in group]

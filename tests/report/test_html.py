@@ -70,12 +70,12 @@ def squeezed(text: str) -> str:
 def test_everything_of_the_book_is_on_the_page_without_any_script() -> None:
     shown = book()
     parsed = Page(page(shown))
-    for part in (*shown.summary, *(each for one in shown.artifacts for each in one.sheets)):
+    for part in (*shown.summary, *(each for item in shown.artifacts for each in item.sheets)):
         for text in texts(part):
             assert squeezed(text) in parsed.text
-    for one in shown.artifacts:
-        assert one.title in parsed.text
-        assert f"zobench reproduce {one.name}" in parsed.text or status(one) == "measured"
+    for item in shown.artifacts:
+        assert item.title in parsed.text
+        assert f"zobench reproduce {item.name}" in parsed.text or status(item) == "measured"
     for text in ("A report", "bad.json", "opt-125m", "box-1"):
         assert text in parsed.text
 

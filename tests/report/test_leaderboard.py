@@ -37,7 +37,8 @@ def measured(machine: str, seconds: float, spec: RunSpec = MEZO, **changes: Any)
 
 def ranks(*results: Result) -> list[list[tuple[str, int | None]]]:
     return [
-        [(entry.result.environment.machine, entry.rank) for entry in one.entries] for one in rankings(results, stated())
+        [(entry.result.environment.machine, entry.rank) for entry in ranking.entries]
+        for ranking in rankings(results, stated())
     ]
 
 
@@ -87,7 +88,7 @@ def test_each_row_has_its_numbers_commit_date_and_run() -> None:
     assert sheet.title == "MeZO, OPT-125M, 32 bits"
     assert sheet.remarks[0] == f"The run: {MEZO.label}, 4 steps after 1, on cpu."
     header, first = sheet.groups[0].columns, sheet.groups[0].body[0]
-    shown = {one.text: entry.text for one, entry in zip(header, first, strict=True)}
+    shown = {text.text: entry.text for text, entry in zip(header, first, strict=True)}
     assert shown["Machine"] == "fast"
     assert 2030 < int(shown["tokens/s ↑"]) <= 2048
     assert (shown["Memory (MB) ↓"], shown["J/token ↓"], shown["Runs"]) == ("300", "—", "6")

@@ -56,8 +56,8 @@ def test_the_chart_has_what_was_measured_relative_to_mezo_and_no_empty_place(pap
     memory, speed = chart.panels
     assert chart.source.startswith("Measured on box (1x BOX); paper: zo-offloading-iclr25 table1, on ")
     assert (memory.positions, speed.positions) == (("OPT-125M", "OPT-350M"), ("OPT-125M",))
-    zo2, own = memory.series
-    assert [mark.value for mark in (*zo2.marks, own.marks[0])] == pytest.approx([0.5, 0.4, 0.4])
+    zo2, zobench_series = memory.series
+    assert [mark.value for mark in (*zo2.marks, zobench_series.marks[0])] == pytest.approx([0.5, 0.4, 0.4])
     assert [series.marks[0].value for series in speed.series] == pytest.approx([0.8, 2.0])
     wanted = {"paper": "zo-offloading-iclr25", "artifact": "table1", "model": "OPT-125M", "dtype": "fp32"}
     rows = [paper.find({**wanted, "method": method, "metric": "throughput"}) for method in ("mezo", "zo2")]

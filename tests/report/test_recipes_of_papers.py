@@ -130,8 +130,8 @@ def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(name, d
     path = recipes.find("runners", name)
     cells_of = matrix.load(path, device, changes_for(path, tmp_path), price=price)
     items = [load(item) for kind in ("tables", "plots") for item in recipes.names(kind)]
-    own = [item for item in items if item.runner == name or item.name in cells_of.tables]
-    assert [spec.label for spec in cells_of.cells if not any(shows(item, spec) for item in own)] == []
+    shown = [item for item in items if item.runner == name or item.name in cells_of.tables]
+    assert [spec.label for spec in cells_of.cells if not any(shows(item, spec) for item in shown)] == []
 
 
 @pytest.mark.parametrize(
@@ -162,22 +162,22 @@ def test_the_one_value_that_the_paper_leaves_out_is_marked_as_inferred() -> None
 
 def tuned_smol(**changes: Any) -> Result:
     """A run as the runner real_accuracy stores it."""
-    own = {"model": "SmolLM2-135M", "config_hash": "b9", "weights_hash": "8a", "noise": "counter", "batch_size": 8}
+    fields = {"model": "SmolLM2-135M", "config_hash": "b9", "weights_hash": "8a", "noise": "counter", "batch_size": 8}
     sizes = {"seq_len": 96, "dev_size": 100, "length_grouping": True, "steps": 400, "dtype": "fp32", "lr": 1e-5}
-    return tuned(**{"accuracy": 0.64, **own, **sizes, **changes})
+    return tuned(**{"accuracy": 0.64, **fields, **sizes, **changes})
 
 
 def test_runs_of_another_model_stand_in_a_column_of_their_own_and_never_in_a_papers() -> None:
-    for name, own in (("zo-bench/table2", "SmolLM2-135M FT"), ("zo2/table2", "SmolLM2-135M SST-2")):
+    for name, header in (("zo-bench/table2", "SmolLM2-135M FT"), ("zo2/table2", "SmolLM2-135M SST-2")):
         table = MEASURED[name]
         line = next(row for row in table.rows if row.header in ("ZO-SGD", "MeZO"))
         grid = fill(table, [tuned_smol()], REFERENCE)
         (cells,) = (row[0] for row in grid if row[0][0].row is line)
-        here = [cell.column for cell in cells if cell.result]
-        assert [column.header for column in here] == [own]
+        columns = [cell.column for cell in cells if cell.result]
+        assert [column.header for column in columns] == [header]
         assert all(cell.paper is None and cell.ratio is None for cell in cells if cell.result)
         shown = [column.text for column in measured_sheet(table, grid, "box").groups[0].columns]
-        assert shown == [column.header for column in table.columns if not column.extra or column in here]
+        assert shown == [column.header for column in table.columns if not column.extra or column in columns]
         reported = [column.text for column in paper_sheet(table, grid, "box").groups[0].columns]
         assert reported == [column.header for column in table.columns if not column.extra]
         nothing = measured_sheet(table, fill(table, [], REFERENCE), "box").groups[0].columns

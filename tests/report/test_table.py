@@ -145,11 +145,11 @@ def test_small_numbers_keep_three_digits() -> None:
 def test_runs_on_the_cpu_of_a_machine_with_a_gpu_are_not_mixed_with_those_on_the_gpu(tiny: Table) -> None:
     both = [result("M1", device="cpu", memory=9 * MIB), result("M1", "offload", "fp16", memory=8 * MIB)]
     gpu = Facts(machine="box", description="1x BOX", hardware={"gpus": ["G"]})
-    text = render(tiny, [dataclasses.replace(one, environment=gpu) for one in both], "markdown", reference=PAPER)
+    text = render(tiny, [dataclasses.replace(sheet, environment=gpu) for sheet in both], "markdown", reference=PAPER)
     assert "**measured on box (1x BOX)**" in text
     assert "**measured on box-cpu (1x BOX)**" in text
     assert "(x0.89)" not in text
-    only = render(tiny, [dataclasses.replace(one, environment=gpu) for one in both], "csv", machine="box-cpu")
+    only = render(tiny, [dataclasses.replace(sheet, environment=gpu) for sheet in both], "csv", machine="box-cpu")
     assert {row["device"] for row in rows(only) if row["source"] == "measured"} == {"cpu"}
     plain = render(tiny, both, "markdown", reference=PAPER)
     assert "box-cpu" not in plain

@@ -26,11 +26,11 @@ def test_the_papers_table_prints_its_numbers_as_the_paper_does() -> None:
 
 
 def test_zobenchs_own_column_and_the_floor_are_beside_the_papers_and_not_in_its_sheet() -> None:
-    own: dict[str, Any] = {"noise": "counter", "granularity": "linear", "writeback_every": "inf"}
+    settings: dict[str, Any] = {"noise": "counter", "granularity": "linear", "writeback_every": "inf"}
     results = [
         result("OPT-1.3B", "offload", seconds=2.0, seq_len=2048, calibration=CALIBRATION),
-        result("OPT-1.3B", "offload", seconds=1.0, seq_len=2048, **own),
-        result("OPT-1.3B", "offload", "bf16", seconds=0.5, seq_len=2048, device="cpu", **own),
+        result("OPT-1.3B", "offload", seconds=1.0, seq_len=2048, **settings),
+        result("OPT-1.3B", "offload", "bf16", seconds=0.5, seq_len=2048, device="cpu", **settings),
     ]
     text = render(load_table(recipes.find("tables", "zo2/table1")), results, "markdown")
     first, paper = text.split("### ")[1:]

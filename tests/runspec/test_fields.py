@@ -28,11 +28,11 @@ def test_there_are_published_results() -> None:
 
 
 def test_every_field_has_one_line_and_a_default_that_it_accepts() -> None:
-    for name, one in DECLARED.items():
-        assert one.about, name
-        assert "\n" not in one.about, name
-        assert one.check(one.default) == one.default, name
-        assert not one.choices or one.default in one.choices, name
+    for name, declared in DECLARED.items():
+        assert declared.about, name
+        assert "\n" not in declared.about, name
+        assert declared.check(declared.default) == declared.default, name
+        assert not declared.choices or declared.default in declared.choices, name
 
 
 @dataclass(frozen=True)

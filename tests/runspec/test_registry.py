@@ -49,7 +49,7 @@ def test_own_ones_come_first_and_a_plug_in_is_imported_only_when_it_is_named(thi
     assert things.get("second").name == "second"
     assert "guest" not in sys.modules
     assert things.get("added").name == "added"
-    assert [one.name for one in things] == ["first", "second", "added"]
+    assert [thing.name for thing in things] == ["first", "second", "added"]
 
 
 @pytest.mark.parametrize(

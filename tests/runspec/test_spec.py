@@ -369,7 +369,7 @@ def test_what_a_label_never_says_is_told_where_it_alone_tells_two_apart() -> Non
     assert [label.split()[-1] for label in labels([cell(steps=2), cell(steps=9)])] == ["steps=2", "steps=9"]
     assert cell(steps=9).label == cell().label
     both = [cell(steps=2), cell(steps=9, batch_size=2)]
-    assert labels(both) == [one.label for one in both]
+    assert labels(both) == [spec.label for spec in both]
 
 
 def test_an_order_is_the_same_after_it_went_to_the_process_of_its_cell() -> None:

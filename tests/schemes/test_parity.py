@@ -94,9 +94,9 @@ def test_padding_changes_nothing(scheme, name):
     assert batch.attention_mask is not None
     total = count = 0
     for ids, labels, mask in zip(batch.input_ids, batch.labels, batch.attention_mask, strict=True):
-        own = Batch(ids[mask == 1][None], labels[mask == 1][None])
-        tokens = int((own.labels[:, 1:] != -100).sum())
-        total, count = total + tokens * loss(theirs, own), count + tokens
+        unpadded = Batch(ids[mask == 1][None], labels[mask == 1][None])
+        tokens = int((unpadded.labels[:, 1:] != -100).sum())
+        total, count = total + tokens * loss(theirs, unpadded), count + tokens
     with Engine(model, config, weights=initial, drive=done.drive) as engine:
         assert engine.evaluate(batch) == pytest.approx(total / count, rel=1e-6)
 
@@ -108,8 +108,8 @@ def reference(scheme, name):
     values = adapter(model, initial)
     theirs = peft_model(name, scheme, values)
     losses, gradients = mezo(theirs, batches(name, STEPS), draw_seeds(RUN_SEED, STEPS), eps=EPS, lr=LR)
-    own = dict(theirs.named_parameters())
-    return values, losses, gradients, {key: own[peft_name(key, scheme)] for key in values}
+    parameters = dict(theirs.named_parameters())
+    return values, losses, gradients, {key: parameters[peft_name(key, scheme)] for key in values}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -145,7 +145,7 @@ def test_counter_noise_equals_a_plain_loop_over_pefts_model(scheme, name, mode):
     steps, final = train(scheme, name, EngineConfig(noise="counter", **COUNTER[mode]), 5)
     assert [step.loss for step in steps] == pytest.approx(losses, rel=1e-6)
     assert [step.projected_grad for step in steps] == pytest.approx(gradients, abs=2e-4)  # 1e-6 of a loss of 4, / 2 eps
-    own = dict(theirs.named_parameters())
+    parameters = dict(theirs.named_parameters())
     for key, before in values.items():
-        torch.testing.assert_close(final[key], own[peft_name(key, scheme)].data, rtol=0, atol=1e-5)
+        torch.testing.assert_close(final[key], parameters[peft_name(key, scheme)].data, rtol=0, atol=1e-5)
         assert not torch.equal(final[key], before)

@@ -123,8 +123,8 @@ def test_a_saved_adapter_loads_with_peft_and_says_the_same(scheme, name, dtype, 
         done.save(tmp_path / "adapter", engine.named_tensors())
         mine = engine.evaluate(data[0])
     theirs = peft.PeftModel.from_pretrained(base_model(name, dtype), tmp_path / "adapter").eval()
-    own = dict(theirs.named_parameters())
-    assert all(torch.equal(own[peft_name(key, scheme)], final[key]) for key in first)
+    parameters = dict(theirs.named_parameters())
+    assert all(torch.equal(parameters[peft_name(key, scheme)], final[key]) for key in first)
     assert not any(torch.equal(final[key], first[key]) for key in first)
     assert loss(theirs, data[0]) == mine
     theirs.save_pretrained(tmp_path / "their own")  # loading is lenient: the names are to be peft's too

@@ -156,7 +156,7 @@ def test_a_check_whose_process_dies_or_hangs_is_failed_and_the_rest_goes_on(scri
     monkeypatch.setattr(run, "environment", lambda device: FACTS)
     begun = []
     verdict = run.selftest("cpu", 0.0, run.chosen(["offload", "races"]), begin=lambda check: begun.append(check.name))
-    assert [(one.name, one.status, one.told) for one in verdict.findings] == [
+    assert [(finding.name, finding.status, finding.told) for finding in verdict.findings] == [
         ("offload = resident", Status.FAILED, message),
         ("late copies", Status.OK, "fine"),
     ]
@@ -189,7 +189,7 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
     assert "\nok        kernel bits    1.0 M elements of noise" in page
     assert "\nnot run   peak = ledger  needs a CUDA device\n" in page
     document = json.loads(file.read_text())
-    assert [one["status"] for one in document["findings"]] == ["ok", "not run"]
+    assert [finding["status"] for finding in document["findings"]] == ["ok", "not run"]
     assert os.uname().nodename not in file.read_text() or len(os.uname().nodename) < 3
     monkeypatch.setattr(run, "isolated", lambda check, place: [Finding(check.name, Status.FAILED, "wrong")])
     assert zobench(*arguments[:-1])[0] == 1

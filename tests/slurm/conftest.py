@@ -21,8 +21,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     if why := cluster.missing():
         pytest.skip(why)
     with cluster.running(tmp_path_factory.mktemp("slurm")) as config:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
-        yield {**own, "SLURM_CONF": str(config), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
+        yield {**env, "SLURM_CONF": str(config), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
 
 
 @pytest.fixture

@@ -36,93 +36,93 @@ def _job(site: Site) -> str:
 
 
 def test_six_cells_end_with_six_results_whatever_becomes_of_the_submitter(site: Make) -> None:
-    here = site(6)
-    submitter = here.start("sweep", "cells.toml", *SIDE_BY_SIDE)
-    here.wait(lambda: any(here.results.glob(".jobs/*/jobs.json")), "the submission", 30)
+    jobs = site(6)
+    submitter = jobs.start("sweep", "cells.toml", *SIDE_BY_SIDE)
+    jobs.wait(lambda: any(jobs.results.glob(".jobs/*/jobs.json")), "the submission", 30)
     submitter.kill()
     submitter.communicate()
-    _, output = here.sweep(code=1)  # a second sweep of the same cells
+    _, output = jobs.sweep(code=1)  # a second sweep of the same cells
     assert "a cell must be in one sweep at a time, but 6 of these are queued or running in cells" in output
     seen: set[str] = set()
-    here.wait(lambda: bool(seen.update(now := here.now())) or not {"queued", "running"} & set(now), "the end")
+    jobs.wait(lambda: bool(seen.update(now := jobs.now())) or not {"queued", "running"} & set(now), "the end")
     assert seen >= {"queued", "running"}
-    assert here.states() == ["done"] * 6
-    assert sorted((result.spec.seed, str(result.outcome)) for result in here.stored()) == [(n, "ok") for n in range(6)]
-    assert "0 of 6 cells to submit" in here.sweep()[1]
-    assert len(list(here.results.glob(".jobs/*"))) == 1
+    assert jobs.states() == ["done"] * 6
+    assert sorted((result.spec.seed, str(result.outcome)) for result in jobs.stored()) == [(n, "ok") for n in range(6)]
+    assert "0 of 6 cells to submit" in jobs.sweep()[1]
+    assert len(list(jobs.results.glob(".jobs/*"))) == 1
 
 
 def test_a_job_that_is_killed_loses_its_cell_and_the_same_sweep_repeats_only_that(site: Make) -> None:
-    here = site(3, steps=SLOW)
-    here.sweep()
-    here.wait_until_measuring(range(3))
-    (task,) = _processes(b"submitit.core._submit", SLURM_ARRAY_JOB_ID=_job(here), SLURM_ARRAY_TASK_ID="1")
+    jobs = site(3, steps=SLOW)
+    jobs.sweep()
+    jobs.wait_until_measuring(range(3))
+    (task,) = _processes(b"submitit.core._submit", SLURM_ARRAY_JOB_ID=_job(jobs), SLURM_ARRAY_TASK_ID="1")
     os.kill(task, signal.SIGKILL)
-    here.ask("scancel", f"{_job(here)}_2")
-    here.wait_for_all()
-    assert here.states() == ["done", "lost", "lost"]
-    before = {path: path.stat().st_mtime_ns for path in here.results.glob("*/*.json")}
-    assert sorted(result.spec.seed for result in here.stored()) == [0]
-    assert "2 of 3 cells to submit" in here.sweep("--retry", "failed")[1]
-    here.wait_for_all()
-    assert here.states() == ["done", "done"]
-    assert sorted((result.spec.seed, str(result.outcome)) for result in here.stored()) == [(n, "ok") for n in range(3)]
+    jobs.ask("scancel", f"{_job(jobs)}_2")
+    jobs.wait_for_all()
+    assert jobs.states() == ["done", "lost", "lost"]
+    before = {path: path.stat().st_mtime_ns for path in jobs.results.glob("*/*.json")}
+    assert sorted(result.spec.seed for result in jobs.stored()) == [0]
+    assert "2 of 3 cells to submit" in jobs.sweep("--retry", "failed")[1]
+    jobs.wait_for_all()
+    assert jobs.states() == ["done", "done"]
+    assert sorted((result.spec.seed, str(result.outcome)) for result in jobs.stored()) == [(n, "ok") for n in range(3)]
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_job_that_is_put_back_into_the_queue_ends_with_its_result_once(site: Make) -> None:
     """By submitit, warned by its signal; by us, warned by SIGTERM; by Slurm, for a job of higher priority."""
-    here = site(3, steps=3 * SLOW)
-    here.sweep()
-    here.wait_until_measuring(range(3))
-    job = _job(here)
-    here.ask("scancel", "--signal=USR2", f"{job}_0")
-    here.ask("scancel", "--signal=TERM", f"{job}_1")
-    here.wait(lambda: here.now()[:2] == ["queued"] * 2, "the queue", 30)
-    assert here.stored() == [] or here.states()[2] == "done"
-    here.ask("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
-    here.wait_for_all()
-    assert here.states() == ["done"] * 3
-    assert sorted((result.spec.seed, str(result.outcome)) for result in here.stored()) == [(n, "ok") for n in range(3)]
-    said = [here.progress(cell) for cell in range(3)]
+    jobs = site(3, steps=3 * SLOW)
+    jobs.sweep()
+    jobs.wait_until_measuring(range(3))
+    job = _job(jobs)
+    jobs.ask("scancel", "--signal=USR2", f"{job}_0")
+    jobs.ask("scancel", "--signal=TERM", f"{job}_1")
+    jobs.wait(lambda: jobs.now()[:2] == ["queued"] * 2, "the queue", 30)
+    assert jobs.stored() == [] or jobs.states()[2] == "done"
+    jobs.ask("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
+    jobs.wait_for_all()
+    assert jobs.states() == ["done"] * 3
+    assert sorted((result.spec.seed, str(result.outcome)) for result in jobs.stored()) == [(n, "ok") for n in range(3)]
+    said = [jobs.progress(cell) for cell in range(3)]
     assert [report is not None and report.attempt for report in said] == [1] * 3
 
 
 def test_cancelled_cells_are_not_stored_and_can_be_swept_again(site: Make) -> None:
-    here = site(3, steps=10**6)
-    here.sweep("--jobs", "1")
-    here.wait_until_measuring([0])
-    assert here.states() == ["running", "queued", "queued"]
-    out, _ = here.zobench("cancel")
+    jobs = site(3, steps=10**6)
+    jobs.sweep("--jobs", "1")
+    jobs.wait_until_measuring([0])
+    assert jobs.states() == ["running", "queued", "queued"]
+    out, _ = jobs.zobench("cancel")
     assert out.endswith(": 1 running, 2 queued\n")
-    here.wait_for_all()
-    assert here.states() == ["cancelled"] * 3
-    assert here.stored() == []
-    assert here.zobench("cancel", "cells")[0] == "nothing is queued or running\n"
-    assert here.ask("squeue", "--noheader") == ""
-    assert "3 of 3 cells to submit" in here.sweep("--dry-run")[0]
+    jobs.wait_for_all()
+    assert jobs.states() == ["cancelled"] * 3
+    assert jobs.stored() == []
+    assert jobs.zobench("cancel", "cells")[0] == "nothing is queued or running\n"
+    assert jobs.ask("squeue", "--noheader") == ""
+    assert "3 of 3 cells to submit" in jobs.sweep("--dry-run")[0]
 
 
 def test_what_slurm_refuses_is_one_line_and_leaves_nothing(site: Make) -> None:
-    here = site(2)
-    _, output = here.zobench("sweep", "cells.toml", "--executor", "slurm", "--partition", "none", code=2)
+    jobs = site(2)
+    _, output = jobs.zobench("sweep", "cells.toml", "--executor", "slurm", "--partition", "none", code=2)
     assert output.splitlines()[-1].startswith("zobench: `sbatch` must take the jobs, but said: invalid partition")
-    assert list(here.results.glob(".jobs/*")) == []
+    assert list(jobs.results.glob(".jobs/*")) == []
 
 
 def test_a_cell_on_two_nodes_runs_on_both_and_is_stored_once(site: Make) -> None:
-    here = site(1, gpus=2, nodes=2, parallel="ddp", batch_size=2)
-    here.zobench("sweep", "cells.toml", "--executor", "slurm", "--partition", "both")
-    here.wait(lambda: len(_processes(b"zobench.execute.child", ZOBENCH_NODE_COUNT="2")) == 2, "both processes")
+    jobs = site(1, gpus=2, nodes=2, parallel="ddp", batch_size=2)
+    jobs.zobench("sweep", "cells.toml", "--executor", "slurm", "--partition", "both")
+    jobs.wait(lambda: len(_processes(b"zobench.execute.child", ZOBENCH_NODE_COUNT="2")) == 2, "both processes")
     first, second = _processes(b"zobench.execute.child", ZOBENCH_NODE_COUNT="2").values()
     assert {first["SLURM_NODEID"], second["SLURM_NODEID"]} == {"0", "1"}
     host, port = first["ZOBENCH_RENDEZVOUS"].split(":")
     assert first["ZOBENCH_RENDEZVOUS"] == second["ZOBENCH_RENDEZVOUS"]
     assert socket.gethostbyname(host) == host
     assert 20000 <= int(port) < 40000
-    here.wait_for_all()
-    assert here.states() == ["done"]
-    assert [str(result.outcome) for result in here.stored()] == ["ok"]
-    here.wait(lambda: here.ask("squeue", "--noheader") == "", "the end of the second node", 30)
-    ended = [path.read_text() for path in sorted(here.submission().log.glob("*_log.out"))]
+    jobs.wait_for_all()
+    assert jobs.states() == ["done"]
+    assert [str(result.outcome) for result in jobs.stored()] == ["ok"]
+    jobs.wait(lambda: jobs.ask("squeue", "--noheader") == "", "the end of the second node", 30)
+    ended = [path.read_text() for path in sorted(jobs.submission().log.glob("*_log.out"))]
     assert ["Job completed successfully" in text for text in ended] == [True, True]

@@ -29,7 +29,7 @@ PROCESSES = {"steady": STEADY, "skewed, with outliers": SKEWED}
 def session(draw: np.random.Generator, rounds: int, offsets: Draw, slowdown: float = 0.0) -> list[tuple[float, float]]:
     """The medians of B and A in each round: 12 steps of a process each, in random order, while the machine drifts by
     5 % and a round is slow or fast by 2 %."""
-    own, common = offsets(draw, 2 * rounds).reshape(rounds, 2), 0.02 * draw.standard_normal(rounds)
+    offset, common = offsets(draw, 2 * rounds).reshape(rounds, 2), 0.02 * draw.standard_normal(rounds)
     first = draw.random(rounds) < 0.5
     medians = []
     for number in range(rounds):
@@ -39,7 +39,7 @@ def session(draw: np.random.Generator, rounds: int, offsets: Draw, slowdown: flo
             for step, shock in enumerate(0.005 * draw.standard_normal(12)):
                 steps[step] = 0.7 * steps[step - 1] + shock
             turn = number + 0.5 * (cell == int(first[number]))
-            level = common[number] + own[number, cell] + 0.05 * turn / rounds + math.log1p(slowdown * (cell == 0))
+            level = common[number] + offset[number, cell] + 0.05 * turn / rounds + math.log1p(slowdown * (cell == 0))
             times = np.exp(level + steps) * np.where(draw.random(12) < 0.05, 1.5, 1.0)
             pair.append(float(np.median(times)))
         medians.append((pair[0], pair[1]))
@@ -49,7 +49,7 @@ def session(draw: np.random.Generator, rounds: int, offsets: Draw, slowdown: flo
 def stopped(pairs: Sequence[tuple[float, float]], until: float) -> Ratio:
     """The ratio as the rounds of a self-test end: once it is known so well."""
     ratios = (ratio_of_pairs(pairs[:count]) for count in range(1, len(pairs) + 1))
-    return next((one for one in ratios if one.is_known(until)), ratio_of_pairs(pairs))
+    return next((ratio for ratio in ratios if ratio.is_known(until)), ratio_of_pairs(pairs))
 
 
 def swept(pairs: Sequence[tuple[float, float]], until: float) -> Ratio:
@@ -74,21 +74,21 @@ def test_the_rule_that_ends_the_rounds_costs_little_of_the_coverage_and_finds_a_
     draw, count = np.random.default_rng(8), 300
     equal = [stopped(session(draw, 15, STEADY), 0.03) for _ in range(count)]
     slow = [stopped(session(draw, 15, STEADY, 0.05), 0.03) for _ in range(count)]
-    assert sum(one.differs for one in equal) <= 0.065 * count
-    assert sum(one.differs and one.value > 1 for one in slow) >= 0.98 * count
-    holds = sum(one.interval is not None and one.interval[0] <= 1.05 <= one.interval[1] for one in slow)
+    assert sum(outcome.differs for outcome in equal) <= 0.065 * count
+    assert sum(outcome.differs and outcome.value > 1 for outcome in slow) >= 0.98 * count
+    holds = sum(outcome.interval is not None and outcome.interval[0] <= 1.05 <= outcome.interval[1] for outcome in slow)
     assert holds >= 0.935 * count
-    assert FEW < statistics.fmean(one.pairs for one in slow) < 12
+    assert FEW < statistics.fmean(outcome.pairs for outcome in slow) < 12
 
 
 def test_rounds_that_end_by_the_medians_cost_the_ratio_little_of_its_coverage() -> None:
     """What `--until 10%` does on a machine whose rounds differ by 2 % and which becomes 5 % slower meanwhile."""
     draw, count = np.random.default_rng(9), 300
     slow = [swept(session(draw, 20, STEADY, 0.05), 0.1) for _ in range(count)]
-    holds = sum(one.interval is not None and one.interval[0] <= 1.05 <= one.interval[1] for one in slow)
+    holds = sum(outcome.interval is not None and outcome.interval[0] <= 1.05 <= outcome.interval[1] for outcome in slow)
     assert holds >= 0.935 * count
-    assert sum(one.pairs < 20 for one in slow) > 0.9 * count  # else nothing was tested
-    assert min(one.pairs for one in slow) == FEW
+    assert sum(outcome.pairs < 20 for outcome in slow) > 0.9 * count  # else nothing was tested
+    assert min(outcome.pairs for outcome in slow) == FEW
 
 
 @pytest.mark.parametrize("n", [6, 15])

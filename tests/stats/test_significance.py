@@ -41,9 +41,9 @@ def test_paired_losses_have_students_t() -> None:
 
 def test_accuracies_have_mcnemars_exact_p() -> None:
     """Of one seed: 9 examples that one method alone gets right, 2 that the other does."""
-    one = np.array([[1.0] * 9 + [-1.0] * 2 + [0.0] * 89])
+    differences = np.array([[1.0] * 9 + [-1.0] * 2 + [0.0] * 89])
     by_hand = 2 * sum(math.comb(11, k) for k in range(3)) / 2**11
-    assert (significance.joint(one).value, significance.joint(one).p) == pytest.approx((0.07, by_hand))
+    assert (significance.joint(differences).value, significance.joint(differences).p) == pytest.approx((0.07, by_hand))
     assert significance.joint(np.zeros((3, 10))).p == 1.0
     some = np.array([3, -1, 2, 0, 5, -4, 1])
     sums = [abs(sum(s * v for s, v in zip(signs, some, strict=True))) for signs in itertools.product((1, -1), repeat=7)]
@@ -56,8 +56,8 @@ def test_accuracies_have_mcnemars_exact_p() -> None:
 
 def drawn(rng: np.random.Generator, of_seeds: float, of_examples: float, alone: float) -> np.ndarray:
     """Differences of 5 seeds on 300 examples that have these standard deviations, and 0 for their mean."""
-    own, shared = rng.normal(0, of_seeds, (5, 1)), rng.normal(0, of_examples, (1, 300))
-    return np.asarray(own + shared + rng.normal(0, alone, (5, 300)))
+    seed_effects, shared = rng.normal(0, of_seeds, (5, 1)), rng.normal(0, of_examples, (1, 300))
+    return np.asarray(seed_effects + shared + rng.normal(0, alone, (5, 300)))
 
 
 @pytest.mark.parametrize(("of_seeds", "of_examples", "alone"), [(0.0, 0.2, 0.3), (0.05, 0.0, 0.3)])
@@ -66,9 +66,9 @@ def test_the_joint_interval_is_as_wide_as_the_mean_varies(of_seeds: float, of_ex
     examples counts the last three times (Owen 2007) and gives the examples as few degrees of freedom as the seeds."""
     rng, variance = np.random.default_rng(2), of_seeds**2 / 5 + of_examples**2 / 300 + alone**2 / 1500
     intervals = [significance.joint(drawn(rng, of_seeds, of_examples, alone)) for _ in range(400)]
-    misses = np.mean([not one.low <= 0 <= one.high for one in intervals])
+    misses = np.mean([not interval.low <= 0 <= interval.high for interval in intervals])
     assert misses == pytest.approx(0.05, abs=2.5 * math.sqrt(0.05 * 0.95 / 400))
-    widths = np.median([(one.high - one.low) / 2 for one in intervals])
+    widths = np.median([(interval.high - interval.low) / 2 for interval in intervals])
     assert widths < stats.t.ppf(0.975, 4) * math.sqrt(variance) * 1.02  # as if all variance had the seeds' few degrees
 
 

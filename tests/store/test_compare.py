@@ -138,19 +138,19 @@ def test_cells_are_matched_by_what_was_asked_and_the_rest_is_listed() -> None:
     b = [cell(spec) for spec in SPECS[2:]]
     comparison = compare(a, b)
     assert [(pair.a.spec, pair.b.spec) for pair in comparison.pairs] == [(spec, spec) for spec in SPECS[2:4]]
-    assert ([one.spec for one in comparison.only_a], [one.spec for one in comparison.only_b]) == (SPECS[:2], SPECS[4:])
+    assert ([run.spec for run in comparison.only_a], [run.spec for run in comparison.only_b]) == (SPECS[:2], SPECS[4:])
 
 
 def test_only_the_index_of_the_device_may_differ() -> None:
-    zero, one, cpu = (SPECS[0].replace(device=device) for device in ("cuda:0", "cuda:1", "cpu"))
-    assert len(compare([cell(zero)], [cell(one)]).pairs) == 1
+    zero, first, cpu = (SPECS[0].replace(device=device) for device in ("cuda:0", "cuda:1", "cpu"))
+    assert len(compare([cell(zero)], [cell(first)]).pairs) == 1
     with pytest.raises(ValueError, match=r"^A and B must share a cell, but none of 1 and 1 cells is in both; run the"):
         compare([cell(zero)], [cell(cpu)])
     with pytest.raises(
         ValueError,
         match=rf"^B must have one result of each cell, but has two of .*: {MACHINE} on cuda:0; {MACHINE} on ",
     ):
-        compare([cell(zero)], [cell(zero), cell(one)])
+        compare([cell(zero)], [cell(zero), cell(first)])
 
 
 def test_other_hardware_is_refused_unless_asked_for_and_other_software_is_not() -> None:
@@ -314,7 +314,7 @@ def test_a_ratio_of_unequal_threads_has_no_interval() -> None:
         cell(SPECS[0], [speed] * 9, environment=replace(ENVIRONMENT, threads=threads))
         for speed, threads in ((1.0, 2), (1.9, 1))
     ]
-    equal = [one.with_facts(threads=2) for one in both]
+    equal = [run.with_facts(threads=2) for run in both]
     assert evidence.times_ratio(*equal).interval is not None  # type: ignore[union-attr]
     assert evidence.times_ratio(*both).interval is None  # type: ignore[union-attr]
 
@@ -364,8 +364,8 @@ def test_where_the_work_of_a_step_differs_the_time_of_its_work_is_judged(changes
     a = WORK.replace(noise="counter")
     b = a.replace(noise="torch" if changes.get("method") == "fo-sgd" else "counter", **changes)
     differ = frozenset({"noise", "method", "queries", "batch_size", "seq_len"})
-    one, other = cell(a, steps(1, 0.001, 9, 1)), cell(b, steps(0.9 * work, 0.001, 9, 2))
-    judged = compare([one], [other], may_differ=differ).pairs[0].judgement
+    first, other = cell(a, steps(1, 0.001, 9, 1)), cell(b, steps(0.9 * work, 0.001, 9, 2))
+    judged = compare([first], [other], may_differ=differ).pairs[0].judgement
     assert (judged.verdict, judged.unit) == (Verdict.FASTER, unit)
     assert judged.ratio == pytest.approx(0.9, rel=0.01)
     rounds = repeated(a, [1 + 0.1 * n for n in range(7)]), repeated(b, [1.1 * work * (1 + 0.1 * n) for n in range(7)])

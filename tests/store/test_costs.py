@@ -135,16 +135,16 @@ def package(root: Path, name: str, count: int, whole: int = 1000, *, zone: str =
 
 
 def test_packages_are_added_up_over_the_end_of_their_counters_and_parts_of_them_are_not(tmp_path: Path) -> None:
-    one, two = package(tmp_path, "intel-rapl:0", 900), package(tmp_path, "intel-rapl:1", 100)
+    first, two = package(tmp_path, "intel-rapl:0", 900), package(tmp_path, "intel-rapl:1", 100)
     package(tmp_path, "intel-rapl:0:0", 500, zone="core")
     whole = package(tmp_path, "intel-rapl:2", 100, zone="psys")  # of a laptop: the packages and all else
     energy = PackageEnergy(str(tmp_path))
     assert (energy.read(), energy.notes) == (0.0, [])
-    one.write_text("950")
+    first.write_text("950")
     two.write_text("130")
     whole.write_text("300")
     assert energy.read() == pytest.approx(80e-6)
-    one.write_text("10")  # past the end of its counter: 50 and 10 more
+    first.write_text("10")  # past the end of its counter: 50 and 10 more
     assert energy.read() == pytest.approx(140e-6)
     reader = HostReader(os.getpid(), powercap=str(tmp_path))
     two.write_text("230")

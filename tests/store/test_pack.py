@@ -250,12 +250,12 @@ def test_what_is_in_doubt_is_neither_packed_nor_merged(tmp_path, zobench, change
 
 def test_a_folder_of_ones_own_is_merged_as_it_is(tmp_path: Path) -> None:
     """Slow on purpose, and with paths in its texts: nobody has sent it."""
-    own = dataclasses.replace(GOOD, warnings=["see /home/annika/log"])
-    own = own.with_facts(planted_slowdown=0.05, calibration=None)
-    store_of(tmp_path / "a", own)
+    local = dataclasses.replace(GOOD, warnings=["see /home/annika/log"])
+    local = local.with_facts(planted_slowdown=0.05, calibration=None)
+    store_of(tmp_path / "a", local)
     merged = merge([tmp_path / "a"], tmp_path / "b")
     assert (merged.added, merged.problems) == (1, [])
-    assert Store(tmp_path / "b").load() == [own]
+    assert Store(tmp_path / "b").load() == [local]
 
 
 def test_a_worse_run_under_another_name_of_its_model_replaces_nothing(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_worse_run_under_another_name_of_its_model_replaces_nothing(tmp_path: 
     store_of(tmp_path / "b", dataclasses.replace(yours, outcome=Outcome.FAILED, reason="it failed", samples={}))
     merged = merge([tmp_path / "b"], tmp_path / "a")
     assert (merged.added, len(merged.choices)) == (0, 1)
-    assert [one.outcome for one in Store(tmp_path / "a").load()] == [Outcome.OK]
+    assert [run.outcome for run in Store(tmp_path / "a").load()] == [Outcome.OK]
 
 
 def test_an_archive_that_was_cut_off_or_damaged_or_is_none_adds_nothing(tmp_path: Path) -> None:

@@ -36,12 +36,12 @@ def result(model: str = "OPT-125M", machine: str = MACHINE, **changes: Any) -> R
 
 
 def test_a_saved_result_is_found_and_loaded_unchanged(tmp_path: Path) -> None:
-    store, one = Store(tmp_path / "results"), result()
-    path = store.save(one)
-    assert path == tmp_path / "results" / MACHINE / f"OPT-125M-resident-fp32-{one.spec.hash}.json"
-    assert store.find(one.spec, MACHINE) == one
-    assert store.load() == store.load(MACHINE) == [one]
-    assert store.find(one.spec.replace(seed=1), MACHINE) is None
+    store, saved = Store(tmp_path / "results"), result()
+    path = store.save(saved)
+    assert path == tmp_path / "results" / MACHINE / f"OPT-125M-resident-fp32-{saved.spec.hash}.json"
+    assert store.find(saved.spec, MACHINE) == saved
+    assert store.load() == store.load(MACHINE) == [saved]
+    assert store.find(saved.spec.replace(seed=1), MACHINE) is None
     assert store.problems == []
 
 
@@ -89,12 +89,12 @@ def test_a_journal_is_kept_beside_exactly_the_result_that_has_its_hash(tmp_path:
 
 def test_a_model_that_was_renamed_keeps_its_result_and_one_file(tmp_path: Path) -> None:
     store, spec = Store(tmp_path), result().spec.replace(model="mine", config_hash="0" * 12)
-    one, other = result(spec=spec), result(spec=spec.replace(model="Mine 2"))
-    assert one.spec.hash == other.spec.hash
-    store.save(one)
-    assert store.find(other.spec, MACHINE) == one
+    first, other = result(spec=spec), result(spec=spec.replace(model="Mine 2"))
+    assert first.spec.hash == other.spec.hash
+    store.save(first)
+    assert store.find(other.spec, MACHINE) == first
     path = store.save(other)
-    assert store.find(one.spec, MACHINE) == store.find(other.spec, MACHINE) == other
+    assert store.find(first.spec, MACHINE) == store.find(other.spec, MACHINE) == other
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
@@ -102,20 +102,20 @@ def test_a_model_that_was_renamed_keeps_its_result_and_one_file(tmp_path: Path) 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_every_finite_float_survives_saving_and_loading(values: list[float]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        one = result(samples={"loss": list(values)})
-        Store(Path(folder)).save(one)
+        saved = result(samples={"loss": list(values)})
+        Store(Path(folder)).save(saved)
         (back,) = Store(Path(folder)).load()
         assert [v.hex() for v in back.samples["loss"]] == [v.hex() for v in values]  # type: ignore[union-attr]
-        assert back == one
+        assert back == saved
 
 
 @pytest.mark.parametrize("model", ["../../escape", "/etc/passwd", "..", "x\0y\nz", "模型", ".hidden", "m" * 5000])
 def test_no_model_name_leaves_the_folder_of_the_machine(tmp_path: Path, model: str) -> None:
-    store, one = Store(tmp_path / "results"), result(model)
-    path = store.save(one)
+    store, named = Store(tmp_path / "results"), result(model)
+    path = store.save(named)
     assert path.resolve().parent == (tmp_path / "results" / MACHINE).resolve()
     assert set(path.name) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
-    assert store.load() == [one]
+    assert store.load() == [named]
 
 
 @pytest.mark.parametrize("machine", ["../up", ".", "a/b", "Paper", "x" * 101])
@@ -204,10 +204,10 @@ EVALUATION: dict[str, Any] = {
 
 
 def test_names_inside_a_result_cannot_take_the_place_of_our_columns(tmp_path: Path) -> None:
-    one = result(memory={"model": 1, "machine": 2, "throughput": 3, "spec_hash": 4, "device_peak_bytes": 5})
-    table = frame([one])
+    named = result(memory={"model": 1, "machine": 2, "throughput": 3, "spec_hash": 4, "device_peak_bytes": 5})
+    table = frame([named])
     assert table.loc[0, ["model", "machine", "throughput", "spec_hash", "device_peak_bytes"]].to_list() == [
-        "OPT-125M", MACHINE, 128.0, one.spec.hash, 5,
+        "OPT-125M", MACHINE, 128.0, named.spec.hash, 5,
     ]  # fmt: skip
 
 
@@ -280,29 +280,29 @@ def without(*path: str) -> dict[str, Any]:
         EVALUATION | {"best": SEEN | {"count": 0}},
         EVALUATION | {"test": SEEN | {"accuracy": 1.5}},
         EVALUATION | {"test": SEEN | {"loss": "low"}},
-        *(EVALUATION | {KEY: one} for one in ({"right": "no", "loss": "="}, packed([(True, 0.5)] * 15))),
+        *(EVALUATION | {KEY: sound} for sound in ({"right": "no", "loss": "="}, packed([(True, 0.5)] * 15))),
     ],
 )
 def test_an_evaluation_that_no_run_made_is_no_result(tmp_path: Path, evaluation: dict[str, Any]) -> None:
-    store, one = Store(tmp_path), result(evaluation=EVALUATION)
-    path = store.save(one)
-    assert store.load() == [one]
-    path.write_text(json.dumps(one.to_dict() | {"evaluation": without("test")}))
+    store, sound = Store(tmp_path), result(evaluation=EVALUATION)
+    path = store.save(sound)
+    assert store.load() == [sound]
+    path.write_text(json.dumps(sound.to_dict() | {"evaluation": without("test")}))
     assert len(store.load()) == 1, "a run that has not looked at the test set yet"
-    path.write_text(json.dumps(one.to_dict() | {"evaluation": evaluation}))
+    path.write_text(json.dumps(sound.to_dict() | {"evaluation": evaluation}))
     assert store.load() == []
     assert "`evaluation` must hold what a fine-tuning run found on dev and test, but does not" in store.problems[0]
 
 
 def test_which_examples_are_right_and_their_losses_are_kept(tmp_path: Path) -> None:
     examples = [(place % 3 == 0, 0.1 * place) for place in range(15)] + [(True, 1e9)]
-    store, one = Store(tmp_path), result(evaluation=EVALUATION | {KEY: packed(examples)})
-    store.save(one)
+    store, sound = Store(tmp_path), result(evaluation=EVALUATION | {KEY: packed(examples)})
+    store.save(sound)
     known = unpacked(store.load()[0].evaluation)
     assert list(known.right) == [right for right, _ in examples]
     assert list(known.loss[:15]) == pytest.approx([loss for _, loss in examples[:15]], rel=1e-3)
     assert known.loss[15] == math.inf  # float16 ends at 65504
-    assert sendable(one).evaluation[KEY] == one.evaluation[KEY]
+    assert sendable(sound).evaluation[KEY] == sound.evaluation[KEY]
     assert unpacked(EVALUATION) is None
 
 

@@ -78,8 +78,8 @@ def test_a_file_and_the_first_digits_of_a_hash_name_a_run(tmp_path: Path, zobenc
 
 def test_a_cell_of_later_rounds_is_found_by_its_hash(tmp_path: Path) -> None:
     rounds = [Round(number=number, began=float(number), place=0, cells=1, seed=0) for number in (4, 10, 3)]
-    for one in rounds:
-        Store(tmp_path).save(dataclasses.replace(OFFLOADED, round=one))
+    for cell_run in rounds:
+        Store(tmp_path).save(dataclasses.replace(OFFLOADED, round=cell_run))
     assert query.named_run(OFFLOADED.spec.hash[:6], tmp_path).round == rounds[2]
 
 

@@ -84,10 +84,10 @@ def peft_model(name, scheme, values, dtype="fp32"):
 @torch.no_grad()
 def filled(base, config, scheme, values):
     model = peft.get_peft_model(base, config).eval()
-    own = {key: p for key, p in model.named_parameters() if p.requires_grad}
-    assert own.keys() == {peft_name(key, scheme) for key in values}
+    trainable = {key: p for key, p in model.named_parameters() if p.requires_grad}
+    assert trainable.keys() == {peft_name(key, scheme) for key in values}
     for key, value in values.items():
-        own[peft_name(key, scheme)].copy_(value)
+        trainable[peft_name(key, scheme)].copy_(value)
     return model
 
 
@@ -100,8 +100,8 @@ def loss(model, batch):
     """``peft``'s logits of the tokens, and transformers' own loss of them."""
     logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
     base = model.get_base_model()
-    own = logits[:, -batch.input_ids.shape[1] :].contiguous()
-    return base.loss_function(logits=own, labels=batch.labels, vocab_size=base.config.vocab_size).item()
+    shown = logits[:, -batch.input_ids.shape[1] :].contiguous()
+    return base.loss_function(logits=shown, labels=batch.labels, vocab_size=base.config.vocab_size).item()
 
 
 def move(model, seed, scale):

@@ -78,5 +78,5 @@ def results(parts: Iterable[tuple[PartOn, Iterable[RunSpec]]]) -> list[Result]:
         for number in on.rounds:
             began = 1e9 + 1e4 * place + 100.0 * number
             rounds = [Round(number=number, began=began, place=i, cells=len(ran), seed=3) for i in range(len(ran))]
-            runs += [run(spec, one, luck) for spec, one in zip(ran, rounds, strict=True)]
+            runs += [run(spec, round_number, luck) for spec, round_number in zip(ran, rounds, strict=True)]
     return folded(runs)

@@ -95,14 +95,14 @@ ALL = {"bars": BARS, "lines": LINES, "heatmap": RATIOS, "timeline": TIMELINE}
 
 
 @functools.cache
-def drawn(one: Chart) -> Figure:
+def drawn(chart: Chart) -> Figure:
     """The figure of ``one``, drawn once for all tests, which only look at it."""
-    return figures.draw(one)
+    return figures.draw(chart)
 
 
-def svg(one: Chart, folder: Path) -> str:
+def svg(chart: Chart, folder: Path) -> str:
     """``one`` as it is saved below ``folder``."""
-    (path,) = figures.save(one, folder / "drawn", ["svg"])
+    (path,) = figures.save(chart, folder / "drawn", ["svg"])
     return path.read_text(encoding="utf-8")
 
 

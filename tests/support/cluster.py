@@ -134,9 +134,9 @@ def _wait(ready: object, what: str, folder: Path, seconds: float = 60) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _path() -> str:

@@ -125,8 +125,8 @@ def tuned(contest: Contest, loss: Callable[[RunSpec], float | None], **changes: 
     """All tuning results, of the grids and of the points that are added to them; ``loss`` gives that on dev."""
     made: dict[str, Result] = {}
     while wanted := [spec for spec in (*contest.cells, *contest.added(made)) if spec.hash not in made]:
-        own = [result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=loss(spec), **changes) for spec in wanted]
-        made |= {one.spec.hash: one for one in own}
+        grid_runs = [result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=loss(spec), **changes) for spec in wanted]
+        made |= {run.spec.hash: run for run in grid_runs}
     return list(made.values())
 
 
@@ -135,7 +135,7 @@ def stored(contest: Contest, test: Callable[[str, int], float], *, best: int = 1
     on test of a method's header and a seed."""
     good = {specs[best].lr for specs in contest.tuning.values()}
     made = tuned(contest, lambda spec: 0.4 if spec.lr in good else 0.6, **changes)
-    known = {one.spec.hash: one for one in made}
+    known = {run.spec.hash: run for run in made}
     winners = {contest.winner(header, known): header for header in contest.tuning}
     for spec in contest.finals(known):
         header = next(winners[won] for won in winners if won and contest.final(won, spec.seed) == spec)

@@ -18,6 +18,6 @@ def on_devices(cases: Mapping[str, Iterable[Any]]) -> list[Any]:
     """Parameters (device, case) of the cases of each device, those of CUDA with its marks."""
     return [
         pytest.param(device, case, id=f"{device.partition(':')[0]}-{case}", marks=ON_GPU if device == CUDA else ())
-        for device, own in cases.items()
-        for case in own
+        for device, case_of_device in cases.items()
+        for case in case_of_device
     ]

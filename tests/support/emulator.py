@@ -120,8 +120,8 @@ class EmulatedLanes:
         for lane, time, what in others + (history.reads if write else []):
             if clock[lane] < time:
                 raise RaceError(f"{op.kind} {op.block} and {what} touch {buffer} in no order")
-        here = (op.lane, clock[op.lane], f"{op.kind} {op.block}")
+        event = (op.lane, clock[op.lane], f"{op.kind} {op.block}")
         if write:
-            self._buffers[buffer] = History(write=here)
+            self._buffers[buffer] = History(write=event)
         else:
-            history.reads.append(here)
+            history.reads.append(event)

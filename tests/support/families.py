@@ -61,8 +61,8 @@ def made(name: str, tied: bool | None = None, seed: int = 0) -> PreTrainedModel:
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-    own = {} if tied is None else {"tie_word_embeddings": tied}
-    config = AutoConfig.for_model(name, **CONFIGS[name], **own)
+    settings = {} if tied is None else {"tie_word_embeddings": tied}
+    config = AutoConfig.for_model(name, **CONFIGS[name], **settings)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         family = AutoModelForMaskedLM if name == "roberta" else AutoModelForCausalLM

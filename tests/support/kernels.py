@@ -70,10 +70,10 @@ def agree(backend, device="cpu", sizes=(1, 1023, 1025, 2050), dtypes=DTYPES, len
             assert same(a, b), (size, dtype, count, which)
     rows = torch.tensor([5, 0, 5, 2**33 + 1])
     for width, dtype in itertools.product((1, 7, 300), dtypes):
-        here, there = Span(2, rows=rows.to(device)), Span(2, rows=rows)
-        assert same(drawn(backend, 3, here, (4, width), device), drawn(philox, 3, there, (4, width))), width
+        span_on_device, there = Span(2, rows=rows.to(device)), Span(2, rows=rows)
+        assert same(drawn(backend, 3, span_on_device, (4, width), device), drawn(philox, 3, there, (4, width))), width
         for a, b in zip(
-            moved(backend, dtype, (4, width), here, UPDATES, device),
+            moved(backend, dtype, (4, width), span_on_device, UPDATES, device),
             moved(philox, dtype, (4, width), there, UPDATES),
             strict=True,
         ):
@@ -121,9 +121,11 @@ def agree_flat(backend, device, kinds, lengths):
             results = []
             for module, place in ((backend, device), (philox, "cpu")):
                 master, base, scratch = flat_buffers(dtype, nbytes, place)
-                own = {"base": base if based else None, "scratch": scratch if scratched else None}
-                module.advance_flat(master, Flat(dtype, flat.segments), updates, seed=11, scale=0.125, **own)
-                pieces = [tensor_in(buffer, dtype, own) for buffer in (master, scratch) for own in flat.segments]
+                arguments = {"base": base if based else None, "scratch": scratch if scratched else None}
+                module.advance_flat(master, Flat(dtype, flat.segments), updates, seed=11, scale=0.125, **arguments)
+                pieces = [
+                    tensor_in(buffer, dtype, arguments) for buffer in (master, scratch) for arguments in flat.segments
+                ]
                 results.append((base, base if based else master, *pieces))
             for which, (a, b) in enumerate(zip(*results, strict=True)):
                 assert same(a.view(dtype), b.view(dtype)), (dtype, length, starts, len(updates), based, which)

@@ -14,10 +14,12 @@ GPUS = {
 
 def units(model, gpu, granularity):
     """(bytes, seconds of compute) of each unit of an OPT in fp16: two forwards, one draw."""
-    (layers, width), own = MODELS[model], GPUS[gpu]
-    attention = 2 * 2 * TOKENS * TOKENS * width / (own["products"] * 0.7)
+    (layers, width), shape = MODELS[model], GPUS[gpu]
+    attention = 2 * 2 * TOKENS * TOKENS * width / (shape["products"] * 0.7)
     elements = {"block": [12], "linear": [1, 1, 1, 1, 4, 4]}[granularity]
-    of_a_block = [(2 * n * width**2, n * width**2 * (4 * TOKENS / own["products"] + own["noise"])) for n in elements]
+    of_a_block = [
+        (2 * n * width**2, n * width**2 * (4 * TOKENS / shape["products"] + shape["noise"])) for n in elements
+    ]
     last = min(3, len(of_a_block) - 1)  # the output projection comes after attention
     of_a_block[last] = of_a_block[last][0], of_a_block[last][1] + attention
     return of_a_block * layers

@@ -75,8 +75,8 @@ def other_family(name: str) -> Any:
     }  # fmt: skip
     from transformers import AutoConfig
 
-    family, own = kinds[name]
-    config = AutoConfig.for_model(family, **common, **own)
+    family, kind_named = kinds[name]
+    config = AutoConfig.for_model(family, **common, **kind_named)
     torch.manual_seed(0)
     kind = AutoModelForMaskedLM if family == "roberta" else AutoModelForCausalLM
     model = kind.from_config(config).eval()

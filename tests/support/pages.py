@@ -90,11 +90,11 @@ def book(results: tuple[Result, ...] | None = None, *, word: str = "", **changes
     """A small report with one of everything; ``word`` is added to every text."""
     figure = artifact("zo2/figure3", kind="figure", title="Memory" + word, charts=(chart(word=word),))
     shown = sheet(("A", entry("1", "value", f"(x2{word})", "A note." + word), entry("2")), word=word)
-    own = artifact("own_table", title="Own" + word, paper="", sheets=(shown,))
+    extra = artifact("own_table", title="Own" + word, paper="", sheets=(shown,))
     values = {
         "title": "A report" + word,
         "summary": (sheet(("Claim", entry("holds"), entry("x0.5")), title="Claims", word=word),),
-        "artifacts": (figure, artifact(), own),
+        "artifacts": (figure, artifact(), extra),
         "results": (result(word + "opt-tiny"), result("opt-125m", engine="offload")) if results is None else results,
         "problems": ("results/box-1/bad.json: not JSON" + word,),
     }

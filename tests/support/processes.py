@@ -44,10 +44,10 @@ def children(pid: int) -> list[int]:
     """Descendants of a process, the nearest first."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
-        own = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
+        pids = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
     except OSError:
         return []
-    return own + [grandchild for child in own for grandchild in children(child)]
+    return pids + [grandchild for child in pids for grandchild in children(child)]
 
 
 def listeners(pids: set[int]) -> set[str]:
@@ -82,12 +82,12 @@ def command_of(pid: int) -> str:
 
 def torchrun(module: str, gpus: int, *words: Any, timeout: float = 400, **settings: Any) -> None:
     """Runs ``python -m module`` as so many ranks of one thread on this machine, which must all end well."""
-    own = {"OMP_NUM_THREADS": "1", "ZOBENCH_PEER_TIMEOUT": "60", **settings}
+    env = {"OMP_NUM_THREADS": "1", "ZOBENCH_PEER_TIMEOUT": "60", **settings}
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "-m", module, *map(str, words)),
     ]
     done = subprocess.run(
-        command, env={**os.environ, **own}, capture_output=True, text=True, timeout=timeout, check=False
+        command, env={**os.environ, **env}, capture_output=True, text=True, timeout=timeout, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -130,16 +130,16 @@ def pristine_mezo(model, batches, seeds, *, eps, lr, wd=0.0, every=1):
     exact, age = {name: p.data.float() for name, p in model.named_parameters()}, 0
     losses, gs = [], []
     for batch, directions in zip(batches, seeds, strict=True):
-        own = rounded(model, exact)
+        noise = rounded(model, exact)
         if age >= every:
-            exact, age = {name: w.float() for name, w in own.items()}, 0
+            exact, age = {name: w.float() for name, w in noise.items()}, 0
         pairs = []
         for seed in directions:
             for n, (name, p) in enumerate(model.named_parameters()):
-                p.data = (own[name].float() + eps * z_of(seed, n, p)).to(p.dtype)
+                p.data = (noise[name].float() + eps * z_of(seed, n, p)).to(p.dtype)
             plus = plain_loss(model, batch)
             for name, p in model.named_parameters():
-                p.data = (2 * own[name].float() - p.float()).to(p.dtype)
+                p.data = (2 * noise[name].float() - p.float()).to(p.dtype)
             pairs.append((plus, plain_loss(model, batch)))
         each = [g_of(plus, minus, eps) for plus, minus in pairs]
         entries = [

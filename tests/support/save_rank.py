@@ -27,19 +27,19 @@ def main():
         for kind, transfers, noise in CASES:
             path = folder / f"{kind}-{transfers}-{noise}"
             path.mkdir(exist_ok=True)
-            own = spec.replace(transfers=transfers, noise=noise).resolve("cpu")
+            resolved = spec.replace(transfers=transfers, noise=noise).resolve("cpu")
             target = Target(folder=path, state=lambda step: {"run": "r"}, warn=TOLD.append, world=world)
-            with tuner(own, world=world) as built:
+            with tuner(resolved, world=world) as built:
                 recorder = Recorder(built.engine)
                 with saving(kind, built.engine.engine, target) as saver:
-                    for step, batch in enumerate(batches_of(own, 5), start=1):
+                    for step, batch in enumerate(batches_of(resolved, 5), start=1):
                         built.method.step(built.engine, batch)
                         if step == 2:
                             saver.begin(step)
                         saver.after_step(step)
                 weights = weights_of(built.engine)
             if world.leads:
-                alone = own.replace(gpus=1, parallel="none", transfers="auto")
+                alone = resolved.replace(gpus=1, parallel="none", transfers="auto")
                 again = restored(alone, path / "snapshot-2", recorder.recorded())
                 ranks = {file.name[0] for file in (path / "snapshot-2").glob("*.safetensors")}
                 equal[path.name] = [again == weights, sorted(ranks)]

@@ -57,19 +57,19 @@ def plain_loss(model, batch):
     output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels)
     if batch.choices is None:
         return output.loss
-    own = batch.choices
+    asked = batch.choices
     logs = output.logits.log_softmax(-1)
-    each = [logs[row, place, token] for (row, place), token in zip(own.places.tolist(), own.tokens, strict=True)]
-    of = [[log for log, owner in zip(each, own.owners, strict=True) if owner == c] for c in range(len(own.groups))]
-    if own.loss == "lm":
-        right = [log for answer in own.answers for log in of[answer]]
+    each = [logs[row, place, token] for (row, place), token in zip(asked.places.tolist(), asked.tokens, strict=True)]
+    of = [[log for log, owner in zip(each, asked.owners, strict=True) if owner == c] for c in range(len(asked.groups))]
+    if asked.loss == "lm":
+        right = [log for answer in asked.answers for log in of[answer]]
         return -sum(right) / len(right)
     scores = [sum(logs) / len(logs) for logs in of]
     total = 0
-    for example, answer in enumerate(own.answers):
-        rivals = torch.stack([score for score, group in zip(scores, own.groups, strict=True) if group == example])
+    for example, answer in enumerate(asked.answers):
+        rivals = torch.stack([score for score, group in zip(scores, asked.groups, strict=True) if group == example])
         total = total - (scores[answer] - rivals.logsumexp(0))
-    return total / len(own.answers)
+    return total / len(asked.answers)
 
 
 def directions(model, noise, seed=SEED):

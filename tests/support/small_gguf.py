@@ -30,8 +30,8 @@ def of_llama(path: Path, lacks: str = "") -> Any:
         values, heads = tensor.detach(), 4 if "q_proj" in name else 2 if "k_proj" in name else 0
         if heads:  # its rotary halves lie side by side there
             values = values.view(heads, 2, -1, 32).transpose(1, 2).reshape(-1, 32)
-        if (own := to_theirs.get_name(name, (".weight",))) != lacks:
-            writer.add_tensor(own, values.contiguous().numpy())
+        if (llama_name := to_theirs.get_name(name, (".weight",))) != lacks:
+            writer.add_tensor(llama_name, values.contiguous().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -78,8 +78,8 @@ def naive(model: Any, tokenizer: Any, example: Example) -> list[float]:
         ids = tokenizer(example.prompt + candidate)["input_ids"]
         count = len(ids) - len(tokenizer(example.prompt)["input_ids"])
         logs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-        own = [logs[place - 1, ids[place]] for place in range(len(ids) - count, len(ids))]
-        scores.append(float(torch.stack(own).mean()))
+        picked = [logs[place - 1, ids[place]] for place in range(len(ids) - count, len(ids))]
+        scores.append(float(torch.stack(picked).mean()))
     return scores
 
 

@@ -47,19 +47,19 @@ class Three:
     def commit(self, entries):
         self.committed += entries
         for step, group in itertools.groupby(entries, key=lambda entry: entry.step):
-            own = list(group)
+            members = list(group)
             if self.shaping:
                 draws = (
-                    (Update(e.seed, e.g, e.lr, e.weight_decay, e.step, e.extra), self._normals(e.seed)) for e in own
+                    (Update(e.seed, e.g, e.lr, e.weight_decay, e.step, e.extra), self._normals(e.seed)) for e in members
                 )
                 self.shaping.update(self.w, draws, self.states, self.limit)
                 continue
-            estimates = [torch.from_numpy(e.g * self._direction(e.seed, e.part)).float() for e in own]
+            estimates = [torch.from_numpy(e.g * self._direction(e.seed, e.part)).float() for e in members]
             if self.rule:
-                decay = sum(e.weight_decay for e in own)
-                self.rule.apply(self.w, sum(estimates), self.states, lr=own[0].lr, weight_decay=decay, step=step)
+                decay = sum(e.weight_decay for e in members)
+                self.rule.apply(self.w, sum(estimates), self.states, lr=members[0].lr, weight_decay=decay, step=step)
             else:
-                for e, estimate in zip(own, estimates, strict=True):
+                for e, estimate in zip(members, estimates, strict=True):
                     mask = torch.tensor([e.part in (None, k) for k in range(3)])
                     self.w -= e.lr * (estimate + e.weight_decay * self.w * mask)
 

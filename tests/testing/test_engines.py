@@ -35,7 +35,7 @@ SUITES: dict[str, dict[str, Any]] = {
     "CounterJournal": {"tied": False, "config": {"writeback_every": "inf"}},
 }  # fmt: skip
 """What each suite sets of :class:`OfEngine`."""
-globals().update({f"Test{suite}": type(f"Test{suite}", (OfEngine,), own) for suite, own in SUITES.items()})
+globals().update({f"Test{suite}": type(f"Test{suite}", (OfEngine,), fields) for suite, fields in SUITES.items()})
 
 
 class OfLowRank(OfEngine):

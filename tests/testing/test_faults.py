@@ -103,8 +103,8 @@ class Forgetful(ZOSGD):
     """Begins its seeds anew after a break."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        own = super().state()["seeds"]
-        super().restore({**state, "seeds": own})
+        seeds = super().state()["seeds"]
+        super().restore({**state, "seeds": seeds})
 
 
 class Bold(ZOSGD):

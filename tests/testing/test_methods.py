@@ -78,7 +78,7 @@ SUITES: dict[str, dict[str, Any]] = {
     "ForwardGrad": {"name": "forward-grad"},
 }  # fmt: skip
 """What each suite sets of :class:`OfSpec`."""
-globals().update({f"Test{suite}": type(f"Test{suite}", (OfSpec,), own) for suite, own in SUITES.items()})
+globals().update({f"Test{suite}": type(f"Test{suite}", (OfSpec,), fields) for suite, fields in SUITES.items()})
 
 
 class OfIntegers(OfSpec):

@@ -31,11 +31,11 @@ class TestCheckpointTier(TierConformance):
         extents, data = [], b"x" * 77
         for block in blocks:
             half = block.numel() // 2 + 1
-            own = []
+            suites = []
             for part, target in ((block[:half], 0), (block[half:], half)):
-                own.append(Extent(folder / "model.safetensors", len(data), part.numel(), target))
+                suites.append(Extent(folder / "model.safetensors", len(data), part.numel(), target))
                 data += part.numpy().tobytes() + b"y" * 5
-            extents.append(own)
+            extents.append(suites)
         (folder / "model.safetensors").write_bytes(data)
         return CheckpointTier(SIZES, extents, folder)
 

@@ -17,4 +17,4 @@ def test_the_stored_timelines_are_made_by_the_engine_as_it_is() -> None:
     made = written.made(recorded.FORMS[number])
     assert [list(event[:3]) for event in made] == [event[:3] for event in recorded.stored()[number].timeline]
     pairs = zip(made, recorded.stored()[number].timeline, strict=True)
-    assert all(one[3:] == pytest.approx(other[3:], abs=2e-6) for one, other in pairs)
+    assert all(pair[3:] == pytest.approx(other[3:], abs=2e-6) for pair, other in pairs)

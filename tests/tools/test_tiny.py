@@ -51,7 +51,7 @@ def test_batches_hold_every_row_once_and_no_more_tokens_than_asked(tokens):
         inside = batch != -100
         assert torch.equal(inside, inside.cummin(dim=1).values), "padding is on the right"
     again = tiny.batches(rows, tokens, np.random.default_rng(5))
-    assert all(torch.equal(one, other) for one, other in zip(batches, again, strict=True))
+    assert all(torch.equal(first_batch, other) for first_batch, other in zip(batches, again, strict=True))
 
 
 def test_the_loss_is_that_of_each_row_by_itself():
@@ -76,15 +76,15 @@ def test_pretraining_learns_and_repeats_bit_for_bit(tokenizer):
     examples, losses = _examples(), []
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    one, last = tiny.pretrain(examples, tokenizer, SHORT, lambda now: losses.append(now.loss))
+    model, last = tiny.pretrain(examples, tokenizer, SHORT, lambda now: losses.append(now.loss))
     assert torch.equal(before, torch.random.get_rng_state()), "the caller's generator is untouched"
     torch.manual_seed(2)
     other, _ = tiny.pretrain(examples, tokenizer, SHORT, lambda now: None)
     assert last.step == last.steps == len(losses)
     assert losses[-1] == last.loss
     rows = tiny.epoch(examples, tokenizer, SHORT, np.random.default_rng(1))
-    assert all(tiny.loss_of(one, batch, torch.ones(2048)).item() < 0.7 * losses[0] for batch in rows)
-    for (name, value), (_, again) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+    assert all(tiny.loss_of(model, batch, torch.ones(2048)).item() < 0.7 * losses[0] for batch in rows)
+    for (name, value), (_, again) in zip(model.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(value, again), name
 
 
