@@ -101,8 +101,8 @@ def test_tests_bind_none_of_the_words_that_name_nothing() -> None:
     files = sorted(path for folder in ("tests", "tools") for path in PACKAGE.with_name(folder).rglob("*.py"))
     names = [(path, *bound) for path in files for bound in _bindings(ast.parse(path.read_text(encoding="utf-8")))]
     assert len(names) > 10_000
-    parts = [(name, set(name[1].split("_"))) for name in names if name[1][:5] != "test_"]
-    assert [name for name, of in parts if words & of or of <= whole] == []
+    parts = {name: set(name[1].split("_")) for name in names if name[1][:5] != "test_"}
+    assert [name for name, of in parts.items() if words & of or of <= whole] == []
 
 
 def test_a_class_name_means_one_thing() -> None:

@@ -158,8 +158,7 @@ def test_a_base_that_holds_on_one_device_or_in_a_part_is_no_axis_there(tmp_path:
     text = """
         base = { model = "OPT-125M" }
         axes = { seed = [0, 1], steps = [5, 10] }
-        [on.cpu.base]
-        seed = 7
+        on = { cpu = { base = { seed = 7 } } }
     """
     assert [(cell.seed, cell.steps) for cell in load(tmp_path, text)] == [(7, 5), (7, 10)]
     assert len(load(tmp_path, text, "cuda:0")) == 4

@@ -131,10 +131,9 @@ def test_a_best_point_whose_run_was_disturbed_has_neighbours_too(tmp_path: Path)
     contest = load(tmp_path, PROTOCOL)
     runs = tuned(only(contest, ["ZO-SGD"]), lambda spec: spec.lr)
     least = min(run.spec.lr for run in runs)
-    runs = [replace(run, outcome=Outcome.CONTAMINATED) if run.spec.lr == least else run for run in runs]
+    runs = [replace(run, outcome=Outcome.CONTAMINATED if run.spec.lr == least else Outcome.OK) for run in runs]
     search = contest.search("ZO-SGD", {run.spec.hash: run for run in runs})
-    assert search.best.lr == least
-    assert min(point.lr for point in search.beyond) < least
+    assert search.best.lr == least > min(point.lr for point in search.beyond)
 
 
 @pytest.mark.parametrize(
