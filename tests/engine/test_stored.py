@@ -197,7 +197,7 @@ def compressed(folder, bits, dtype):
 @pytest.mark.parametrize(("bits", "dtype"), [(4, torch.bfloat16), (8, torch.float16)])
 def test_compressed_tensors_are_the_tier_as_they_lie(bits, dtype, tmp_path):
     pytest.importorskip("compressed_tensors")
-    plain = compressed(tmp_path / "parameter", bits, dtype)
+    plain = compressed(tmp_path / "own", bits, dtype)
     spec = given(tmp_path / "own", tier="checkpoint")
     for tier in ("checkpoint", "pageable"):
         config, model = EngineConfig(noise="counter", writeback_every="inf", tier=tier), built(spec)

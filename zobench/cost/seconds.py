@@ -52,7 +52,7 @@ class Rates:
         """
         noise, flops = calibration["noise_elements_per_second"], calibration["matmul_flops_per_second"]
         operators, rates = calibration.get("operators_per_second") or {}, [calibration[name] for name in _RATES]
-        _check(rates[0], *filter(None, rates), *map(noise.__getitem__, _STREAMS), *map(flops.__getitem__, _DTYPES))
+        _check(rates[0], *filter(None, rates), *(noise[name] for name in _STREAMS), *(flops[kind] for kind in _DTYPES))
         _check(*(operators[kind][name] for kind in _DTYPES if operators for name in _OPERATORS))
         copy = calibration["copy_bytes_per_second"] / 2  # that rate counts bytes read and bytes written
         up, down = calibration["link_up_bytes_per_second"] or copy, calibration["link_down_bytes_per_second"] or copy
