@@ -21,7 +21,7 @@ ALIGNMENT = 4096
 """Bytes: buffer addresses, offsets and lengths of direct I/O are multiples of this on every common device."""
 CHUNK = 64 * 2**20
 """Bytes of one request. The kernel splits it into many that are in flight together, so that more threads are no faster
-(docs/design/DECISIONS.md has the measurement)."""
+(docs/design/DECISIONS.md, "Negative results")."""
 
 
 def round_up(nbytes: int) -> int:

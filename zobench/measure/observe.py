@@ -197,7 +197,7 @@ def alone(
     rank does this at once.
 
     DistZO2's table 2 has the parameters of the streamed blocks, each counted once whatever the number of ranks, over
-    these seconds (docs/design/PERFORMANCE.md).
+    these seconds (docs/design/PERFORMANCE.md, "What the papers' numbers come to").
     """
     pipeline.alone("upload", range(blocks))  # what only the first transfers take is no part of their rate
     uploads, offloads = [], []
