@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from zobench.cli.matrices import gains
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
+from zobench.session.closing import gains
 
 
 def measured(seconds: float, peak: int | None, steps: int = 8, **changes: Any) -> Result:

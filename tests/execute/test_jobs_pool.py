@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,23 @@ def test_a_cell_sees_the_gpus_that_it_has_leased_and_no_others(tmp_path: Path, m
     short = handed_over(tmp_path, two, gpus=GPUS[:1])  # it gets all there are, so that its plan says what it lacks
     pool.PoolWorker(str(short.folder), 0)()
     assert seen[3:] == [(0, "GPU-a")]
+
+
+def test_a_cell_that_waits_for_its_gpu_is_queued(tmp_path: Path) -> None:
+    cell = RunSpec(model="opt-tiny").resolve("cpu").replace(device="cuda:0")
+    submission = handed_over(tmp_path, cell, cell.replace(seed=1))
+    jobs.write_json(submission.folder / "jobs.json", ["worker 0"])
+    with pool._alive(submission, 0):
+        assert pool._next(submission, 0) == 0
+        seen = pool.look(submission)
+        assert seen is not None
+        assert [(seen[n].state, seen[n].reason) for n in (0, 1)] == [("queued", "waits for a GPU"), ("queued", "")]
+        said = jobs.progress(submission, 0)
+        assert said is not None
+        jobs.write_report(submission, 0, replace(said, machine="mine"))
+        seen = pool.look(submission)
+        assert seen is not None
+        assert (seen[0].state, seen[0].reason) == ("running", "")
 
 
 def test_a_lease_can_be_locked_by_another_user() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +14,15 @@ from zobench.cli.common import TUNE, app, changed, named, value_of
 from zobench.cli.console import alarm
 from zobench.machine.processes import leads, torchrun_ranks
 from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
 from zobench.session.inputs import check_json, check_places, check_tuned
 from zobench.store import Store, without_place
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from zobench.cli.tuning_view import TuningBar
+    from zobench.training import Callback
 
 
 @app.command(rich_help_panel=TUNE)
@@ -52,7 +55,6 @@ def finetune(
     from zobench.cli.tuning_view import TuningBar, show_result
     from zobench.measure.threads import settle
     from zobench.session.tuning import as_ranks, check_fits, checked_folder, seeds_of, spec_of_run
-    from zobench.training import finetune as tune
     from zobench.training import usual_data_dir
     from zobench.training.callbacks import loggers
     from zobench.training.cautions import trained
@@ -76,12 +78,7 @@ def finetune(
             flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
             raise typer.Exit(as_ranks(spec, options, device, places, flags, log or ()))
         bar = None if silent else TuningBar(console.error_console(), verbose=verbose)
-        if bar:
-            console.say(f"folder: {folder}")
-        with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
-            hooks = bar.hooks(spec) if bar else None
-            result = tune(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
-        results_of_seeds.append(result)
+        results_of_seeds.append(result := _trained(spec, folder, data_dir, resume, bar, logged))
         if leads():
             Store(results).save(result)
             if not console.write_json(output if alone else None, without_place(result).to_dict()) and output != "-":
@@ -93,18 +90,29 @@ def finetune(
         raise typer.Exit(1)  # one diverged, as its warnings say
 
 
+def _trained(
+    spec: RunSpec, folder: Path, data_dir: Path | None, resume: bool, bar: TuningBar | None,
+    logged: Callable[[], list[Callback]],
+) -> Result:  # fmt: skip
+    """Trains with a ``bar`` that shows how it goes, if there is one."""
+    from zobench.training import finetune as tune
+
+    if bar:
+        console.say(f"folder: {folder}")
+    with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
+        hooks = bar.hooks(spec) if bar else None
+        return tune(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
+
+
 def _show_seeds(results: Sequence[Result], output: str | None) -> None:
     """Shows the mean over runs that differ in their seed alone, with its 95 % interval; as JSON with every run."""
     from zobench.cli.tuning_view import show_seeds
     from zobench.report.paired import over_seeds
+    from zobench.session.tuning import seeds_dict
 
     means = over_seeds(results)
     if output is not None:
-        body: dict[str, Any] = {"seeds": [result.spec.seed for result in results]}
-        for name, mean in means.items():
-            ends = [end if math.isfinite(end) else None for end in (mean.low, mean.high)]
-            body[name] = {"mean": mean.value, "interval": ends}
-        console.write_json(output, body | {"runs": [without_place(result).to_dict() for result in results]})
+        console.write_json(output, seeds_dict(results, means))
     if output != "-":
         show_seeds(console.answer_console(), results, means)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +15,7 @@ from zobench.cli.common import FORESEE, app, changed, named
 from zobench.session.inputs import check_file, check_folder, check_json, check_results, check_words, parse_bytes
 
 if TYPE_CHECKING:
-    pass
+    from zobench.cost.choices import TargetMachine
 
 GpuName = Annotated[
     str,
@@ -50,6 +51,7 @@ def plan(
     from zobench.cli import forecast_view
     from zobench.cost import choices
     from zobench.cost.choices import TargetMachine
+    from zobench.session import forecasts
 
     check_json(output)
     values = {"dtype": "fp16"} | changed(
@@ -67,22 +69,17 @@ def plan(
         )
     sizes = {"host": parse_bytes("--host", host), "disk": parse_bytes("--disk", disk, per_second=True)}
     if methods:
-        target = TargetMachine(gpu=forecast_view.gpus(gpu, link, anchor or (), console.say)[0], **sizes)
-        with console.error_console().status("predicting"):
-            setups = [(way, choices.choices({**values, **each}, target)[0]) for way, each in choices.METHODS_COMPARED]
-        compared = [{"tuned": way, **choices.plan_dict(target, best, ())} for way, best in setups]
-        if not console.write_json(output, compared):
-            forecast_view.show_methods(console.answer_console(), target, setups)
+        _compare(values, TargetMachine(gpu=forecasts.gpus(gpu, link, anchor or (), console.say)[0], **sizes), output)
         return
     rows = []
     with console.error_console().status("reading the model") as line:
-        for card in forecast_view.gpus(gpu, link, anchor or (), console.say):
+        for card in forecasts.gpus(gpu, link, anchor or (), console.say):
             target = TargetMachine(gpu=card, **sizes)
             ranked = choices.choices(values, target)
             rows.append((target, ranked[0], choices.alternatives(ranked[0], target), ranked[1:]))
             line.update(f"predicted for {card.name}")
     if trace is not None:
-        console.write_json(str(trace), forecast_view.timeline(rows[0][1].prediction, sizes["disk"]))
+        console.write_json(str(trace), forecasts.timeline(rows[0][1].prediction, sizes["disk"]))
     plans = [choices.plan_dict(target, best, others) for target, best, others, _ in rows]
     if console.write_json(output, plans if gpu == "all" else plans[0]):
         return
@@ -92,6 +89,18 @@ def plan(
     else:
         rows.sort(key=lambda row: (bool(row[1].lacks), row[1].prediction.step_seconds))
         forecast_view.show_all(screen, [(target, best) for target, best, _, _ in rows])
+
+
+def _compare(values: Mapping[str, Any], target: TargetMachine, output: str | None) -> None:
+    """Shows, or writes, the best settings of each way to tune the model of ``values`` at ``target``."""
+    from zobench.cli import forecast_view
+    from zobench.cost import choices
+
+    with console.error_console().status("predicting"):
+        setups = [(way, choices.choices({**values, **fields}, target)[0]) for way, fields in choices.METHODS_COMPARED]
+    plans = [{"tuned": way, **choices.plan_dict(target, best, ())} for way, best in setups]
+    if not console.write_json(output, plans):
+        forecast_view.show_methods(console.answer_console(), target, setups)
 
 
 @app.command(rich_help_panel=FORESEE)
@@ -115,6 +124,7 @@ def predict(
     from zobench.cli import forecast_view
     from zobench.cost import choices, registered
     from zobench.cost.gpu import predict as predicted
+    from zobench.session import forecasts
     from zobench.session.machine import matrix_cells
 
     check_json(output)
@@ -123,7 +133,7 @@ def predict(
     speed = parse_bytes("--disk", disk, per_second=True)
     if gpu == "all":
         raise ValueError("`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them")
-    (card,) = forecast_view.gpus(gpu, link, anchor or (), console.say)
+    (card,) = forecasts.gpus(gpu, link, anchor or (), console.say)
     values = changed(named(changes, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
     matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", values)
     cells = tuple(

@@ -116,7 +116,7 @@ class Protocol:
         whole = [
             point for point, point_runs in runs.items() if all(run and run.outcome == Outcome.OK for run in point_runs)
         ]
-        beyond = tuple(_untried([*whole, best], best, contender.axes))  # a run of the best may have ended early
+        beyond = tuple(_untried([*whole, best], best, contender.axes))  # whose run may have been disturbed
         return Search(points=tuple(points), waiting=(), best=best, beyond=beyond)
 
     def untried(self, contender: Contender, search: Search, price: Price | None) -> list[RunSpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +15,12 @@ from zobench.machine import memory
 from zobench.machine.device import choose_device
 from zobench.machine.texts import gigabytes
 from zobench.recipes import matrix
+from zobench.result import Result
 from zobench.runspec import RunSpec, check_effect
 from zobench.runspec.registries import scheme_of
 from zobench.session.inputs import check_places
+from zobench.stats.significance import Difference
+from zobench.store import without_place
 from zobench.training import grids
 from zobench.training.assemble import disk_dir
 from zobench.training.assess import EndedRun
@@ -113,6 +117,15 @@ def seeds_of(values: Mapping[str, Any], count: int | None) -> Sequence[int]:
     if count is not None and (gpus := int(values.get("gpus", 1))) > 1:
         raise ValueError(f"`--seeds` must have one device, but got gpus={gpus}; give each seed by itself")
     return range(first, first + (count or 1))
+
+
+def seeds_dict(results: Sequence[Result], means: Mapping[str, Difference]) -> dict[str, Any]:
+    """Runs that differ in their seed alone, and the mean of each score with its 95 % interval, as JSON."""
+    body: dict[str, Any] = {"seeds": [result.spec.seed for result in results]}
+    for name, mean in means.items():
+        ends = [end if math.isfinite(end) else None for end in (mean.low, mean.high)]
+        body[name] = {"mean": mean.value, "interval": ends}
+    return body | {"runs": [without_place(result).to_dict() for result in results]}
 
 
 def as_ranks(

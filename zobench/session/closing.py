@@ -1,0 +1,79 @@
+"""How a sweep closes: how much faster than MeZO's own way the fastest cell is, how the cells that wait go on, and which
+runs are in none of its tables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from zobench.report import artifacts
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.runspec.kinds import ENGINES, NOISES
+from zobench.store import evidence
+
+
+def gains(results: Sequence[Result]) -> list[str]:
+    """A line for each model and dtype of which MeZO's own way and a faster one were measured alike, the largest first:
+    the fastest cell's throughput and memory as multiples of MeZO's. Only differences that ``zobench compare`` finds."""
+    alike: dict[tuple[object, ...], list[Result]] = {}
+    for result in results:
+        if result.outcome is Outcome.OK and result.step_seconds and result.spec.task == "none":
+            spec = result.spec
+            same = (spec.model, spec.weights, spec.dtype, spec.autocast, spec.batch_size, spec.seq_len)
+            alike.setdefault((*same, spec.method, spec.scheme, spec.queries, spec.gpus), []).append(result)
+    lines = []
+    for cells in reversed(alike.values()):
+        plain = next((result for result in cells if _is_plain(result.spec)), None)
+        best = min(cells, key=lambda result: result.step_seconds or 0.0)
+        if plain is None or best is plain:
+            continue
+        ratio = evidence.times_ratio(best, plain)
+        if ratio is not None and ratio.interval is not None and ratio.interval[1] < 1:
+            lines.append(_against(best, plain, 1 / ratio.value, ratio.interval))
+    return lines
+
+
+def _is_plain(spec: RunSpec) -> bool:
+    """Whether the cell is MeZO as its paper has it: all weights on the device, noise added to the weights in place."""
+    return not ENGINES[spec.engine].is_streamed and NOISES[spec.noise].in_place and not NOISES[spec.noise].is_stored
+
+
+def _against(best: Result, plain: Result, speed: float, interval: tuple[float, float]) -> str:
+    """``speed``: how many times the tokens/s; ``interval``: 95 %, of the step times' ratio."""
+    words = [word for word in best.spec.label.split() if word not in plain.spec.label.split()]
+    peaks = [result.memory.get("device_peak_bytes") for result in (best, plain)]
+    memory = f" in {peaks[0] / peaks[1]:.2f} of its memory" if peaks[0] and peaks[1] else ""
+    busy = best.disturbances or plain.disturbances
+    where = "measured here, while others were busy" if busy else "measured here"
+    return (
+        f"{best.spec.model} {best.spec.dtype}: {' '.join(words)} has {speed:.2f}x (95 % {1 / interval[1]:.2f} to "
+        f"{1 / interval[0]:.2f}) the tokens/s of MeZO's own way{memory} ({where})"
+    )
+
+
+def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
+    """Lines on what was found in ``results``, where all of it can be seen, and, if cells ``wait``, how they go on."""
+    lines = [f"found: {text}" for text in gains(results)[:1]]
+    option = "" if folder == "results" else f" --results {shlex.quote(folder)}"
+    lines.append(f"all tables, figures and claims beside the papers': zobench report{option}")
+    if wait:
+        cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
+        lines.append(f"{cells} for more time; to go on: {again}")
+    return lines
+
+
+def sweep_command(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
+    """The command that runs the same cells into the same store."""
+    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
+    given["--results"] = None if results == Path("results") else results
+    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    sets = [word for change in changes or () for word in ("--set", change)]
+    return shlex.join(["zobench", "sweep", name, *sets, *words])
+
+
+def outside_tables(tables: Sequence[str], results: Sequence[Result]) -> list[Result]:
+    """The results that none of ``tables`` shows: all where there is no table, or where a change took them out."""
+    items = [artifacts.load(name) for name in tables]
+    return [result for result in results if not any(artifacts.shows(item, result.spec) for item in items)]
