@@ -82,6 +82,13 @@ def test_a_loser_cannot_be_tested(searched, data_dir) -> None:
     assert not (folder / loser.hash / "model").exists()
 
 
+def test_a_search_without_a_test_may_end_with_another_winner(spec, data_dir, tmp_path) -> None:
+    untested = spec(steps=2, eval_every=2, test_size=0)
+    winners = [search(untested, {"lr": rates}, folder=tmp_path, data_dir=data_dir)[1] for rates in ([3e-2], AXES["lr"])]
+    assert len({winner.result.spec.hash for winner in winners}) == 2
+    assert all("test" not in winner.result.evaluation for winner in winners)
+
+
 def test_a_test_that_the_folder_remembers_is_the_only_one(searched, spec, data_dir, tmp_path) -> None:
     _, _, winner = searched
     loser = next(trial for trial, point in cells(short(spec), AXES).items() if point != winner.changes)

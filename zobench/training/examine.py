@@ -49,17 +49,18 @@ class Seal:
 
 
 def check_winner(run: str, folder: Path) -> None:
-    """Raises ``ValueError`` if ``folder`` is of a run that lost a search: test was evaluated for the winner."""
+    """Raises ``ValueError`` if ``folder`` is of a run that lost a search whose winner was evaluated on test."""
     path = folder.parent / RECORD
     if not path.is_file():
         return
     try:
-        winner = str(json_of(path.read_text())["winner"]["run"])
+        record = json_of(path.read_text())
+        winner, has_tested = str(record["winner"]["run"]), record.get("test", {}) is not None
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} must name the winner of a search, but is damaged ({error}); name another --out"
         ) from error
-    if winner != run:
+    if has_tested and winner != run:
         shown = winner if winner.isprintable() else repr(winner)
         raise ValueError(
             f"the test set must be looked at once, but {path} has looked for {shown}, and this run is {run}; name "
