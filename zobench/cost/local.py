@@ -193,7 +193,7 @@ def _correction(result: Result, spec: RunSpec, prediction: Prediction, rates: Ra
 
     A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
     """
-    if not models.is_known(result.spec) or _kind(result.spec) != _kind(spec):
+    if _kind(result.spec) != _kind(spec) or not models.is_known(result.spec):
         return None
     other, this = predict(ran(result), rates_of(result) or rates).step_seconds, prediction.step_seconds
     return (result.step_seconds or 0.0) / other if this / SIMILAR < other < this * SIMILAR else None

@@ -45,7 +45,7 @@ def inspected(spec: RunSpec) -> Inspected:
 
 @functools.cache
 def _inspected(config_hash: str, path: str, name: str, as_it_lies: bool) -> Inspected:
-    key = f"{config_hash}-{_FORM}-{metadata.version('transformers')}.json"
+    key = f"{config_hash}-{_FORM}-{_builder()}.json"
     if (kept := cache.read("configs", key)) is not None and (model := _parsed(kept)) is not None:
         return dataclasses.replace(model, name=name)
     folder = source.folder(path, weights=False, as_it_lies=as_it_lies)
@@ -54,6 +54,12 @@ def _inspected(config_hash: str, path: str, name: str, as_it_lies: bool) -> Insp
     model = inspect(folder)
     cache.keep("configs", key, json.dumps(dataclasses.asdict(model)))
     return dataclasses.replace(model, name=name)
+
+
+@functools.cache
+def _builder() -> str:
+    """The version of transformers, which is read out of a file of 60 kB."""
+    return metadata.version("transformers")
 
 
 def _parsed(text: str) -> Inspected | None:
