@@ -14,6 +14,7 @@ from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import LabelledSet, read
 from zobench.data.tasks.task import Example, Task
 from zobench.runspec import RunSpec
+from zobench.runspec.registries import TASKS
 
 ROWS = [{"text": f"row {n}", "label": n % 2, "tags": ["a", "b"], "answers": {"text": [f"{n}", "x"]}} for n in range(10)]
 DATA = '[data]\npath = "rows.jsonl"\nsplit = { seed = 0, dev = 2, test = 0.3 }\n'
@@ -178,62 +179,43 @@ def test_a_mistake_is_one_line_that_names_the_file(mistake: str, folder: Path) -
     assert "\n" not in line
 
 
-# --- SQuAD, DROP and ReCoRD as they are published ---------------------------------------------------------------------
+# --- SQuAD, DROP and ReCoRD -------------------------------------------------------------------------------------------
 
 
-SQUAD = {"data": [{"title": "Ben_Nevis", "paragraphs": [{"context": "It is high.", "qas": [
-    {"id": "1", "question": " How is it? ", "answers": [{"text": "high", "answer_start": 6}, {"text": "It is high",
-                                                        "answer_start": 0}]}]}]}]}  # fmt: skip
-DROP = {"nfl_1": {"passage": "They won 20-17.", "wiki_url": "", "qa_pairs": [
-    {"question": "How many points?", "query_id": "1", "answer": {"number": "20", "date": {}, "spans": []}},
-    {"question": "When?", "query_id": "2", "answer": {"number": "", "date": {"day": "3", "month": "May", "year": ""},
-                                                      "spans": []},
-     "validated_answers": [{"number": "", "date": {"day": "", "month": "May", "year": ""}, "spans": []},
-                           {"number": "", "date": {}, "spans": ["in May", "May"]}]},
-    {"question": "Lost?", "query_id": "3", "answer": {"number": "", "date": {}, "spans": []}}]}}  # fmt: skip
-RECORD = {
-    "source": "s",
-    "passage": {
-        "text": "Ann met Bo.\n@highlight\nBo left",
-        "entities": [{"start": 8, "end": 9}, {"start": 0, "end": 2}, {"start": 23, "end": 24}],
-    },
-    "qas": [
-        {"query": "@placeholder left with @placeholder. ", "idx": 0, "answers": [{"start": 8, "end": 9, "text": "Bo"}]}
-    ],
-}
-PUBLISHED: dict[str, tuple[str, Any, list[Example]]] = {
-    "squad": ("train-v1.1.json dev-v1.1.json", SQUAD, [
+PUBLISHED: dict[str, tuple[dict[str, Any], Example]] = {
+    "squad": (
+        {"title": "Ben_Nevis", "context": "It is high.", "question": " How is it? ",
+         "answers": {"text": ["high", "It is high"], "answer_start": [6, 0]}},
         Example("Title: Ben_Nevis\nContext: It is high.\nQuestion: How is it?\nAnswer:", (" high\n",), 0,
-                golds=("high", "It is high"))]),
-    "drop": ("drop_dataset_train.json drop_dataset_dev.json", DROP, [
-        Example("Passage: They won 20-17.\nQuestion: How many points?\nAnswer:", (" 20\n",), 0, golds=("20",)),
-        Example("Passage: They won 20-17.\nQuestion: When?\nAnswer:", (" May\n",), 0, golds=("May", "in May", "May"))]),
-    "record": ("train.jsonl val.jsonl", RECORD, [
-        Example("Ann met Bo.\n- Bo left\n-", (" Ann left with Ann.", " Bo left with Bo."), 1, (1,))]),
+                golds=("high", "It is high")),
+    ),
+    "drop": (
+        {"passage": "They won 20-17.", "question": "When?", "answers_spans": {"spans": ["May", "in May", "May"]}},
+        Example("Passage: They won 20-17.\nQuestion: When?\nAnswer:", (" May\n",), 0, golds=("May", "in May", "May")),
+    ),
+    "record": (
+        {"passage": "Ann met Bo.\n@highlight\nBo left", "query": "@placeholder left with @placeholder. ",
+         "entities": ["Ann", "Bo"], "answers": ["Bo"]},
+        Example("Ann met Bo.\n- Bo left\n-", (" Ann left with Ann.", " Bo left with Bo."), 1, (1,)),
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_published_files_are_asked_as_in_mezo(name: str, tmp_path: Path) -> None:
-    from zobench.runspec.registries import TASKS
-
-    files, body, wanted = PUBLISHED[name]
-    for file in files.split():
-        (tmp_path / file).write_text(json.dumps(body))
+def test_rows_of_reading_comprehension_are_asked_as_in_mezo(name: str, tmp_path: Path) -> None:
+    row, wanted = PUBLISHED[name]
+    for file in ("train.jsonl", "val.jsonl"):
+        (tmp_path / file).write_text(json.dumps(row) + "\n")
     builtin = TASKS.get(name)
     train, validation = read(builtin, builtin.form, tmp_path)
-    assert train.examples == validation.examples == wanted
-    assert train.name.endswith(files.split()[0])
+    assert train.examples == validation.examples == [wanted]
+    assert train.name.endswith("train.jsonl")
 
 
-def test_a_file_of_another_form_is_one_line(tmp_path: Path) -> None:
-    from zobench.runspec.registries import TASKS
-
-    for file in ("train-v1.1.json", "dev-v1.1.json"):
-        (tmp_path / file).write_text('{"data": [{"paragraphs": 3}]}')
-    message = (
-        "train-v1.1.json:1: `paragraphs` must be a list of records, but got 3.*; give squad's files as they are publ"
-    )
+def test_a_row_of_another_form_is_one_line(tmp_path: Path) -> None:
+    for file in ("train.jsonl", "val.jsonl"):
+        (tmp_path / file).write_text('{"title": "t", "paragraphs": 3}')
+    message = "train.jsonl:1: a row must have text in the columns title, context, .*; give rows as the hub has them"
     with pytest.raises(ValueError, match=message):
         read(TASKS.get("squad"), TASKS.get("squad").form, tmp_path)
 

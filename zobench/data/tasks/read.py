@@ -115,7 +115,7 @@ def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
             for answer in asked["answers"]
         ]
     except (KeyError, TypeError) as error:
-        raise ValueError(f"nested columns must be SuperGLUE's own, but got {type(error).__name__} {error}") from error
+        raise ValueError(f"nested columns must be MultiRC's own, but got {type(error).__name__} {error}") from error
 
 
 def _find(name: str, files: SetFiles, data_dir: Path) -> tuple[list[Path], list[Path]]:
@@ -161,16 +161,14 @@ def _jsonl(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _json(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """A list of records, alone or as SQuAD's ``data``, or DROP's records by their names."""
+    """A list of records."""
     try:
         body = json.loads("\n".join(lines))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: a file must be one JSON text, but {error}; repair it") from error
-    body = body.get("data", body) if isinstance(body, Mapping) else body
-    if not isinstance(body, (Mapping, list)):
+    if not isinstance(body, list):
         raise ValueError(f"{path}: a file must be a list of records, but got {type(body).__name__}; repair it")
-    named = body.items() if isinstance(body, Mapping) else enumerate(body, start=1)
-    return ((f"{path}:{name}", record) for name, record in named)
+    return ((f"{path}:{number}", record) for number, record in enumerate(body, start=1))
 
 
 def _tsv(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
