@@ -119,10 +119,3 @@ def test_a_part_without_its_weights_is_named_with_its_remedy_and_the_others_run(
     assert "left: gemma; to go on: zobench campaign c" in err
     code, _, err = zobench("campaign", "c", "--part", "gemma")
     assert (code, err.splitlines()[-1]) == (2, f"zobench: part gemma: {obstacle}")
-
-
-def test_the_parts_for_a_gpu_that_is_not_here_are_predicted(mine: Path, zobench: Command) -> None:
-    code, out, _ = zobench("campaign", "one-gpu", "--gpu", "h100-sxm")
-    assert code == 0
-    assert "predicted for H100" in out
-    assert "none is meant to take longer than 9m" in out

@@ -177,7 +177,7 @@ def test_a_part_of_a_campaign_is_some_methods_of_a_protocol_through_all_stages(
     cwd: Path, machine_of_cells: Machine, zobench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cwd / "campaigns").mkdir()
-    head = 'title = "Mine"\ndevice = "cpu"\nlongest = "2h"\ntimeout = "10m"\nrepeats = 1\n'
+    head = 'title = "Mine"\ndevice = "cpu"\ntimeout = "10m"\nrepeats = 1\n'
     parts = [
         f'[[parts]]\nname = "{name}"\nmatrix = "mine"\nreason = "why"\nmethods = ["{method}"]\n'
         for name, method in (("first", "ZO-SGD"), ("second", "FO-SGD"))

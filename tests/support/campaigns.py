@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.support.stores import ENVIRONMENT
-from zobench import recipes
+from zobench import models, recipes
 from zobench.cost import Rates
+from zobench.cost.gpu import predict
+from zobench.cost.hardware import Gpu
+from zobench.cost.local import steps_of
 from zobench.execute.plan import Limits
 from zobench.recipes import campaign as campaigns
 from zobench.recipes.campaign import Campaign, PartOn
 from zobench.result import Facts, Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
+from zobench.runspec.kinds import ENGINES, WIDTHS
 
 GB = 10**9
 ROOM = Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=60 * GB)
@@ -24,7 +28,7 @@ IDLE = Path(__file__).with_name("idle_rates.json")
 """What `zobench doctor` measured on two idle cores of an EPYC with AVX-512 for bf16."""
 GPU = {"cores": 16, "cpu": "Intel Xeon", "memory_gib": 128, "gpus": [{"name": "NVIDIA H100 PCIe", "memory_mib": 81559}]}
 
-HEAD = 'title = "Mine"\ndevice = "cpu"\nlongest = "1h"\ntimeout = "10m"\nrepeats = 3\n'
+HEAD = 'title = "Mine"\ndevice = "cpu"\ntimeout = "10m"\nrepeats = 3\n'
 MATRIX = """title = "A matrix"
 budget = "1m"
 [base]
@@ -53,6 +57,20 @@ def rates() -> Rates:
 
 def environment(device: str) -> Facts:
     return ENVIRONMENT if device == "cpu" else replace(ENVIRONMENT, machine="h100-16c-abcdef", hardware=GPU)
+
+
+def seconds_on(on: PartOn, gpu: Gpu) -> dict[RunSpec, float]:
+    """The cells of a part that fit one ``gpu`` in a host of 128 GiB, and what each is predicted to take there, from its
+    process's start to its end, without evaluations and checkpoints. A start with CUDA and the rate at which memory is
+    filled that is registered for a GPU are guessed."""
+    seconds = {}
+    for spec in on.cells:
+        prediction = predict(spec, gpu)
+        if spec.gpus == 1 and prediction.fits and prediction.host_bytes <= 127 << 30:
+            filled = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
+            filled = prediction.host_bytes if ENGINES[spec.engine].is_streamed else filled
+            seconds[spec] = 15.0 + filled / 0.75e9 + steps_of(spec) * prediction.step_seconds
+    return seconds
 
 
 def run(spec: RunSpec, round_: Round, luck: random.Random) -> Result:

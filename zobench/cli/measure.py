@@ -222,9 +222,6 @@ def campaign(
     ] = False,
     part: Annotated[str | None, typer.Option("--part", metavar="PART", help="Only this part.")] = None,
     more: Annotated[bool, typer.Option("--more", help="Also the parts beyond what the campaign is for.")] = False,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", metavar="GPU", help="Show the parts as predicted for a GPU that is not here.")
-    ] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop before a part that would not fit: 90s, 10m, 2h30m.")
     ] = None,
@@ -238,23 +235,17 @@ def campaign(
     """
     from zobench.cli import plan_view
     from zobench.recipes import campaign as campaigns
-    from zobench.session.campaigns import CampaignRun, campaign_session, chosen_parts
+    from zobench.session.campaigns import CampaignRun, campaign_session
 
     inputs.check_results(results)
     inputs.check_folder("--disk-dir", disk_dir)
     seconds = inputs.parse_seconds("--budget", budget)
     if name is None:
-        if part is not None or gpu is not None or budget is not None or more:
-            raise ValueError(
-                "`--part`, `--more`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME"
-            )
+        if part is not None or budget is not None or more:
+            raise ValueError("`--part`, `--more` and `--budget` are of one campaign, but none is named; add its NAME")
         plan_view.show_campaigns(console.answer_console(), results)
         return
     definition = campaigns.load(recipes.find("campaigns", name))
-    if gpu is not None:
-        parts = chosen_parts(definition, "cuda:0", part, more=more)
-        plan_view.show_ahead(console.answer_console(), definition, parts, gpu)
-        return
     session = campaign_session(definition, Store(results), disk_dir=disk_dir, monitor=Terminal(), dry=plan)
     run = CampaignRun(session, definition, retry=retry, busy=busy, more=more)
     outlooks, runs = run.outlooks(part)

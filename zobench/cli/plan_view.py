@@ -16,14 +16,13 @@ from rich.text import Text
 from zobench import recipes
 from zobench.cli.console import columns
 from zobench.cli.listing import ListColumn, show
-from zobench.cost import hardware
 from zobench.execute import jobs, slurm
-from zobench.execute.campaign import Outlook, forecast
+from zobench.execute.campaign import Outlook
 from zobench.execute.jobs import CellState, Submission
 from zobench.execute.plan import Step, within
 from zobench.machine.texts import alike, duration
 from zobench.measure.environment import fingerprint_without_torch
-from zobench.recipes.campaign import Campaign, PartOn
+from zobench.recipes.campaign import Campaign
 from zobench.report import power
 from zobench.result import Result
 from zobench.runspec import RunSpec, distinct
@@ -213,26 +212,3 @@ def _left(outlook: Outlook) -> str:
         return "done"
     most = f" to {_foreseen(outlook.most)}" if outlook.most > outlook.left else ""
     return _foreseen(outlook.left) + most
-
-
-def show_ahead(screen: Console, campaign: Campaign, parts: Sequence[PartOn], gpu: str) -> None:
-    """The parts of a campaign as predicted for a GPU that need not be here. Raises ``ValueError`` for one of a CPU."""
-    if campaign.device != "cuda":
-        raise ValueError(f"`--gpu` is for campaigns of a GPU, but {campaign.name} is of a CPU; leave it out")
-    target = hardware.load(gpu)
-    forecasts = [forecast(on, target) for on in parts]
-    times = [duration(forecast.seconds) if forecast.cells else "-" for forecast in forecasts]
-    screen.print(Text(f"{campaign.title}; predicted for {target.name}", style="bold"))
-    show(screen, [
-        ListColumn("part", [on.part.name for on in parts], kept=True),
-        ListColumn("cells", [str(len(forecast.cells)) for forecast in forecasts], right=True),
-        ListColumn("rounds", [str(on.part.repeats) for on in parts], right=True),
-        ListColumn("predicted", times, right=True, kept=True),
-        ListColumn("what it is for", [
-            on.purpose + (f"; too large: {', '.join(forecast.unfit)}" if forecast.unfit else "")
-            for on, forecast in zip(parts, forecasts, strict=True)
-        ]),
-    ])  # fmt: skip
-    whole = sum(forecast.seconds for forecast in forecasts)
-    footer = f"all parts: {duration(whole)}, predicted; none is meant to take longer than {campaign.longest}"
-    screen.print(Text(footer, style="dim"))

@@ -27,10 +27,6 @@ SIMILAR = 1000.0
 """Steps whose predicted lengths differ by more than this factor say nothing about each other."""
 START_SECONDS = 6.0
 """A fresh process: interpreter, torch, transformers, building the model."""
-CUDA_START_SECONDS = 15.0
-"""Guessed: likewise with a CUDA context and kernels that were compiled before."""
-PINNED_FILL_RATE = 0.75e9
-"""Guessed: as :data:`FILL_RATE`, of memory that is registered for a GPU too."""
 LINK = 4, 16
 """Generation and lanes of a link, as shares of which the machine's own rates are told."""
 USUAL_CANDIDATES = 2
@@ -85,15 +81,6 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
         least_seconds=whole - (spared if spec.task == "none" and spec.gpus == 1 else 0), source=source,
         consolidation=consolidation,
     )  # fmt: skip
-
-
-def cell_seconds(spec: RunSpec, prediction: Prediction) -> float:
-    """What a cell with this ``prediction`` takes on a GPU that is not there, from its process's start to its end,
-    without evaluations and checkpoints."""
-    filled = prediction.host_bytes
-    if not ENGINES[spec.engine].is_streamed:
-        filled = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
-    return CUDA_START_SECONDS + filled / PINNED_FILL_RATE + steps_of(spec) * prediction.step_seconds
 
 
 def steps_of(spec: RunSpec) -> int:

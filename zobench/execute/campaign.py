@@ -6,16 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from zobench import cost
-from zobench.cost.gpu import predict as predict_on
-from zobench.cost.hardware import Gpu
-from zobench.cost.local import cell_seconds
-from zobench.execute.plan import HOST_RESERVE, Limits, Plan, Step, decide, is_settled
+from zobench.execute.plan import Limits, Plan, Step, decide, is_settled
 from zobench.recipes.campaign import PartOn
 from zobench.result import Outcome, Result
 from zobench.result.repeats import folded, number_of
 from zobench.runspec import RunSpec
-
-HOST_BYTES = 128 << 30  # memory of a GPU's host that is not here
 
 
 def is_whole(stored: Sequence[Result | None], retry: Collection[str]) -> bool:
@@ -134,25 +129,3 @@ def outlook(
     added = on.contest.addable(first) if on.contest else ()
     most = left + sum(seconds[spec.hash] for spec in added)
     return Outlook(on=on, steps=steps, progress=part, whole=whole, left=left, most=most, unfit=unfit)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartForecast:
-    """A part on a GPU that is not here: the ``cells`` that fit, labels of others, predicted seconds of all rounds."""
-
-    cells: tuple[RunSpec, ...]
-    unfit: tuple[str, ...]
-    seconds: float
-
-
-def forecast(on: PartOn, gpu: Gpu) -> PartForecast:
-    """A part whose cells are resolved for a CUDA device, on one ``gpu`` in a host of HOST_BYTES."""
-    predicted = {spec: predict_on(spec, gpu) for spec in on.cells}
-    good = {
-        spec: prediction for spec, prediction in predicted.items()
-        if spec.gpus == 1 and prediction.fits and prediction.host_bytes <= HOST_BYTES - HOST_RESERVE
-    }  # fmt: skip
-    seconds = on.part.repeats * sum(cell_seconds(spec, prediction) for spec, prediction in good.items())
-    return PartForecast(
-        cells=tuple(good), unfit=tuple(spec.label for spec in on.cells if spec not in good), seconds=seconds
-    )

@@ -69,14 +69,12 @@ class PartOn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Campaign:
-    """Parts in order, the most valuable first. ``longest``: what none of them should take longer than, as ``2h``.
-    ``timeout``: when a cell is ended that hangs. ``selftest``: how long the selftest may take with which it begins, or
-    None."""
+    """Parts in order, the most valuable first. ``timeout``: when a cell is ended that hangs, as ``2h``. ``selftest``:
+    how long the selftest may take with which it begins, or None."""
 
     name: str
     title: str
     device: str
-    longest: str
     timeout: str
     selftest: str | None = None
     parts: tuple[Part, ...]
@@ -105,7 +103,7 @@ class Campaign:
 
 
 _KEYS = {
-    **dict.fromkeys(("title", "longest", "timeout", "selftest"), str), "device": Literal["cpu", "cuda"],
+    **dict.fromkeys(("title", "timeout", "selftest"), str), "device": Literal["cpu", "cuda"],
     "repeats": Annotated[int, positive], "parts": list[dict[str, Any]],
 }  # fmt: skip
 _PART_KEYS = {

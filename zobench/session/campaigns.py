@@ -41,7 +41,7 @@ def beyond(count: int) -> str:
 def chosen_parts(campaign: Campaign, device: str, wanted: str | None = None, *, more: bool = False) -> list[PartOn]:
     """The parts of a campaign on ``device``, with those beyond what it is for if ``more``; or the one called
     ``wanted``. Raises ``ValueError`` if no part is, if none of them can run, and for a bad time in its file."""
-    for word in ("timeout", "longest", "selftest"):
+    for word in ("timeout", "selftest"):
         parse_seconds(f"{campaign.name}: {word}", getattr(campaign, word))
     names = [part.name for part in campaign.parts]
     if wanted is not None and wanted not in names:
@@ -59,8 +59,7 @@ def campaign_session(campaign: Campaign, store: Store, **settings: Any) -> Local
         choose_device(campaign.device)
     except ValueError as error:
         raise ValueError(
-            f"the campaign {campaign.name} needs a CUDA device, but none is visible; add --gpu h100-sxm to see what it "
-            "would take"
+            f"the campaign {campaign.name} needs a CUDA device, but none is visible; run it where one is"
         ) from error
     return LocalMachine(store, campaign.device, **settings)
 
