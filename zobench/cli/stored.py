@@ -96,7 +96,6 @@ Limit = Annotated[
     str | None, typer.Option("--fail-on-regression", metavar="PERCENT", help="Exit 1 if B is worse by more.")
 ]
 AcrossMachines = Annotated[bool, typer.Option("--across-machines", help="Also different hardware.")]
-Form = Annotated[str, typer.Option("--format", help="terminal or csv.")]
 SelfTest = Annotated[
     bool, typer.Option("--self-test", help="Compare a cell A (a run, or KEY=VALUE,...) with itself, here and now.")
 ]
@@ -112,8 +111,8 @@ _SELF_TESTED = "model=opt-mini,seq_len=512,batch_size=2,steps=30,warmup=3"
 @app.command(rich_help_panel=LOOK)
 def compare(
     before: Before = None, after: After = None, results: Stored = Path("results"), tolerance: Tolerance = "2%",
-    limit: Limit = None, across_machines: AcrossMachines = False, form: Form = "terminal",
-    self_test: SelfTest = False, count: Comparisons = None, slowdown: Slowdown = None, budget: SelfTestBudget = None,
+    limit: Limit = None, across_machines: AcrossMachines = False, self_test: SelfTest = False,
+    count: Comparisons = None, slowdown: Slowdown = None, budget: SelfTestBudget = None,
 ) -> None:  # fmt: skip
     """Compare two sets of runs, cell by cell: which steps became faster or slower, and on what evidence.
 
@@ -121,10 +120,9 @@ def compare(
     and B name as KEY=VALUE. With --self-test: how small a difference this machine can show.
     """
     if self_test:
-        if (tolerance, limit, across_machines, form) != ("2%", None, False, "terminal"):
+        if (tolerance, limit, across_machines) != ("2%", None, False):
             raise ValueError(
-                "`--tolerance`, `--fail-on-regression`, `--across-machines` and `--format` are not for --self-test; "
-                "leave them out"
+                "`--tolerance`, `--fail-on-regression` and `--across-machines` are not for --self-test; leave them out"
             )
         _compare_with_itself(before, after, results, count, slowdown, budget)
     if before is None or after is None:
@@ -133,7 +131,7 @@ def compare(
         raise ValueError("`--comparisons`, `--slowdown` and `--budget` are of --self-test; leave them out")
     close = inputs.parse_percent("--tolerance", tolerance)
     bound = None if limit is None else inputs.parse_percent("--fail-on-regression", limit)
-    comparison = _show_comparison((before, after), results, close, form, across_machines=across_machines)
+    comparison = _show_comparison((before, after), results, close, across_machines=across_machines)
     raise typer.Exit(1 if bound is not None and _regressed(comparison, bound) else 0)
 
 
@@ -173,15 +171,11 @@ def _cell(word: str, results: Path) -> RunSpec:
     return matrix.single(values, choose_device(str(values.pop("device", "auto")))[0])
 
 
-def _show_comparison(
-    words: tuple[str, str], results: Path, tolerance: float, form: str, *, across_machines: bool
-) -> Comparison:
-    """Compares the two sides that ``words`` name, shows that in ``form``, and what a reader should know of it."""
+def _show_comparison(words: tuple[str, str], results: Path, tolerance: float, *, across_machines: bool) -> Comparison:
+    """Compares the two sides that ``words`` name, shows how they compare, and what a reader should know of it."""
     from zobench.cli import listing
     from zobench.store import compare as comparing
 
-    if form not in (forms := ("terminal", "csv")):
-        raise ValueError(f"unknown format {form!r}; {suggestion(form, forms)}")
     inputs.check_there(results)
     sides = [comparing.side(word, results) for word in words]
     console.show_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
@@ -189,10 +183,7 @@ def _show_comparison(
         sides[0][0], sides[1][0], tolerance=tolerance, across_machines=across_machines,
         may_differ=comparing.differing_fields(words),
     )  # fmt: skip
-    if form == "csv":
-        comparing.write(comparison, sys.stdout)
-    else:
-        listing.show_comparison(console.answer_console(), comparison, words)
+    listing.show_comparison(console.answer_console(), comparison, words)
     console.show_warnings(console.error_console(), map(printable, comparing.cautions(comparison)))
     return comparison
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import enum
 import itertools
 import json
@@ -14,10 +13,9 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from zobench import models
-from zobench.machine.texts import not_a_formula
 from zobench.result import Outcome, Result
 from zobench.result.repeats import differ_in_threads, pairs
 from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
@@ -455,31 +453,3 @@ def remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
         if results:
             cells = "; ".join(f"{result.spec.label} ({result.spec.hash[:7]})" for result in results)
             yield f"Only in {name}, {len(results)}: {cells}"
-
-
-def write(comparison: Comparison, stream: TextIO) -> None:
-    """A comparison as CSV, with every number in full, and the cells of one side only."""
-    writer = csv.writer(stream, lineterminator="\n")
-
-    def write_row(row: Iterable[Any]) -> None:
-        writer.writerow(map(not_a_formula, row))
-
-    write_row(_CSV)
-    for pair in comparison.pairs:
-        judgement = pair.judgement
-        low, high = judgement.interval or (None, None)
-        peaks = [side.memory.get("device_peak_bytes") for side in (pair.a, pair.b)]
-        write_row(
-            [pair.a.spec.label, pair.a.spec.hash, pair.b.spec.hash, judgement.verdict, judgement.ratio, low, high,
-             pair.a.step_seconds, pair.b.step_seconds, *peaks, judgement.reason, judgement.unit]
-        )  # fmt: skip
-    for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
-        for result in results:
-            hashes = (result.spec.hash, "") if name == "A" else ("", result.spec.hash)
-            write_row([result.spec.label, *hashes, f"only in {name}", *[None] * (len(_CSV) - 4)])
-
-
-_CSV = (
-    "cell", "run_a", "run_b", "verdict", "ratio", "ratio_low", "ratio_high", "step_seconds_a", "step_seconds_b",
-    "device_peak_bytes_a", "device_peak_bytes_b", "reason", "ratio_of_times_per",
-)  # fmt: skip
