@@ -1,4 +1,4 @@
-"""Commands that add what is the user's own, or is fetched: program add, list and remove, model add, task new."""
+"""Commands that add what is the user's own, or is fetched: program add, model add, task new."""
 
 from __future__ import annotations
 
@@ -45,12 +45,9 @@ def add_model(name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2-
     print(f"for example: zobench finetune --model {model.short} --task sst2")
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="mezo, zo-llm or zo2.")]
-
-
 @program.command()
 def add(
-    name: Name,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="mezo, zo-llm or zo2.")],
     path: Annotated[Path, typer.Option(metavar="CLONE", help="The clone of its repository.")],
     python: Annotated[Path, typer.Option(metavar="ENV/bin/python", help="The Python that has what it needs.")],
 ) -> None:
@@ -63,37 +60,6 @@ def add(
     clones.save({**clones.load(), name: clone})
     print(f"added: {authors.described(clone)}")
     print(f"`zobench sweep side_by_side` runs it beside zobench; kept in {clones.list_path()}")
-
-
-@program.command("list")
-def list_() -> None:
-    """List the programs that were added: commit, versions, and where they are."""
-    from zobench.cli.listing import ListColumn, show
-    from zobench.programs import clones
-
-    stored_clones = list(clones.load().values())
-    if not stored_clones:
-        print("no program was added: zobench program add mezo --path CLONE --python ENV/bin/python")
-        return
-    show(console.answer_console(), [
-        ListColumn("program", [clone.name for clone in stored_clones], kept=True),
-        ListColumn("commit", [clone.commit for clone in stored_clones]),
-        *(ListColumn(name, [clone.versions[name] for clone in stored_clones]) for name in clones.VERSIONED),
-        ListColumn("where", [f"{clone.path}, {clone.python}" for clone in stored_clones]),
-    ])  # fmt: skip
-
-
-@program.command()
-def remove(name: Name) -> None:
-    """Forget a program; its clone and its environment stay."""
-    from zobench.programs import clones
-
-    stored_clones = clones.load()
-    if name not in stored_clones:
-        hint = suggestion(name, stored_clones) if stored_clones else "none was added"
-        raise ValueError(f"`NAME` must be a program that was added, but got {name!r}; {hint}")
-    clones.save({other: clone for other, clone in stored_clones.items() if other != name})
-    print(f"removed: {name}")
 
 
 @task.command()
