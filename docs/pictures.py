@@ -1,10 +1,8 @@
-"""Draws the static pictures of the pages, light and dark: ``python docs/pictures.py`` writes docs/pictures/*.svg;
-with ``--predict`` it first makes the steps of several GPUs anew, on the virtual clock."""
+"""Draws the static pictures of the pages, light and dark: ``python docs/pictures.py`` writes docs/pictures/*.svg."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from pathlib import Path
@@ -158,7 +156,7 @@ def tiers(theme: Theme) -> Parts:
 
 
 def ranks(theme: Theme) -> Parts:
-    """The lanes of one rank of 1, 2, 4 and 8 GPUs over a step, as docs/ranks.json has them of the virtual clock."""
+    """The lanes of one rank of 1, 2, 4 and 8 GPUs over a step, as docs/ranks.json (``tools/timelines.py``) has them."""
     rows = json.loads(RANKS.read_text(encoding="utf-8"))
     longest = max(end for row in rows for _, _, end in row["events"])
     yield title("Predicted: a step of OPT-1.3B on 1, 2, 4 and 8 H20s, the lanes of one rank", theme)
@@ -174,23 +172,6 @@ def ranks(theme: Theme) -> Parts:
                 f'fill="{theme[("up", "go", "down")[lane]]}" stroke="{theme["line"]}" stroke-width="0.6"/>'
             )
     yield below(330, "Each row from above: upload, compute, offload. A box is a block; time goes to the right.", theme)
-
-
-def predict_ranks() -> None:
-    """Writes docs/ranks.json: a settled step of each on the virtual clock. It needs torch; drawing does not."""
-    from zobench import models
-    from zobench.cost import hardware
-    from zobench.runspec import RunSpec
-    from zobench.training.virtual import virtual_step
-
-    rows = []
-    for gpus, way, name in ((1, "none", "ZO2"), (2, "pertp", "2, PertP"), (4, "2d", "4, 2D"), (8, "2d", "8, 2D")):
-        spec = RunSpec(model="OPT-1.3B", engine="offload", dtype="fp16", batch_size=8, gpus=gpus, parallel=way)
-        step = virtual_step(models.checked(spec, "cuda"), hardware.load("h20"))
-        first = min(event[3] for event in step.timeline)
-        events = [[event[1], round(event[3] - first, 6), round(event[4] - first, 6)] for event in step.timeline]
-        rows.append({"name": name, "seconds": round(step.prediction.step_seconds, 6), "events": events})
-    RANKS.write_text(json.dumps(rows) + "\n", encoding="utf-8")
 
 
 PICTURES: Mapping[str, tuple[int, Callable[[Theme], Parts]]] = {
@@ -214,8 +195,6 @@ def draw(name: str, theme: Theme) -> str:
 
 
 if __name__ == "__main__":
-    if "--predict" in sys.argv:
-        predict_ranks()
     for name in PICTURES:
         for called, theme in THEMES.items():
             (FOLDER / f"{name}-{called}.svg").write_text(draw(name, theme), encoding="utf-8")

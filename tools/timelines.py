@@ -1,7 +1,7 @@
 """Two steps beside a checkpoint on a virtual clock: the savers' own schemes, whose copies and files take no bytes.
 
-``python -m tools.timelines`` writes the file of :mod:`zobench.report.recorded`, which the report draws
-where nothing was recorded.
+``python -m tools.timelines`` writes the file of :mod:`zobench.report.recorded`, which the report draws where nothing
+was recorded, and docs/ranks.json, steps on several GPUs, which ``docs/pictures.py`` draws.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tools.virtual import VirtualRun, virtual_step
+from zobench import models
 from zobench.cost import hardware
 from zobench.cost.hardware import Gpu
 from zobench.cost.simulation import STEPS
 from zobench.durable.savers.background import BackgroundSaver, Copy, HalvesSaver, JournalSaver
 from zobench.durable.savers.base import BlockingSaver, Saved, Saver, Target, block_of, part
-from zobench.engine.transfers.lanes import Event
+from zobench.engine.transfers.schedule import Event
 from zobench.engine.weights.blocks import Unit
 from zobench.report import recorded
 from zobench.runspec import RunSpec
-from zobench.training.virtual import VirtualRun, virtual_step
+
+RANKS = Path(__file__).parents[1] / "docs" / "ranks.json"
 
 
 class _Done(threading.Event):
@@ -139,10 +142,23 @@ def made(form: Mapping[str, Any]) -> list[Event]:
     return [(lane, kind, block, round(start, 6), round(end, 6)) for lane, kind, block, start, end in events]
 
 
+def ranks() -> list[dict[str, Any]]:
+    """A settled step of one rank of 1, 2, 4 and 8 GPUs: its name, its seconds, its operations (kind, start, end)."""
+    rows = []
+    for gpus, way, name in ((1, "none", "ZO2"), (2, "pertp", "2, PertP"), (4, "2d", "4, 2D"), (8, "2d", "8, 2D")):
+        spec = RunSpec(model="OPT-1.3B", engine="offload", dtype="fp16", batch_size=8, gpus=gpus, parallel=way)
+        step = virtual_step(models.checked(spec, "cuda"), hardware.load("h20"))
+        first = min(event[3] for event in step.timeline)
+        events = [[event[1], round(event[3] - first, 6), round(event[4] - first, 6)] for event in step.timeline]
+        rows.append({"name": name, "seconds": round(step.prediction.step_seconds, 6), "events": events})
+    return rows
+
+
 def main() -> None:
-    """Writes the file."""
+    """Writes the files."""
     rows = map(json.dumps, map(made, recorded.FORMS))
     recorded.DATA.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
+    RANKS.write_text(json.dumps(ranks()) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

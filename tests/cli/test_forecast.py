@@ -141,9 +141,10 @@ def test_a_mistake_is_one_line(arguments: list[str], message: str, refused: Any,
 def test_a_planned_step_is_written_as_a_trace_and_what_streams_nothing_has_none(cwd: Any, zobench: Any) -> None:
     words = ["plan", "--model", "opt-tiny", "--gpu", "t4", "--host", "16GB", "--set", "seq_len=64"]
     offloaded = ["--set", "engine=offload", "--set", "resident_blocks=0"]
-    code, _, err = zobench(*words, *offloaded, "--trace", "step.json")
+    code, out, err = zobench(*words, *offloaded, "--trace", "step.json", "--json", "-")
     assert (code, err) == (0, "")
     plan = json.loads((cwd / "step.json").read_text())
+    assert plan["otherData"]["step_seconds"] == json.loads(out)["best"]["step_seconds"]
     assert plan["otherData"]["source"] == "predicted"
     spans = [event for event in plan["traceEvents"] if event["ph"] == "X"]
     assert {event["name"].split()[0] for event in spans} >= {"upload", "compute", "offload"}

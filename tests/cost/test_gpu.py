@@ -9,11 +9,11 @@ import torch
 from tests.support.published import published
 from tests.support.rates import CALIBRATION
 from tools import fits as written_fits
+from tools.virtual import VirtualLanes
 from zobench import models
-from zobench.cost import choices, footprint, gpu, hardware, interval, local, seconds, simulation
+from zobench.cost import choices, footprint, gpu, hardware, interval, local, seconds, simulation, sizes
 from zobench.cost.choices import TargetMachine
 from zobench.cost.seconds import Rates
-from zobench.engine.transfers.lanes import VirtualLanes
 from zobench.engine.transfers.pipeline import Pipeline
 from zobench.report import fits
 from zobench.runspec import RunSpec
@@ -36,7 +36,7 @@ class NoTier:
 
 
 def engine_step(spec, count, lanes, halt=0.0):
-    """Seconds of a settled step of the engine's own pipeline, unchanged, on virtual lanes."""
+    """(seconds, timeline) of a settled step of the engine's own pipeline, unchanged, on virtual lanes."""
     units = [SimpleNamespace(dirty=False, buffer=None) for _ in range(count)]
 
     def price(op, action):
@@ -51,13 +51,14 @@ def engine_step(spec, count, lanes, halt=0.0):
         slots=spec.slots, overlap=spec.overlap,
     )  # fmt: skip
     for _ in range(simulation.STEPS):
+        clock.record()
         for work in ("compute",) if spec.fused_update else ("compute", "update"):
             for block, unit in enumerate(units):
                 pipeline.compute(block, lambda unit=unit: setattr(unit, "dirty", True), work)
             if work == "compute":
                 clock.spend(lanes["head"])
         ends.append(clock.now)
-    return ends[-1] - ends[-2]
+    return ends[-1] - ends[-2], clock.timeline()
 
 
 @pytest.mark.parametrize(("overlap", "fused"), [(True, True), (False, True), (True, False)])
@@ -66,7 +67,10 @@ def engine_step(spec, count, lanes, halt=0.0):
 def test_a_simulated_step_is_that_of_the_engines_own_pipeline_on_virtual_lanes(overlap, fused, count, slots, slowest):
     spec = cell(engine="offload", overlap=overlap, fused_update=fused, slots=slots)
     lanes = {**LANES, slowest: 7.0}
-    assert simulation.simulate(spec, count, lanes, whole=True) == engine_step(spec, count, lanes)
+    seconds, events = engine_step(spec, count, lanes)
+    assert simulation.simulate(spec, count, lanes, whole=True) == seconds
+    assert simulation.timeline(spec, count, lanes) == (seconds, events)
+    assert {kind for _, kind, *_ in events} == {"upload", "compute", "offload", *([] if fused else ["update"])}
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
@@ -74,8 +78,9 @@ def test_a_simulated_step_is_that_of_the_engines_own_pipeline_on_virtual_lanes(o
 def test_where_each_upload_allocates_the_device_is_idle_meanwhile(slots, slowest):
     """A cudaFree waits for the device: per block one upload beside compute and offload, then the host alone."""
     spec, lanes, halt = cell(engine="offload", slots=slots), {**LANES, "head": 0.0, slowest: 7.0}, 2.0
-    known = simulation.simulate(spec, 12, lanes, whole=True, halt=halt)
-    assert known == engine_step(spec, 12, lanes, halt)
+    known, events = simulation.timeline(spec, 12, lanes, halt=halt)
+    assert (known, events) == engine_step(spec, 12, lanes, halt)
+    assert simulation.simulate(spec, 12, lanes, whole=True, halt=halt) == known
     block, upload = lanes["compute"] + lanes["offload"], lanes["upload"]
     assert known == pytest.approx(12 * (halt + (max(block, upload) if slots > 1 else block + upload)))
 
@@ -98,6 +103,28 @@ def test_a_long_model_goes_on_like_its_last_rounds(lanes, slots):
     for units in (47, 96):
         known = simulation.simulate(spec, units, lanes, whole=True)
         assert simulation.simulate(spec, units, lanes) == pytest.approx(known, rel=1e-9)
+
+
+STREAMED = (
+    {}, {"noise": "counter", "granularity": "tile", "writeback_every": "inf"}, {"overlap": False},
+    {"fused_update": False}, {"batch_size": 2, "accumulate": 2}, {"method": "zo-sgd-cons"},
+    {"tier": "disk"}, {"wire": "fp8"},
+    {"batch_size": 8, "gpus": 2, "parallel": "pertp"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", STREAMED, ids=lambda form: "-".join(map(str, form.values())) or "mezo")
+def test_a_timeline_ends_when_the_predicted_step_does(form):
+    """With the head, which is no operation, at the end of each way through the model; an update comes after it."""
+    spec, card = cell(engine="offload", **form), hardware.load("a100-80gb-sxm")
+    known, costs = gpu.predict(spec, card, disk=3e9), gpu.Costs(spec, card, 3e9)
+    events = costs.timeline()
+    last = max(end for lane, _, _, _, end in events if lane == "compute")
+    head = sum(costs.outside().values()) / sizes.uploads(spec) if spec.fused_update else 0.0
+    assert last + head == pytest.approx(known.step_seconds, rel=1e-9)
+    units = footprint.streamed_layers(spec) * costs.pieces
+    assert sum(kind == "compute" for _, kind, *_ in events) == units * sizes.uploads(spec)
+    assert any(kind == "offload" for _, kind, *_ in events) == (costs.kept == 1 and spec.tier != "disk")
 
 
 FORMS = (

@@ -18,8 +18,9 @@ from zobench import models
 from zobench.cost import backward, footprint, roofline, seconds, shapes, sizes
 from zobench.cost.hardware import Gpu
 from zobench.cost.roofline import LowRankCosts, Roofline
-from zobench.cost.simulation import Allocator, simulate
+from zobench.cost.simulation import Allocator, simulate, timeline
 from zobench.engine.base import HEAD_BYTES, TILE_BYTES, rows_per_chunk
+from zobench.engine.transfers.schedule import Event
 from zobench.parallel.mesh import is_out_of_place
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIDTHS
@@ -42,6 +43,8 @@ WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
 the whole vocabulary, and of a maximum, a difference, exponentials and their sum, piece by piece."""
 LOOP_KERNELS = 8
 """Kernels for each token of a recurrence where no fused kernel has it: a guess from transformers' loops."""
+LONGEST = 16
+"""Steps from one write-back to the next up to which a timeline is of the step that writes back."""
 _MOVING = ("upload", "offload")
 
 
@@ -87,9 +90,19 @@ class Prediction:
         return bounds(self.tokens_per_second, self.share, self.slower, self.faster)
 
     @property
+    def computing(self) -> Mapping[str, float]:
+        """``parts`` without the link's."""
+        return {name: value for name, value in self.parts.items() if name not in _MOVING}
+
+    @property
+    def stall(self) -> float:
+        """Seconds of a step in which nothing is computed, for transfers or allocations."""
+        return max(0.0, self.step_seconds - sum(self.computing.values()))
+
+    @property
     def bound(self) -> str:
         """What takes longest of what a step cannot do without."""
-        computing = {name: value for name, value in self.parts.items() if name not in _MOVING}
+        computing = self.computing
         moving = max(_MOVING, key=lambda way: self.parts.get(way, 0.0))
         if self.parts.get(moving, 0.0) > sum(computing.values()):
             return "disk" if TIERS[self.spec.tier].is_file else f"link ({moving})"
@@ -303,15 +316,31 @@ class Costs:
         weights = models.blocks_parameter_count(self.model) * self.width
         return 3 * weights * (spec.gpus - 1) / spec.gpus / (gpu.nvlink or gpu.pcie)
 
+    def timeline(self) -> list[Event]:
+        """Operations of a step, as a run records them; none where nothing is streamed. They are those of a step that
+        writes back, unless there are more than :data:`LONGEST` from one such to the next."""
+        if not footprint.streamed_layers(self.spec):
+            return []
+        uploads, begin, events = sizes.uploads(self.spec), 0.0, list[Event]()
+        blocks, outside = (sum(parts.values()) / uploads for parts in (self.blocks(), self.outside()))
+        for writes in [False] * (uploads - 1) + [self.kept * LONGEST >= 1]:
+            taken, operations = timeline(self.spec, *self._units(blocks, outside, writes=writes), halt=self.malloc)
+            events += [(lane, kind, block, begin + a, begin + b) for lane, kind, block, a, b in operations]
+            begin += taken
+        return events
+
     def _traversal(self, blocks: float, outside: float, *, writes: bool) -> float:
         """Seconds of one way through the model, or of two without the fused update."""
+        return simulate(self.spec, *self._units(blocks, outside, writes=writes), halt=self.malloc)
+
+    def _units(self, blocks: float, outside: float, *, writes: bool) -> tuple[int, dict[str, float]]:
+        """(streamed units, seconds of each kind of operation of one of them) in :meth:`_traversal`."""
         spec, units = self.spec, footprint.streamed_layers(self.spec) * self.pieces
         update = 0.0 if spec.fused_update else self._update()
         moved = {way: taken / units for way, taken in self.lanes(writes=writes).items()}
         if not spec.reusable_memory:  # an upload to a CPU's memory meets pages that are new
             moved["upload"] += self.gpu.touch * footprint.unit_bytes(spec, self.wire_width)
-        lanes = {"compute": (blocks - update) / units, "update": update / units, "head": outside}
-        return simulate(spec, units, lanes | moved, halt=self.malloc)
+        return units, {"compute": (blocks - update) / units, "update": update / units, "head": outside} | moved
 
     @property
     def malloc(self) -> float:

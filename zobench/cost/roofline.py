@@ -52,7 +52,7 @@ class Roofline:
 
 
 LOW_RANK_SHARE = 0.08
-"""By how much a step that is priced operator by operator may be off these counts (tests/finetune/test_virtual): what
+"""By how much a step that is priced operator by operator may be off these counts (tests/tools/test_virtual): what
 the range of a prediction is wider by."""
 QR_KERNELS = 3
 """Kernels for each column of a QR decomposition: its length, its products with the others, their change. A guess: what

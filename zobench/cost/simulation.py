@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zobench.engine.transfers import schedule
-from zobench.engine.transfers.schedule import Key, Op
+from zobench.engine.transfers.schedule import Event, Key, Op
 from zobench.runspec import RunSpec
 
 STEPS = 4
@@ -108,10 +108,11 @@ def _join(piece: Piece, after: Piece) -> Piece:
 
 @dataclass(slots=True)
 class Clock:
-    """When each lane is free, and when the latest run of each operation ended, in seconds from 0."""
+    """When each lane is free, when the latest run of each operation ended, and all runs, in seconds from 0."""
 
     lanes: dict[str, float] = field(default_factory=dict)
     ends: dict[Key, float] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
     issued: float = 0.0
 
     def run(
@@ -124,8 +125,9 @@ class Clock:
             if halt := halts(op):
                 self.issued = max(self.lanes.values(), default=self.issued) + halt
             waits = [self.ends[key] for key in op.after if key in self.ends]
-            end = max([self.issued, self.lanes.get(op.lane, 0.0), *waits]) + seconds(op)
-            self.lanes[op.lane] = self.ends[op.key] = end
+            start = max([self.issued, self.lanes.get(op.lane, 0.0), *waits])
+            self.lanes[op.lane] = self.ends[op.key] = end = start + seconds(op)
+            self.events.append((op.lane, op.kind, op.block, start, end))
         return max(self.lanes.values(), default=0.0)
 
 
@@ -138,13 +140,28 @@ def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, whole: bo
     slots = min(spec.slots, units)
     few, more = (units % slots + slots * rounds for rounds in ROUNDS)
     if whole or units <= more:
-        return _settled(spec, units, slots, lanes, halt)
-    first, second = (_settled(spec, count, slots, lanes, halt) for count in (few, more))
+        return _settled(spec, units, lanes, halt)[0]
+    first, second = (_settled(spec, count, lanes, halt)[0] for count in (few, more))
     return second + (units - more) * (second - first) / (more - few)
 
 
-def _settled(spec: RunSpec, units: int, slots: int, lanes: Mapping[str, float], halt: float) -> float:
-    """As :func:`simulate`, operation by operation."""
+def timeline(spec: RunSpec, units: int, lanes: Mapping[str, float], *, halt: float = 0.0) -> tuple[float, list[Event]]:
+    """The seconds of :func:`simulate`, of all units, and that step's operations as lanes record them: those that are
+    issued in it and take time, in order of their starts. The head is none of the schedule's, and is left out."""
+    step, begin, events = _settled(spec, units, lanes, halt)
+    seen = [
+        (lane, kind, block, start - begin, end - begin)
+        for lane, kind, block, start, end in events
+        if end > start and kind != "head"
+    ]
+    return step, sorted(seen, key=lambda event: event[3])
+
+
+def _settled(
+    spec: RunSpec, units: int, lanes: Mapping[str, float], halt: float
+) -> tuple[float, float, Sequence[Event]]:
+    """(seconds of the last of some steps, its beginning, what was issued in it), as :func:`simulate`."""
+    slots = min(spec.slots, units)
     head = (Op("head", 0, 0, "compute", (("compute", units - 1),)),)
     step = schedule.step(units, slots, spec.overlap, spec.fused_update)
     probe = len(schedule.traversal(units, slots, spec.overlap))
@@ -155,6 +172,7 @@ def _settled(spec: RunSpec, units: int, slots: int, lanes: Mapping[str, float], 
 
     run(schedule.prologue(units, slots, spec.overlap))
     for _ in range(STEPS):
+        clock.events.clear()
         run((*step[:probe], *head, *step[probe:]))
         ends.append(clock.lanes["compute"])
-    return ends[-1] - ends[-2]
+    return ends[-1] - ends[-2], ends[-2], clock.events

@@ -27,7 +27,7 @@ from zobench.engine.passes.drive import Drive, Driven, adopt_bias, drive_to_head
 from zobench.engine.passes.head import Head, Objective
 from zobench.engine.passes.loss import averaged, counted, on_cpu
 from zobench.engine.passes.packing import Packer
-from zobench.engine.transfers.lanes import Event
+from zobench.engine.transfers.schedule import Event
 from zobench.engine.weights.checkpoint import save_checkpoint
 from zobench.models import blocks as find_blocks
 from zobench.models.checkpoint import persistent_buffers

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from zobench.data.batch import Batch
     from zobench.engine.base import EngineConfig, Entry, PassRecord, Point, Position
     from zobench.engine.passes.population import Reward
-    from zobench.engine.transfers.lanes import Event
     from zobench.engine.transfers.pipeline import Pipeline
+    from zobench.engine.transfers.schedule import Event
     from zobench.engine.updates.rules import UpdateRule
     from zobench.engine.weights.blocks import Unit
 

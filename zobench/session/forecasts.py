@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.cost import hardware
-from zobench.cost.gpu import Prediction
+from zobench.cost.gpu import Costs, Prediction
 from zobench.cost.hardware import Gpu
 from zobench.cost.hardware.measured import anchor
 from zobench.result import Result
@@ -47,19 +47,17 @@ def _result(path: Path) -> Result:
 
 
 def timeline(prediction: Prediction, disk: float) -> dict[str, Any]:
-    """A step of what is predicted with a disk of ``disk`` bytes a second, as the real engine takes it on a virtual
-    clock, for ui.perfetto.dev. Raises ``ValueError`` where nothing is streamed: a timeline is of transfers."""
-    from zobench.training.virtual import virtual_step
-
+    """A step of what is predicted with a disk of ``disk`` bytes a second, for ui.perfetto.dev. Raises ``ValueError``
+    where nothing is streamed: a timeline is of transfers."""
     spec, card = prediction.spec, prediction.gpu
-    step = virtual_step(spec, card, disk)
-    if not step.timeline:
+    operations = Costs(spec, card, disk).timeline()
+    if not operations:
         raise ValueError(
             f"`--trace` needs streamed blocks, but the best is {spec.label}; add --set engine=offload "
             "--set resident_blocks=0"
         )
     about = {
         "source": "predicted", "gpu": card.name, "cell": spec.label, "spec": spec.to_dict(),
-        "step_seconds": step.prediction.step_seconds, "stall_seconds": step.stall, "bound": step.prediction.bound,
+        "step_seconds": prediction.step_seconds, "stall_seconds": prediction.stall, "bound": prediction.bound,
     }  # fmt: skip
-    return events(f"{spec.label} on {card.name}, predicted", step.timeline, about)
+    return events(f"{spec.label} on {card.name}, predicted", operations, about)

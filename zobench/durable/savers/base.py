@@ -18,7 +18,7 @@ from torch import Tensor
 from zobench.durable import snapshot
 from zobench.durable.snapshot import Writer
 from zobench.engine.base import Position
-from zobench.engine.transfers.lanes import Event
+from zobench.engine.transfers.schedule import Event
 from zobench.engine.weights.blocks import PAGE, Unit
 from zobench.engine.weights.tiers import allocate
 

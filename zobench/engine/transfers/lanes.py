@@ -1,4 +1,4 @@
-"""Lanes execute a schedule's operations: CUDA streams with events, one thread per lane, or a clock that only counts.
+"""Lanes execute a schedule's operations: CUDA streams with events, or one thread per lane.
 
 The compute lane is the caller's: an operation on it runs inside ``submit``. The other lanes run beside the
 caller. A ticket stands for an operation's end; waiting for it orders the lanes.
@@ -16,12 +16,10 @@ from typing import Any, Protocol
 
 import torch
 
-from zobench.engine.transfers.schedule import Key, Op
+from zobench.engine.transfers.schedule import Event, Key, Op
 from zobench.machine.accelerator import Accelerator
 
 Action = Callable[[], None]
-Event = tuple[str, str, int, float, float]
-"""(lane, kind, block, start, end) in seconds since the recording began."""
 
 
 class Lanes(Protocol):
@@ -132,63 +130,6 @@ class ThreadLanes:
             if op.lane != "compute":  # the caller has seen those
                 self._error = self._error or error
             ticket.set_exception(error)
-
-
-class VirtualLanes:
-    """:class:`Lanes` on a clock that only counts: every operation runs at once, in the thread that submits it.
-
-    ``price`` runs the action of an operation and returns the seconds that it takes. A ticket is the time of an
-    operation's end. What the caller does between operations takes the compute lane's time by :meth:`spend`.
-    """
-
-    def __init__(self, price: Callable[[Op, Action], float]) -> None:
-        self._price = price
-        self._clock: dict[str, float] = {}
-        self._events: list[Event] = []
-        self.origin = self.awaited = self._issued = 0.0
-
-    @property
-    def now(self) -> float:
-        """Where the compute lane is, in seconds since the first operation could begin."""
-        return max(self._issued, self._clock.get("compute", 0.0))
-
-    def halt(self, seconds: float) -> None:
-        """The host waits until all lanes are idle and then takes so long: what is issued later begins after that."""
-        self._issued = max(self._clock.values(), default=self._issued) + seconds
-
-    def spend(self, seconds: float) -> None:
-        """The compute lane works so long on what is no operation."""
-        self._clock["compute"] = self.now + seconds
-
-    def submit(self, op: Op, action: Action, after: Sequence[float]) -> float:
-        seconds = self._price(op, action)
-        start = max([self._issued, self._clock.get(op.lane, 0.0), *after])
-        self._clock[op.lane] = end = start + seconds
-        self._events.append((op.lane, op.kind, op.block, start, end))
-        return end
-
-    def wait(self, ticket: float) -> None:
-        """Waiting takes no time here, but is noted: ``awaited`` is the latest end that was waited for."""
-        self.awaited = max(self.awaited, ticket)
-
-    def drain(self) -> None:
-        """See :class:`Lanes`."""
-
-    def close(self) -> None:
-        """See :class:`Lanes`."""
-
-    def record(self) -> None:
-        self.origin, self._events = self.now, []
-
-    def timeline(self) -> list[Event]:
-        """As :class:`Lanes` has it; what takes no time, as an offload of what did not change, is left out."""
-        origin, events, self._events = self.origin, self._events, []
-        seen = [
-            (lane, kind, block, start - origin, end - origin)
-            for lane, kind, block, start, end in events
-            if start >= origin and end > start
-        ]
-        return sorted(seen, key=lambda event: event[3])
 
 
 class CudaLanes:

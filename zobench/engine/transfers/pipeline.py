@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from zobench.engine.transfers import schedule
-from zobench.engine.transfers.lanes import Event, Lanes
+from zobench.engine.transfers.lanes import Lanes
+from zobench.engine.transfers.schedule import Event
 from zobench.engine.weights.blocks import Pieces, Unit
 from zobench.engine.weights.tiers import Tier, allocate
 from zobench.engine.weights.wire import Wire

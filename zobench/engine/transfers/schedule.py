@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 Key = tuple[str, int]
 """(kind, block): the name of an operation."""
+Event = tuple[str, str, int, float, float]
+"""(lane, kind, block, start, end) of an operation that ran, in seconds since the recording began."""
 
 
 @dataclass(frozen=True, slots=True)

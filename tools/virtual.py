@@ -1,48 +1,101 @@
 """The engine of a spec on a virtual clock: its own schedule, pipeline and arithmetic run on the meta device, where
 nothing is computed, and each operation takes the seconds that a GPU would.
 
-:mod:`zobench.cost.gpu` says the same by formulas in a thousandth of the time; here the timeline is too.
+:mod:`zobench.cost.gpu` says the same by formulas and a simulation of the schedule, in a thousandth of the time: tests
+hold the two together, and ``tools/timelines.py`` runs the savers of checkpoints beside it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tools.operators import Priced
 from zobench import methods, models
 from zobench.cost import footprint, gpu, seconds, sizes
-from zobench.cost.gpu import Costs, Prediction
+from zobench.cost.gpu import LONGEST, Costs, Prediction
 from zobench.cost.hardware import Gpu
-from zobench.cost.operators import Priced
 from zobench.cost.simulation import STEPS
 from zobench.data.batch import Batch
 from zobench.engine import Engine, Entry, Point
-from zobench.engine.transfers.lanes import Action, Event, VirtualLanes
-from zobench.engine.transfers.schedule import Op
+from zobench.engine.transfers.lanes import Action
+from zobench.engine.transfers.schedule import Event, Op
 from zobench.models.weights import RandomWeights
 from zobench.parallel.mesh import divided
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import AUTOCASTS, WIRES
 from zobench.training.assemble import engine_config
 
-LONGEST = 16
-"""Steps from one write-back to the next up to which all of them are run; of more than that, one with as many updates
-pending as in the mean."""
+
+class VirtualLanes:
+    """:class:`Lanes` on a clock that only counts: every operation runs at once, in the thread that submits it.
+
+    ``price`` runs the action of an operation and returns the seconds that it takes. A ticket is the time of an
+    operation's end. What the caller does between operations takes the compute lane's time by :meth:`spend`.
+    """
+
+    def __init__(self, price: Callable[[Op, Action], float]) -> None:
+        self._price = price
+        self._clock: dict[str, float] = {}
+        self._events: list[Event] = []
+        self.origin = self.awaited = self._issued = 0.0
+
+    @property
+    def now(self) -> float:
+        """Where the compute lane is, in seconds since the first operation could begin."""
+        return max(self._issued, self._clock.get("compute", 0.0))
+
+    def halt(self, seconds: float) -> None:
+        """The host waits until all lanes are idle and then takes so long: what is issued later begins after that."""
+        self._issued = max(self._clock.values(), default=self._issued) + seconds
+
+    def spend(self, seconds: float) -> None:
+        """The compute lane works so long on what is no operation."""
+        self._clock["compute"] = self.now + seconds
+
+    def submit(self, op: Op, action: Action, after: Sequence[float]) -> float:
+        seconds = self._price(op, action)
+        start = max([self._issued, self._clock.get(op.lane, 0.0), *after])
+        self._clock[op.lane] = end = start + seconds
+        self._events.append((op.lane, op.kind, op.block, start, end))
+        return end
+
+    def wait(self, ticket: float) -> None:
+        """Waiting takes no time here, but is noted: ``awaited`` is the latest end that was waited for."""
+        self.awaited = max(self.awaited, ticket)
+
+    def drain(self) -> None:
+        """See :class:`Lanes`."""
+
+    def close(self) -> None:
+        """See :class:`Lanes`."""
+
+    def record(self) -> None:
+        self.origin, self._events = self.now, []
+
+    def timeline(self) -> list[Event]:
+        """As :class:`Lanes` has it; what takes no time, as an offload of what did not change, is left out."""
+        origin, events, self._events = self.origin, self._events, []
+        seen = [
+            (lane, kind, block, start - origin, end - origin)
+            for lane, kind, block, start, end in events
+            if start >= origin and end > start
+        ]
+        return sorted(seen, key=lambda event: event[3])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VirtualStep:
-    """``prediction``: seconds of a step and of its parts, in the mean of the steps from one write-back to the next, and
-    what bounds it; ``stall``: seconds of it in which the compute lane waits for transfers; ``timeline`` of the last
-    step, as a run records it, empty where nothing is streamed."""
+    """``prediction``: seconds of a step and of its parts, in the mean of the steps from one write-back to the next (of
+    more than :data:`LONGEST` of one with as many updates pending as in the mean), and what bounds it; ``timeline`` of
+    the last step, as a run records it, empty where nothing is streamed."""
 
     prediction: Prediction
-    stall: float
     timeline: list[Event]
 
 
@@ -114,7 +167,7 @@ class VirtualRun:
         period = int(self._period) if self._period <= LONGEST else 1
         for _ in range(-(-STEPS // period) * period + (period > 1)):  # the first step has nothing to write back
             self.step()
-        before, busy = dict(self.priced.seconds), self.priced.total
+        before = dict(self.priced.seconds)
         taken = [self.step() for _ in range(period - 1)]
         self.lanes.record()
         mean = sum([*taken, self.step()]) / period
@@ -122,8 +175,7 @@ class VirtualRun:
         parts |= self._costs.moving()
         predicted = gpu.predict(self.spec, self._costs.gpu, self._costs.disk)
         return VirtualStep(
-            prediction=dataclasses.replace(predicted, step_seconds=mean, parts=parts),
-            stall=max(0.0, mean - (self.priced.total - busy) / period), timeline=self.lanes.timeline(),
+            prediction=dataclasses.replace(predicted, step_seconds=mean, parts=parts), timeline=self.lanes.timeline()
         )  # fmt: skip
 
     @property
@@ -168,8 +220,7 @@ def check(spec: RunSpec) -> None:
     }  # fmt: skip
     if lacking := [name for name, holds in wants.items() if not holds]:
         raise ValueError(
-            f"a predicted timeline needs {lacking[0]}, but got {spec.label}; `zobench plan` without --trace predicts "
-            "its seconds"
+            f"the engine on a virtual clock needs {lacking[0]}, but got {spec.label}; zobench.cost.gpu predicts it too"
         )
 
 
