@@ -15,11 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.callbacks import Acting, MachineDownError, crash
 from zobench.durable import journal, snapshot
 from zobench.methods.base import Taken
 from zobench.result import Result
 from zobench.runspec import RunSpec
-from zobench.training import Hooks, Interrupted
+from zobench.training import Interrupted
 from zobench.training import finetune as run
 from zobench.training.examine import best_weights
 
@@ -31,17 +32,13 @@ def go(data_dir: Path) -> Run:
     """Runs without a look at test; what it says goes to ``said``, and ``acts`` are done after so many steps."""
 
     def call(spec: RunSpec, folder: Path, said: list[str] | None = None, **acts: Callable[[], Any]) -> Result:
-        def step(moment: Any) -> None:
-            acts.get(f"after_{moment.step}", lambda: None)()
-
-        progress = Hooks(say=(said if said is not None else []).append, step=step)
-        return run(spec, folder=folder, data_dir=data_dir, examine=False, progress=progress)
+        listener = Acting({int(name.removeprefix("after_")): act for name, act in acts.items()})
+        result = run(spec, folder=folder, data_dir=data_dir, examine=False, callbacks=[listener])
+        if said is not None:
+            said += listener.lines
+        return result
 
     return call
-
-
-def crash() -> None:
-    raise ConnectionAbortedError("the machine went down")
 
 
 def weights(spec: RunSpec, folder: Path) -> dict[str, torch.Tensor]:
@@ -70,7 +67,7 @@ def test_a_damaged_snapshot_is_left_out(spec: Any, go: Run, tmp_path: Path, engi
     wanted = spec(engine=engine)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = go(wanted, whole)
-    with pytest.raises(ConnectionAbortedError):
+    with pytest.raises(MachineDownError):
         go(wanted, parts, after_9=crash)
     assert snapshot.steps(parts) == [4, 8]
     for step in (8, 4)[:damaged]:
@@ -91,7 +88,7 @@ def test_a_snapshot_of_another_run_or_ahead_of_the_journal_is_not_used(spec: Any
     wanted, parts = spec(), tmp_path / "parts"
     expected = go(wanted, tmp_path / "whole")
     go(spec(lr=2e-3, steps=3), tmp_path / "other")
-    with pytest.raises(ConnectionAbortedError):
+    with pytest.raises(MachineDownError):
         go(wanted, parts, after_3=crash)
     shutil.copytree(tmp_path / "other" / "snapshot-3", parts / "snapshot-3")
     shutil.copytree(tmp_path / "whole" / "snapshot-10", parts / "snapshot-10")
@@ -174,7 +171,7 @@ def test_a_disk_that_refuses_tensors_is_one_line_that_names_them(
 def test_a_torn_journal_costs_the_steps_that_it_lost(spec: Any, go: Run, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = go(spec(), whole)
-    with pytest.raises(ConnectionAbortedError):
+    with pytest.raises(MachineDownError):
         go(spec(), parts, after_7=crash)
     path = parts / "journal.bin"
     os.truncate(path, path.stat().st_size - 2 * journal.SIZE - 3)
@@ -191,7 +188,7 @@ def test_clocks_that_jump_change_nothing(spec: Any, go: Run, tmp_path: Path, mon
     expected = go(wanted, whole)
     clock = itertools.count(2_000_000_000, -86_400)
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
-    with pytest.raises(ConnectionAbortedError):
+    with pytest.raises(MachineDownError):
         go(wanted, parts, after_7=crash)
     for number, path in enumerate(sorted(parts.rglob("*"))):
         os.utime(path, (1_000_000_000 - number * 1000,) * 2)

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.callbacks import Acting, MachineDownError, crash
 from zobench.result import Result
-from zobench.training import Callback, Evaluation, Hooks, RunStart, StepReport
+from zobench.training import Callback, Evaluation, RunStart, StepReport
 from zobench.training import finetune as run
 from zobench.training.callbacks import loggers
 
@@ -42,11 +44,6 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
 
 
-def crash(moment: StepReport) -> None:
-    if moment.step == 6:
-        raise ConnectionError("the machine went down")
-
-
 def test_a_callback_is_told_all_and_the_curve_is_written(spec: Any, data_dir: Path, tmp_path: Path) -> None:
     listener = Told()
     result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=[listener])
@@ -74,8 +71,8 @@ def test_a_callback_is_told_all_and_the_curve_is_written(spec: Any, data_dir: Pa
 
 def test_a_run_that_goes_on_has_the_curve_of_one_that_was_not_stopped(spec, data_dir, tmp_path) -> None:
     run(spec(), folder=tmp_path / "whole", data_dir=data_dir)
-    with pytest.raises(ConnectionError):
-        run(spec(), folder=tmp_path / "parts", data_dir=data_dir, progress=Hooks(step=crash))
+    with pytest.raises(MachineDownError):
+        run(spec(), folder=tmp_path / "parts", data_dir=data_dir, callbacks=[Acting({6: crash})])
     (tmp_path / "parts" / "curve.jsonl").open("a").write('{"step": 7, "lo')  # a line that a crash has torn
     early = tmp_path / "parts" / "progress.jsonl"
     early.write_text(early.read_text()[:-12])
@@ -87,24 +84,15 @@ def test_a_run_that_goes_on_has_the_curve_of_one_that_was_not_stopped(spec, data
         assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 
-@pytest.mark.parametrize("method", ["on_step", "close"])
-def test_a_callback_that_fails_is_said_once_and_loses_nothing(method, spec, data_dir, tmp_path) -> None:
+@pytest.mark.parametrize("method", ["on_line", "on_step", "close"])
+def test_a_callback_that_fails_is_said_once_and_loses_nothing(method, spec, data_dir, tmp_path, caplog) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no space\nleft")
 
-    said: list[str] = []
     failing, listener = type("Failing", (Callback,), {method: fail})(), Told()
-    result = run(
-        spec(steps=3),
-        folder=tmp_path,
-        data_dir=data_dir,
-        callbacks=[failing, listener],
-        progress=Hooks(say=said.append),
-    )
-    warnings = [line for line in said if "callback" in line]
-    assert warnings == [
-        "warning: the callback Failing failed (RuntimeError: no space left); the run goes on without it"
-    ]
+    result = run(spec(steps=3), folder=tmp_path, data_dir=data_dir, callbacks=[failing, listener])
+    text = "warning: the callback Failing failed (RuntimeError: no space left); the run goes on without it"
+    assert caplog.record_tuples == [("zobench", logging.WARNING, text)]
     assert result.outcome == "ok"
     assert listener.calls[-1] == "close"
     assert len([call for call in listener.calls if isinstance(call, StepReport)]) == 3
@@ -115,8 +103,8 @@ def test_tensorboard_has_the_curve_once_also_after_going_on(spec: Any, data_dir:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     make = loggers(["tensorboard", "tensorboard"])
-    with pytest.raises(ConnectionError):
-        run(spec(), folder=tmp_path, data_dir=data_dir, progress=Hooks(step=crash), callbacks=make())
+    with pytest.raises(MachineDownError):
+        run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=[Acting({6: crash}), *make()])
     result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=make())
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -176,8 +164,8 @@ def test_a_run_that_was_stopped_is_killed_for_mlflow_and_goes_on_as_the_same_run
     )
     members = {**dict.fromkeys(names), "start_run": started, "MlflowClient": there}
     calls = module("mlflow", monkeypatch, **members)
-    with pytest.raises(ConnectionError):
-        run(spec(), folder=tmp_path, data_dir=data_dir, progress=Hooks(step=crash), callbacks=loggers(["mlflow"])())
+    with pytest.raises(MachineDownError):
+        run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=[Acting({6: crash}), *loggers(["mlflow"])()])
     result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=loggers(["mlflow"])())
     runs = [(name, args, options) for name, args, options in calls if name.endswith("_run")]
     assert runs == [

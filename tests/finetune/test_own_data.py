@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.callbacks import Acting, MachineDownError, crash
 from tests.support.small_task import BAD, GOOD, NOUNS
 from zobench import models
 from zobench.cost import footprint, sizes
@@ -20,10 +21,8 @@ from zobench.durable import snapshot
 from zobench.models import tokenizers
 from zobench.runspec import RunSpec
 from zobench.store import Store
-from zobench.training import Hooks
 from zobench.training import finetune as run
 from zobench.training.assemble import tuner
-from zobench.training.callbacks import StepReport
 from zobench.training.evaluate import evaluate, greedy
 
 ROWS = [
@@ -97,14 +96,10 @@ def test_label_words_are_those_of_the_same_task_by_name(tune: Any, spec: Any, da
 
 
 def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(tune: Any, tmp_path: Path) -> None:
-    def crash(moment: StepReport) -> None:
-        if moment.step == 3:
-            raise ConnectionError("the machine went down")
-
     wanted = tune("answer", steps=5, eval_every=2, **ENGINES["lazy"])
     whole = run(wanted, folder=tmp_path / "whole")
-    with pytest.raises(ConnectionError):
-        run(wanted, folder=tmp_path / "parts", progress=Hooks(step=crash))
+    with pytest.raises(MachineDownError):
+        run(wanted, folder=tmp_path / "parts", callbacks=[Acting({3: crash})])
     snapshot.prune(tmp_path / "parts", ())  # from the base and the journal alone
     parts = run(wanted, folder=tmp_path / "parts", resume=True)
     assert parts.evaluation == whole.evaluation

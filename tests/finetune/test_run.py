@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.callbacks import Acting, MachineDownError, crash
 from zobench import models
 from zobench.cost import sizes
 from zobench.durable import journal, snapshot
@@ -27,9 +27,8 @@ from zobench.result import Outcome, Result
 from zobench.result.examples import unpacked
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.registries import METRICS
-from zobench.training import Hooks, Interrupted, examine
+from zobench.training import Interrupted, examine
 from zobench.training import finetune as run
-from zobench.training.callbacks import Evaluation, StepReport
 from zobench.training.examine import best_weights
 from zobench.training.keeper import best
 from zobench.training.training import Stop
@@ -91,17 +90,8 @@ def items(folder: Path) -> list[Any]:
     return [replace(item, seconds=0.0) if isinstance(item, Taken) else item for item in entries]
 
 
-def at(step: int, act: Callable[[], Any]) -> Hooks:
-    """Acts after ``step`` steps."""
-    return Hooks(step=lambda moment: act() if moment.step == step else None)
-
-
 def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def crash() -> None:
-    raise ConnectionError("the machine went down")
 
 
 def assert_same(first: Path, other: Path, left: Result, right: Result) -> None:
@@ -125,15 +115,14 @@ def test_a_run_that_crashed_or_was_stopped_ends_as_one_that_was_not(way, spec, d
     wanted = spec(**WAYS[way])
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = run(wanted, folder=whole, data_dir=data_dir, examine=False)
-    with pytest.raises(ConnectionError):
-        run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=at(6, crash))
+    with pytest.raises(MachineDownError):
+        run(wanted, folder=parts, data_dir=data_dir, examine=False, callbacks=[Acting({6: crash})])
     assert snapshot.steps(parts)[-1] == 4
     with pytest.raises(Interrupted, match="stopped after 7 steps"):
-        run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=at(7, terminate))
-    began: list[tuple[int, int]] = []
-    progress = Hooks(begin=lambda done, total: began.append((done, total)))
-    resumed = run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=progress, resume=True)
-    assert began == [(7, 10)]
+        run(wanted, folder=parts, data_dir=data_dir, examine=False, callbacks=[Acting({7: terminate})])
+    listener = Acting()
+    resumed = run(wanted, folder=parts, data_dir=data_dir, examine=False, callbacks=[listener], resume=True)
+    assert listener.starts == [7]
     assert_same(whole, parts, expected, resumed)
     losses = expected.samples["loss"]
     assert None not in losses
@@ -141,12 +130,11 @@ def test_a_run_that_crashed_or_was_stopped_ends_as_one_that_was_not(way, spec, d
 
 
 def test_a_crash_repeats_no_step_that_was_done(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    began: list[int] = []
-    for step in (3, 6, 9, 10):
-        progress = replace(at(step, crash), begin=lambda done, total: began.append(done))
-        with pytest.raises(ConnectionError):
-            run(spec(), folder=tmp_path, data_dir=data_dir, examine=False, progress=progress)
-    assert began == [0, 3, 6, 9]
+    listener = Acting(dict.fromkeys((3, 6, 9, 10), crash))
+    for _ in range(4):
+        with pytest.raises(MachineDownError):
+            run(spec(), folder=tmp_path, data_dir=data_dir, examine=False, callbacks=[listener])
+    assert listener.starts == [0, 3, 6, 9]
 
 
 @pytest.mark.parametrize("way", ["momentum", "adam resident", "first order", "lora"])
@@ -185,10 +173,9 @@ def test_a_run_stopped_while_it_evaluates_goes_on_there(spec, data_dir, tmp_path
 
 def test_the_curve_its_best_and_the_test_set(spec, data_dir, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules[run.__module__], "_TRAININGS", itertools.count())
-    seen: list[Evaluation] = []
-    moments: list[StepReport] = []
-    wanted = spec(lr=1e-2, lr_schedule="linear")
-    result = run(wanted, folder=tmp_path, data_dir=data_dir, progress=Hooks(evaluated=seen.append, step=moments.append))
+    listener, wanted = Acting(), spec(lr=1e-2, lr_schedule="linear")
+    result = run(wanted, folder=tmp_path, data_dir=data_dir, callbacks=[listener])
+    seen, moments = listener.evaluations, listener.steps
     evaluation = result.evaluation
     assert result.outcome is Outcome.OK
     assert [row[0] for row in evaluation["curve"]] == [0, 4, 8, 10]
@@ -275,10 +262,10 @@ def test_a_step_whose_g_is_not_finite_is_skipped_counted_and_told(spec, data_dir
         return [math.nan, 1.0] if calls in (3, 5) else losses
 
     monkeypatch.setattr(Engine, "probe", sometimes)
-    moments: list[StepReport] = []
-    result = run(spec(), folder=tmp_path, data_dir=data_dir, progress=Hooks(step=moments.append))
+    listener = Acting()
+    result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=[listener])
     assert result.skipped_updates == 2
-    assert [moment.skipped for moment in moments] == [0, 0, 1, 1, 2, 2, 2, 2, 2, 2]
+    assert [step.skipped for step in listener.steps] == [0, 0, 1, 1, 2, 2, 2, 2, 2, 2]
     record = journal.read(tmp_path / "journal.bin")[1]
     assert [entry.step for item in record for entry in item.entries] == [0, 1, 3, 5, 6, 7, 8, 9]
     assert result.warnings[0] == "2 updates were skipped, because their projected gradient was not finite"
@@ -288,7 +275,7 @@ def test_a_step_whose_g_is_not_finite_is_skipped_counted_and_told(spec, data_dir
 def test_a_run_goes_on_with_its_own_examples_alone(spec: Any, data_dir: Path, tmp_path: Path) -> None:
     wanted, folder = spec(steps=4), tmp_path / "run"
     with pytest.raises(Interrupted):
-        run(wanted, folder=folder, data_dir=data_dir, progress=at(2, terminate))
+        run(wanted, folder=folder, data_dir=data_dir, callbacks=[Acting({2: terminate})])
     others = tmp_path / "SST-2"
     others.mkdir()
     for file in (data_dir / "SST-2").iterdir():

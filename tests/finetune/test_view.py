@@ -8,23 +8,25 @@ from rich.console import Console
 from tests.support.tables import tuned
 from zobench.cli import tuning_view
 from zobench.cli.tuning_view import TuningBar, show_result
-from zobench.training.callbacks import Evaluation, StepReport
+from zobench.training.callbacks import Evaluation, RunStart, StepReport
 
 
-def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, monkeypatch) -> None:
+def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, tmp_path, monkeypatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(tuning_view.time, "monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), force_terminal=True, width=200, highlight=False)
     bar = TuningBar(console)
-    hooks = bar.hooks(spec())
-    hooks.begin(10, 110)
-    hooks.evaluated(Evaluation(split="dev", step=8, loss=0.55, accuracy=0.5, count=8, best=True))
-    hooks.evaluated(Evaluation(split="dev", step=10, loss=0.5, accuracy=0.625, count=8, best=True))
-    hooks.evaluated(Evaluation(split="dev", step=20, loss=0.6, accuracy=0.75, count=8))
-    hooks.evaluated(Evaluation(split="dev", step=25, loss=0.9, accuracy=0.6, count=8, best=True, gained=False))
-    hooks.evaluated(Evaluation(split="dev", step=26, loss=0.5, accuracy=0.625, count=8, best=True))
+    first = Evaluation(split="dev", step=0, loss=0.7, accuracy=0.5, count=8)
+    best = Evaluation(split="dev", step=8, loss=0.55, accuracy=0.5, count=8, best=True)
+    reports = [StepReport(step=step, loss=0.6, g=1.0, lr=1e-6, skipped=0) for step in range(1, 11)]
+    begun = RunStart(spec=spec(steps=110), folder=tmp_path, steps=reports, evaluations=[first, best])
+    bar.of(begun.spec).on_start(begun)
+    bar.on_evaluation(Evaluation(split="dev", step=10, loss=0.5, accuracy=0.625, count=8, best=True))
+    bar.on_evaluation(Evaluation(split="dev", step=20, loss=0.6, accuracy=0.75, count=8))
+    bar.on_evaluation(Evaluation(split="dev", step=25, loss=0.9, accuracy=0.6, count=8, best=True, gained=False))
+    bar.on_evaluation(Evaluation(split="dev", step=26, loss=0.5, accuracy=0.625, count=8, best=True))
     clock[0] += 4.0
-    hooks.step(StepReport(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
+    bar.on_step(StepReport(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
     (task,) = bar._bars.tasks
     assert (task.completed, task.total, task.description) == (30, 110, "opt-tiny sst2 zo-sgd")
     is_warned = "loss 0.5123, g -1.5, lr 1e-06, least dev loss 0.5000 (62.5%), 2 skipped, 5 steps/s, about 16 s left"

@@ -27,7 +27,7 @@ from zobench.runspec import METHODS
 from zobench.store import Store, text_of
 from zobench.store.merge import merge
 from zobench.store.pack import pack
-from zobench.training import Hooks
+from zobench.training import Callback, RunStart, StepReport
 from zobench.training.assemble import attention_kernels, empty_model
 from zobench.training.examine import best_weights
 
@@ -112,6 +112,22 @@ class Work(abc.ABC):
         """Does the work, and says how much of it is done."""
 
 
+class Counting(Callback):
+    """Prints lines, and tells ``done`` how many steps are taken."""
+
+    def __init__(self, done: Callable[[int], None]) -> None:
+        self._done = done
+
+    def on_line(self, text: str) -> None:
+        print(text)
+
+    def on_start(self, start: RunStart) -> None:
+        self._done(len(start.steps))
+
+    def on_step(self, step: StepReport) -> None:
+        self._done(step.step)
+
+
 class Tuning(Work):
     """One way of fine-tuning."""
 
@@ -143,8 +159,8 @@ class Tuning(Work):
         return dict(json.loads(file.read_text())) if end.code == 0 else {"outcome": end.said[-800:]}
 
     def _act(self, folder: Path, done: Callable[[int], None]) -> None:
-        hooks = Hooks(step=lambda report: done(report.step), begin=lambda first, total: done(first), say=print)
-        training.finetune(self.spec, folder=folder, data_dir=self._data, progress=hooks, examine=self._examine)
+        counts = Counting(done)
+        training.finetune(self.spec, folder=folder, data_dir=self._data, callbacks=[counts], examine=self._examine)
 
     def _write_outcome(self, folder: Path, file: Path) -> None:
         torch.set_num_threads(1)

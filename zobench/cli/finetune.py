@@ -100,8 +100,8 @@ def _trained(
     if bar:
         console.say(f"folder: {folder}")
     with _with_hints(console.error_console(), folder, spec.device), bar or nullcontext():
-        hooks = bar.hooks(spec) if bar else None
-        return tune(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
+        shown = [bar.of(spec)] if bar else []
+        return tune(spec, folder=folder, data_dir=data_dir, resume=resume, callbacks=[*shown, *logged()])
 
 
 def _show_seeds(results: Sequence[Result], output: str | None) -> None:
@@ -160,7 +160,9 @@ def search(
     search_grid = grids.SearchGrid(varied, source if varied.keys() - axes else "given")
     console.say(*notes, f"grid: {search_grid.text}", settle(), f"folder: {folder}")
     with _with_hints(errors, folder, spec.device), TuningBar(errors, verbose=verbose) as bar:
-        trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks, callbacks=logged)
+        trials, winner = searched(
+            spec, varied, folder=folder, data_dir=data_dir, callbacks=lambda cell: [bar.of(cell), *logged()]
+        )
     Store(results).save(winner.result)
     show_search(console.answer_console(), trials, winner)
     show_result(console.answer_console(), winner.result)

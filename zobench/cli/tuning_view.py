@@ -20,12 +20,12 @@ from zobench.runspec.registries import METRICS
 from zobench.stats.significance import Difference
 from zobench.store import printable
 from zobench.training.assess import Assessed
-from zobench.training.callbacks import Evaluation, Hooks, StepReport
+from zobench.training.callbacks import Callback, Evaluation, RunStart, StepReport
 from zobench.training.cautions import only_lost
 from zobench.training.search import Trial
 
 
-class TuningBar:
+class TuningBar(Callback):
     """A bar on a terminal, a line per evaluation anywhere, of one run after the other. Where there is no terminal, a
     line now and then between evaluations that are far apart; ``verbose``: a line for every step."""
 
@@ -43,11 +43,11 @@ class TuningBar:
         self._total = 0
         self._seldom = Seldom()
 
-    def hooks(self, spec: RunSpec) -> Hooks:
-        """The hooks with which the run of ``spec`` draws; prints which run it is."""
+    def of(self, spec: RunSpec) -> TuningBar:
+        """The bar, for the run of ``spec``; prints which run it is."""
         self._console.print(Text(spec.label, style="bold"), soft_wrap=True)
         self._label, self._best = f"{spec.model} {spec.task_name} {spec.method}", ""
-        return Hooks(say=self._say, begin=self._begin, step=self._step, evaluated=self._evaluated)
+        return self
 
     def __enter__(self) -> TuningBar:
         self._bars.start()
@@ -56,28 +56,34 @@ class TuningBar:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def _say(self, text: str) -> None:
+    def on_line(self, text: str) -> None:
         self._console.print(printable(text), style="dim", markup=False, soft_wrap=True)
 
-    def _begin(self, done: int, total: int) -> None:
+    def on_start(self, start: RunStart) -> None:
+        """Of a run that goes on shows what was best; of one that is trained, and only to be tested, nothing."""
+        done, total = len(start.steps), start.spec.steps
+        if start.evaluations and start.evaluations[-1].step == total:
+            return
         self._total, self._begun, self._seldom = total, (done, time.monotonic()), Seldom()
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(self._label, total=total, completed=done, scores="")
+        for best in [evaluation for evaluation in start.evaluations if evaluation.best][-1:]:
+            self.on_evaluation(best)
 
-    def _step(self, moment: StepReport) -> None:
+    def on_step(self, step: StepReport) -> None:
         assert self._task is not None
         done, since = self._begun
-        rate = (moment.step - done) / max(time.monotonic() - since, 1e-9)
-        left = duration((self._total - moment.step) / rate)
+        rate = (step.step - done) / max(time.monotonic() - since, 1e-9)
+        left = duration((self._total - step.step) / rate)
         shown = {
-            "loss": f"loss {moment.loss:.4f}", "g": f"g {moment.g:+.3g}", "lr": f"lr {moment.lr:.3g}",
-            "best": self._best, "skipped": f"{moment.skipped} skipped" if moment.skipped else "",
+            "loss": f"loss {step.loss:.4f}", "g": f"g {step.g:+.3g}", "lr": f"lr {step.lr:.3g}",
+            "best": self._best, "skipped": f"{step.skipped} skipped" if step.skipped else "",
             "rate": f"{rate:.3g} steps/s", "left": f"about {left} left",
         }  # fmt: skip
-        self._bars.update(self._task, completed=moment.step, scores=self._fitting(shown), refresh=False)
+        self._bars.update(self._task, completed=step.step, scores=self._fitting(shown), refresh=False)
         if self._verbose or (not self._console.is_terminal and self._seldom.due() is not None):
-            self._console.print(f"step {moment.step} of {self._total}: {_joined(shown)}", soft_wrap=True)
+            self._console.print(f"step {step.step} of {self._total}: {_joined(shown)}", soft_wrap=True)
 
     def _fitting(self, shown: Mapping[str, str]) -> str:
         """As much of what is ``shown`` as stands beside the bar, the least important left out first."""
@@ -88,14 +94,14 @@ class TuningBar:
                 kept.pop(name)
         return _joined(kept)
 
-    def _evaluated(self, seen: Evaluation) -> None:
-        if seen.best:
-            self._best = f"least dev loss {seen.loss:.4f} ({score(seen.names[0], seen.accuracy)})"
-        mark = (" (best)" if seen.gained else " (best after the start)") if seen.best else ""
-        shown = ", ".join(f"{_words(name)} {score(name, value)}" for name, value in seen.scores.items())
-        earlier = "best so far, " if seen.split == "dev" and seen.step < self._begun[0] else ""
-        where = f"{earlier}step {seen.step}: {seen.split}"
-        self._console.print(f"{where} {shown}, loss {seen.loss:.4f}{mark}", soft_wrap=True)
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        if evaluation.best:
+            self._best = f"least dev loss {evaluation.loss:.4f} ({score(evaluation.names[0], evaluation.accuracy)})"
+        mark = (" (best)" if evaluation.gained else " (best after the start)") if evaluation.best else ""
+        shown = ", ".join(f"{_words(name)} {score(name, value)}" for name, value in evaluation.scores.items())
+        earlier = "best so far, " if evaluation.split == "dev" and evaluation.step < self._begun[0] else ""
+        where = f"{earlier}step {evaluation.step}: {evaluation.split}"
+        self._console.print(f"{where} {shown}, loss {evaluation.loss:.4f}{mark}", soft_wrap=True)
 
 
 _WIDE = 100  # characters of a terminal in which the bar has the run's name too, which stands above it already

@@ -2,7 +2,6 @@
 
 from zobench.training.callbacks import Callback as Callback
 from zobench.training.callbacks import Evaluation as Evaluation
-from zobench.training.callbacks import Hooks as Hooks
 from zobench.training.callbacks import RunStart as RunStart
 from zobench.training.callbacks import StepReport as StepReport
 from zobench.training.run import cell as cell

@@ -1,4 +1,4 @@
-"""Progress of a run, and its callbacks: a class of the user's, called at its start, steps, evaluations and end.
+"""Callbacks of a run: the bar on a terminal or a class of the user's, called at its start, steps, evaluations and end.
 
 None of them can lose a run: one that fails is said once, and the run goes on without it. A curve is always
 written to CSV and JSON lines, and to TensorBoard, Weights & Biases and MLflow if named.
@@ -10,6 +10,7 @@ import contextlib
 import csv
 import importlib.util
 import json
+import logging
 import math
 import shutil
 from abc import ABC, abstractmethod
@@ -21,6 +22,8 @@ from typing import Any, TextIO
 from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import RunSpec, suggestion
+
+_LOG = logging.getLogger("zobench")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,16 +70,6 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hooks:
-    """Callbacks of a run. ``say``: a line on an automatic choice; ``begin``: steps done already, and in all."""
-
-    say: Callable[[str], None] = lambda text: None
-    begin: Callable[[int, int], None] = lambda done, total: None
-    step: Callable[[StepReport], None] = lambda moment: None
-    evaluated: Callable[[Evaluation], None] = lambda evaluation: None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RunStart:
     """The start of a run, for callbacks: its ``spec`` and its own ``folder``, and of a run that goes on the
     ``steps`` and ``evaluations`` that are done, in order."""
@@ -93,6 +86,9 @@ class Callback:
     The evaluation on the test set comes after the last step, and :meth:`on_end` after it, with the result. A run that
     is stopped does not end: it starts again where it goes on.
     """
+
+    def on_line(self, text: str) -> None:
+        """Called with a line on an automatic choice, or a warning; before :meth:`on_start` too."""
 
     def on_start(self, start: RunStart) -> None:
         """Called before the first step of this process."""
@@ -111,22 +107,24 @@ class Callback:
 
 
 class Callbacks:
-    """Calls ``progress``, then all of ``callbacks``, and leaves out one that has failed after that has been said."""
+    """Calls all of ``callbacks``, and leaves out one that has failed after that has been logged as ``zobench``, which
+    Python prints on standard error if nothing else is set: the one that has failed may be the bar."""
 
-    def __init__(self, callbacks: Sequence[Callback], progress: Hooks) -> None:
-        self._callbacks, self.progress = list(callbacks), progress
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = list(callbacks)
         self.started = False
+
+    def say(self, text: str) -> None:
+        self._each(lambda callback: callback.on_line(text))
 
     def start(self, start: RunStart) -> None:
         self.started = True
         self._each(lambda callback: callback.on_start(start))
 
     def step(self, step: StepReport) -> None:
-        self.progress.step(step)
         self._each(lambda callback: callback.on_step(step))
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        self.progress.evaluated(evaluation)
         self._each(lambda callback: callback.on_evaluation(evaluation))
 
     def end(self, result: Result) -> None:
@@ -147,7 +145,7 @@ class Callbacks:
                 self._callbacks.remove(callback)
                 cause = " ".join(f"{type(error).__name__}: {error}".split())
                 name = type(callback).__name__
-                self.progress.say(f"warning: the callback {name} failed ({cause}); the run goes on without it")
+                _LOG.warning("warning: the callback %s failed (%s); the run goes on without it", name, cause)
 
 
 CSV_FILE, JSONL_FILE = "curve.csv", "curve.jsonl"

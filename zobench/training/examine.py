@@ -82,7 +82,7 @@ def examined(
         if stop.wanted:
             raise Interrupted(result.spec.steps, folder)
 
-    with best_weights(result.spec, folder, step, callbacks.progress.say) as built:
+    with best_weights(result.spec, folder, step, callbacks.say) as built:
         seen = evaluate(built.engine, data, "test", step, halt) if result.spec.test_size else None
         temporary = folder / f".{MODEL}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)

@@ -34,7 +34,7 @@ from zobench.runspec.order import current
 from zobench.store import reading
 from zobench.training import origin
 from zobench.training.assemble import disk_dir, empty_model, planned, ranks, tuner
-from zobench.training.callbacks import Callback, Callbacks, Csv, Hooks, JsonLines, RunStart
+from zobench.training.callbacks import Callback, Callbacks, Csv, JsonLines, RunStart
 from zobench.training.cautions import cautions, diverged
 from zobench.training.examine import MODEL, Seal, check_winner, examined
 from zobench.training.keeper import Keeper, Record, history
@@ -55,8 +55,8 @@ _TRAININGS = itertools.count()
 
 @named_arguments(FIELDS)
 def finetune(
-    spec: RunSpec, *, folder: Path | str, data_dir: Path | str | None = None, progress: Hooks | None = None,
-    seal: Seal | None = None, examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
+    spec: RunSpec, *, folder: Path | str, data_dir: Path | str | None = None, seal: Seal | None = None,
+    examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Fine-tunes as ``spec`` (resolved) says, keeps its files in ``folder``, and returns the result.
 
@@ -79,18 +79,17 @@ def finetune(
     folder, data_dir = Path(folder), None if data_dir is None else Path(data_dir)
     with ranks(spec) as world:
         leads = world is None or world.leads
-        progress, seal = (progress if leads else None) or Hooks(), seal or Seal()
+        calls, seal = Callbacks([Csv(), JsonLines(), *callbacks] if leads else []), seal or Seal()
         result = _finished(spec, folder, resume, world)
         if result is not None and (_has_ended(result, folder) or not examine):
-            progress.say(f"finished before: this is its result; to train anew, name another folder than {folder}")
+            calls.say(f"finished before: this is its result; to train anew, name another folder than {folder}")
             return result
-        progress.say(f"reading the tokenizer of {spec.model} and the examples of {spec.task_name}")
+        calls.say(f"reading the tokenizer of {spec.model} and the examples of {spec.task_name}")
         words, where = tokenizers.load(spec)
         data = task_data(spec, words, data_dir)
         _check_same_data(folder, data)
         for text in (where, *_sizes(data)):
-            progress.say(text)
-        calls = Callbacks([Csv(), JsonLines(), *callbacks] if leads else [], progress)
+            calls.say(text)
         with Stop() as stop, calls.closing():
             if result is None:
                 result = _trained(spec, folder, data, where, stop, world, calls)
@@ -225,7 +224,7 @@ def _trained(
     spec: RunSpec, folder: Path, data: TaskData, where: str, stop: Stop, world: World | None, callbacks: Callbacks
 ) -> Result:
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
-    say = callbacks.progress.say
+    say = callbacks.say
     say(f"loading {spec.model}")
     numerics = origin.same_sums(spec, folder / JOURNAL, say)
     chosen, plan = planned(spec, numerics)

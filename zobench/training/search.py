@@ -15,7 +15,7 @@ from zobench.durable import snapshot
 from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import RunSpec
-from zobench.training.callbacks import Callback, Hooks
+from zobench.training.callbacks import Callback
 from zobench.training.examine import RECORD, Seal
 from zobench.training.run import RESULT, finetune
 
@@ -49,22 +49,20 @@ def cells(spec: RunSpec, axes: Mapping[str, Sequence[Any]]) -> dict[RunSpec, dic
 
 def search(
     spec: RunSpec, axes: Mapping[str, Sequence[Any]], *, folder: Path, data_dir: Path | None = None,
-    progress: Callable[[RunSpec], Hooks] = lambda cell: Hooks(), callbacks: Callable[[], list[Callback]] = list,
+    callbacks: Callable[[RunSpec], Sequence[Callback]] = lambda cell: (),
 ) -> tuple[list[Trial], Trial]:  # fmt: skip
     """Runs ``spec`` (resolved) with every combination of ``axes``: (all trials, the winner with its test).
 
     The winner has the lowest dev loss, of equal ones the highest dev accuracy, then came first in the grid. Each run
     is kept in ``folder/<hash>``, so that a search goes on where it stopped, but of finished runs only the leader's
-    snapshot is; ``folder/search.json`` holds the whole grid and the winner. ``progress`` makes the hooks of a run, and
-    ``callbacks`` its callbacks.
+    snapshot is; ``folder/search.json`` holds the whole grid and the winner. ``callbacks`` makes those of a run.
 
     Raises ``ValueError`` where the test set was looked at in this folder for another run than the winner.
     """
     seal, trials = Seal(), []
     for cell, changes in cells(spec, axes).items():
         result = finetune(
-            cell, folder=folder / cell.hash, data_dir=data_dir, progress=progress(cell), seal=seal, examine=False,
-            callbacks=callbacks(),
+            cell, folder=folder / cell.hash, data_dir=data_dir, seal=seal, examine=False, callbacks=callbacks(cell),
         )  # fmt: skip
         trials.append(Trial(changes=changes, result=result))
         first = min(trials, key=lambda trial: trial.result.rank_on_dev)
@@ -74,8 +72,7 @@ def search(
     _check_unseen(first, folder)
     best_spec = first.result.spec
     examined = finetune(
-        best_spec, folder=folder / best_spec.hash, data_dir=data_dir, progress=progress(best_spec), seal=seal,
-        callbacks=callbacks(),
+        best_spec, folder=folder / best_spec.hash, data_dir=data_dir, seal=seal, callbacks=callbacks(best_spec),
     )  # fmt: skip
     rows = [trial.row() for trial in trials]
     grid = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}

@@ -78,10 +78,7 @@ class Training:
 
     def go(self) -> None:
         """Trains to the end. Raises :class:`Interrupted` if that was asked for, with all that was done on the disk."""
-        spec, record, progress = self._spec, self._record, self._callbacks.progress
-        progress.begin(record.step, spec.steps)
-        if record.best is not None:
-            progress.evaluated(record.at(int(record.best[0])))
+        spec, record = self._spec, self._record
         while True:
             every, step = spec.eval_every, record.step
             is_wanted = step in (0, spec.steps) or (every > 0 and step % every == 0)
