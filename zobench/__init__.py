@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zobench.engine import EngineConfig as EngineConfig
     from zobench.engine import Entry as Entry
     from zobench.engine import Point as Point
+    from zobench.execute.monitor import Monitor as Monitor
     from zobench.methods import ZOSGD as ZOSGD
     from zobench.methods import StepResult as StepResult
     from zobench.models.weights import RandomWeights as RandomWeights
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from zobench.result import Result as Result
     from zobench.runspec import RunSpec as RunSpec
     from zobench.session.matrices import SweepOptions as SweepOptions
-    from zobench.session.monitor import Monitor as Monitor
     from zobench.session.session import Session as Session
     from zobench.session.session import compare as compare
     from zobench.session.session import plan as plan
@@ -41,7 +41,7 @@ _HOMES = {
     "Engine": "zobench.engine",
     "EngineConfig": "zobench.engine",
     "Entry": "zobench.engine",
-    "Monitor": "zobench.session.monitor",
+    "Monitor": "zobench.execute.monitor",
     "Point": "zobench.engine",
     "RandomWeights": "zobench.models.weights",
     "Result": "zobench.result",

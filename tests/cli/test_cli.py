@@ -18,12 +18,12 @@ from tests.support.rates import RATES, calibrate
 from zobench import cost
 from zobench.cli.common import app
 from zobench.execute import plan, process
+from zobench.execute.monitor import Monitor
 from zobench.machine import texts
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.session import single
 from zobench.session.inputs import parse_seconds
-from zobench.session.monitor import Monitor
 
 GB = 10**9
 

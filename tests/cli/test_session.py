@@ -12,10 +12,10 @@ import zobench
 from tests.support import contest as support
 from tests.support.campaigns import HEAD, MATRIX, PART
 from zobench import RunSpec, Session, Store
+from zobench.execute.monitor import Monitor
 from zobench.result import Result
 from zobench.result.repeats import number_of
 from zobench.session import campaigns
-from zobench.session.monitor import Monitor
 
 API: Any = zobench
 """The package as one calls it who makes mistakes that a type checker would find."""

@@ -13,8 +13,9 @@ from tests.support.rates import RATES, estimate
 from zobench import cost
 from zobench.cost.interval import Consolidation
 from zobench.execute import sweep as module
+from zobench.execute.monitor import Monitor
 from zobench.execute.plan import Step
-from zobench.execute.sweep import Summary, SweepHooks, sweep
+from zobench.execute.sweep import Summary, sweep
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, files
@@ -199,15 +200,15 @@ def test_what_was_found_out_before_is_not_replaced_by_skipped(run: Any, results:
     assert results.find(cell(0), MACHINE) == earlier
 
 
-@pytest.mark.parametrize("hook", ["begin", "end"])
-def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, hook: str) -> None:
-    def stop(at: Step, *_: Any) -> None:
+@pytest.mark.parametrize("method", ["begin", "end"])
+def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, method: str) -> None:
+    def stop(monitor: Monitor, at: Step, *_: Any) -> None:
         if at.spec.seed == 1:
             raise KeyboardInterrupt
 
-    summary, _ = run([step(n) for n in range(3)], progress=SweepHooks(**{hook: stop}))
+    summary, _ = run([step(n) for n in range(3)], monitor=type("Stopping", (Monitor,), {method: stop})())
     assert summary.interrupted
-    assert len(results.load()) == len(summary.results) == (1 if hook == "begin" else 2)
+    assert len(results.load()) == len(summary.results) == (1 if method == "begin" else 2)
 
 
 def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_is_room(
@@ -221,8 +222,12 @@ def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_
         whole(path, data)
 
     monkeypatch.setattr(files, "replace", refuse)
-    progress = SweepHooks(end=lambda at, got: warnings.update({at.spec.seed: got.warnings}))
-    summary, _ = run([step(n) for n in range(3)], progress=progress)
+
+    class Listener(Monitor):
+        def end(self, step: Step, result: Result) -> None:
+            warnings[step.spec.seed] = list(result.warnings)
+
+    summary, _ = run([step(n) for n in range(3)], monitor=Listener())
     path = results.path(cell(1), MACHINE)
     reason = f"a result must be writable, but got 'No space left on device' for {path}; free some space there"
     assert warnings[1] == [f"not saved yet, tried again at the end: {reason}"]

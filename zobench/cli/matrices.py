@@ -14,17 +14,17 @@ from zobench import recipes
 from zobench.cli import console
 from zobench.cli.common import changed
 from zobench.cli.console import SweepProgress, alarm
+from zobench.execute.monitor import Monitor
 from zobench.machine.texts import reporting
 from zobench.recipes.reference import PAPERS
 from zobench.result.repeats import renewed
 from zobench.runspec import RunSpec
 from zobench.session.inputs import check_folder, check_results
-from zobench.session.monitor import Monitor
 from zobench.store import Store
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
-    from zobench.execute.sweep import SweepHooks
+    from zobench.result import Result
 
 
 class Terminal(Monitor):
@@ -67,12 +67,19 @@ class Terminal(Monitor):
         self._plans.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
-    def cells(self, steps: Sequence[Step], budget: float | None) -> Iterator[SweepHooks]:
+    def cells(self, steps: Sequence[Step], budget: float | None) -> Iterator[None]:
         """A bar, and a line for each cell."""
-        from zobench.execute.sweep import SweepHooks
+        with SweepProgress(self.errors, steps, budget, self._warned) as self._bar:
+            yield
 
-        with SweepProgress(self.errors, steps, budget, self._warned) as bar:
-            yield SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end)
+    def begin(self, step: Step) -> None:
+        self._bar.begin(step)
+
+    def tick(self) -> None:
+        self._bar.tick()
+
+    def end(self, step: Step, result: Result) -> None:
+        self._bar.end(step, result)
 
 
 def run_matrix(

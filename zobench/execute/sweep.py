@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zobench.execute.monitor import Monitor
 from zobench.execute.plan import HOST_RESERVE, Step
 from zobench.execute.process import run_in_process
 from zobench.execute.together import run_together
@@ -21,15 +22,6 @@ from zobench.store import Store, StoreError
 PROCESS_BYTES = 1 << 29
 """Host memory of the interpreter and the libraries of a process, of which several run side by side."""
 GRACE = 15.0  # seconds that a cell has beyond its budget to end the step that it is in and to write its result
-
-
-@dataclass
-class SweepHooks:
-    """Callbacks of a sweep: a cell begins, time passes (about ten times a second), a cell has ended."""
-
-    begin: Callable[[Step], None] = lambda step: None
-    tick: Callable[[], None] = lambda: None
-    end: Callable[[Step, Result], None] = lambda step, result: None
 
 
 @dataclass
@@ -56,7 +48,7 @@ class Summary:
 
 def sweep(
     steps: Sequence[Step], store: Store, *, budget: float | None = None, timeout: float | None = None,
-    disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, progress: SweepHooks | None = None,
+    disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, monitor: Monitor | None = None,
     learned: Callable[[Step, Sequence[Result]], Step] = lambda step, results: step,
     finished: Callable[[Result], Result] = lambda result: result,
 ) -> Summary:  # fmt: skip
@@ -68,19 +60,19 @@ def sweep(
     first is tried: it may be faster. One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so
     far. A result that the disk refuses is told when its cell ends, and saved at the end of the sweep if it can be then.
     """
-    progress, summary, end = progress or SweepHooks(), Summary(), None if budget is None else time.monotonic() + budget
+    monitor, summary, end = monitor or Monitor(), Summary(), None if budget is None else time.monotonic() + budget
     done, refused = dict[int, Result](), list[Result]()
     for index, step, left, over in _in_order(steps, end, lambda step: learned(step, list(done.values()))):
         try:
-            progress.begin(step)
+            monitor.begin(step)
             result = (
                 _left_out(step, over) if over else perform(
-                    step, left, timeout, disk_dir, calibration, progress.tick, store.draft(step.spec)
+                    step, left, timeout, disk_dir, calibration, monitor.tick, store.draft(step.spec)
                 )
             )  # fmt: skip
             ran_out = budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED
             done[index], shown = _kept(step, result, store, finished, refused, says_nothing=ran_out)
-            progress.end(step, shown)
+            monitor.end(step, shown)
         except KeyboardInterrupt:
             summary.interrupted = True
             break
@@ -91,27 +83,27 @@ def sweep(
 
 def sweep_in_turns(
     steps: Sequence[Step], store: Store, *, free_bytes: int | None, timeout: float | None = None,
-    disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, progress: SweepHooks | None = None,
+    disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, monitor: Monitor | None = None,
     finished: Callable[[Result], Result] = lambda result: result,
 ) -> Summary:  # fmt: skip
     """Runs ``steps`` side by side, as many at a time as ``free_bytes`` of host memory hold, in turns whose order the
     seed of the round, its number and that of the group make. The rest as :func:`sweep`."""
-    progress, summary, done, refused = progress or SweepHooks(), Summary(), dict[int, Result](), list[Result]()
+    monitor, summary, done, refused = monitor or Monitor(), Summary(), dict[int, Result](), list[Result]()
     for number, group in enumerate(_groups(steps, free_bytes)):
         now = steps[group[0]].round
         order = random.Random(f"{now.seed} {now.number} {number}" if now else number)
         try:
             for index in group:
-                progress.begin(steps[index])
+                monitor.begin(steps[index])
             together = [index for index in group if steps[index].action == "run"]
             results = run_together(
                 [steps[index].spec for index in together], order=order, timeout=timeout, disk_dir=disk_dir,
-                while_waiting=progress.tick,
+                while_waiting=monitor.tick,
             ) if together else [perform(steps[index], None, timeout, None, None) for index in group]  # fmt: skip
             for index, result in zip(group, results, strict=True):
                 with_rates = _with_rates(result, calibration) if together else result
                 done[index], shown = _kept(steps[index], with_rates, store, finished, refused)
-                progress.end(steps[index], shown)
+                monitor.end(steps[index], shown)
         except KeyboardInterrupt:
             summary.interrupted = True
             break

@@ -14,6 +14,7 @@ from zobench.cost import Rates
 from zobench.cost.budget import price
 from zobench.cost.footprint import limited
 from zobench.execute import plan
+from zobench.execute.monitor import Monitor
 from zobench.execute.plan import Plan
 from zobench.execute.rates import are_known, calibration
 from zobench.machine.device import choose_device
@@ -26,7 +27,6 @@ from zobench.result import Result
 from zobench.runspec import RunSpec, check_value, size_text
 from zobench.selftest import run
 from zobench.session.inputs import check_folder, check_out, check_results
-from zobench.session.monitor import Monitor
 from zobench.store import NoLocksError, Store, StoreError, is_current
 
 

@@ -212,16 +212,17 @@ class MatrixSweep:
         session = self._session
 
         def once(planned: Plan, budget: float | None) -> Summary:
-            with session.monitor.cells(planned.steps, budget) as hooks:
+            with session.monitor.cells(planned.steps, budget):
                 if self._options.turns:
                     return sweep_in_turns(
                         planned.steps, self._store, free_bytes=available_host_bytes(),
-                        timeout=self._timeout, disk_dir=session.disk_dir, calibration=planned.rates, progress=hooks,
-                        finished=self._finished,
+                        timeout=self._timeout, disk_dir=session.disk_dir, calibration=planned.rates,
+                        finished=self._finished, monitor=session.monitor,
                     )  # fmt: skip
                 return sweep(
                     planned.steps, self._store, budget=budget, timeout=self._timeout, disk_dir=session.disk_dir,
-                    calibration=planned.rates, learned=planned.learned, finished=self._finished, progress=hooks,
+                    calibration=planned.rates, learned=planned.learned, finished=self._finished,
+                    monitor=session.monitor,
                 )  # fmt: skip
 
         def again(cells: Sequence[RunSpec], number: int) -> Plan:

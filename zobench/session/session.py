@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench import recipes
+from zobench.execute.monitor import Monitor
 from zobench.execute.plan import Plan
 from zobench.execute.sweep import Summary
 from zobench.recipes import campaign as campaigns
@@ -15,7 +16,6 @@ from zobench.session.campaigns import CampaignRun
 from zobench.session.inputs import parse_seconds
 from zobench.session.machine import LocalMachine
 from zobench.session.matrices import MatrixSweep, SweepOptions
-from zobench.session.monitor import Monitor
 from zobench.store import Store
 from zobench.store import compare as comparing
 from zobench.store.compare import Comparison

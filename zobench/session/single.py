@@ -14,6 +14,7 @@ from typing import Any
 from zobench import cost, recipes
 from zobench.cost import Estimate, footprint, interval
 from zobench.execute import plan, process, selfcompare, together
+from zobench.execute.monitor import Monitor
 from zobench.execute.rates import are_known, calibration
 from zobench.execute.selfcompare import SelfTest, SlowdownCheck
 from zobench.machine.files import replace
@@ -23,7 +24,6 @@ from zobench.measure.environment import failed, fingerprint_without_torch
 from zobench.models import cache
 from zobench.result import Outcome, Result
 from zobench.runspec import SEQ_LEN, RunSpec
-from zobench.session.monitor import Monitor
 from zobench.stats.intervals import FEW
 
 _LONG = {"cpu": 1e13, "cuda": 1e15}

@@ -13,12 +13,12 @@ from typing import Any
 
 from zobench.execute import jobs, plan, pool, slurm
 from zobench.execute.jobs import CellState, Submission, submitit_or_remedy
+from zobench.execute.monitor import Monitor
 from zobench.execute.slurm import Request
 from zobench.recipes import matrix
 from zobench.runspec import RunSpec, suggestion
 from zobench.session.inputs import parse_seconds
 from zobench.session.machine import LocalMachine, matrix_cells
-from zobench.session.monitor import Monitor
 from zobench.store import BusyError, Store
 
 

@@ -1,4 +1,4 @@
-"""What a session says while it works."""
+"""What is said while cells are planned and run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
-    from zobench.execute.sweep import SweepHooks
     from zobench.result import Result
     from zobench.runspec import RunSpec
 
@@ -44,16 +43,19 @@ class Monitor:
     def show_power(self, text: str) -> None:
         """Shows which difference a protocol can find."""
 
-    def cells(self, steps: Sequence[Step], budget: float | None) -> AbstractContextManager[SweepHooks]:
-        """What is called inside the block as the cells of ``steps`` begin, go on and end; this one says which run."""
-        from zobench.execute.sweep import SweepHooks
+    def cells(self, steps: Sequence[Step], budget: float | None) -> AbstractContextManager[object]:
+        """The cells of ``steps`` begin, go on and end inside the block."""
+        return nullcontext()
 
-        def begin(step: Step) -> None:
-            self.say(f"{step.spec.label} begins" if step.action == "run" else "")
+    def begin(self, step: Step) -> None:
+        """A cell begins."""
+        self.say(f"{step.spec.label} begins" if step.action == "run" else "")
 
-        def end(step: Step, result: Result) -> None:
-            lines = [str(result), *(f"warning: {text}" for text in result.warnings)]
-            for line in lines if step.action == "run" else ():
-                self.say(line)
+    def tick(self) -> None:
+        """Time passes while a cell runs; called about ten times a second."""
 
-        return nullcontext(SweepHooks(begin=begin, end=end))
+    def end(self, step: Step, result: Result) -> None:
+        """A cell has ended."""
+        lines = [str(result), *(f"warning: {text}" for text in result.warnings)]
+        for line in lines if step.action == "run" else ():
+            self.say(line)
