@@ -40,7 +40,7 @@ def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(cwd, zobench, cel
 
 
 def test_the_ablation_is_of_one_model_where_that_is_named_and_takes_the_options_of_a_sweep(cwd, zobench) -> None:
-    words = ("ablate", "--model", "opt-tiny", "--set", "seq_len=32", "--repeats", "2", "--interleave", "--dry-run")
+    words = ("ablate", "--model", "opt-tiny", "--set", "seq_len=32", "--repeats", "2", "--dry-run")
     code, out, _ = zobench(*words, "--device", "cpu")
     assert code == 0
     assert "all cells: opt-tiny fp32" in out
@@ -129,9 +129,9 @@ def test_repeats_are_in_rounds_so_that_ratios_have_an_interval_and_too_few_are_w
     assert "warning" not in err
     cells.clear()
     words = ("sweep", write(cwd, axes), "--device", "cpu", "--results")  # no table
-    _, _, err = zobench(*words, "elsewhere", "--repeats", "2", "--cell-by-cell")
-    assert "warning: 2 against 2 processes cannot reach 5 %" in err
-    assert [spec.engine for spec in cells] in (["resident"] * 2 + ["offload"] * 2, ["offload"] * 2 + ["resident"] * 2)
+    _, _, err = zobench(*words, "elsewhere", "--repeats", "2")
+    assert "warning: ratios within a round rest on a guess of the spread, and elsewhere 2 against 2 processes" in err
+    assert [{spec.engine for spec in cells[n : n + 2]} for n in (0, 2)] == [{"resident", "offload"}] * 2
 
 
 def test_a_second_sweep_into_the_same_results_is_refused(cwd: Path, zobench: Any, cells: list[RunSpec]) -> None:

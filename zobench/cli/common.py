@@ -145,16 +145,12 @@ Task = Annotated[
         help="A task of `zobench list tasks`, or your own FILE.toml (docs/data.md).", autocompletion=completion.tasks
     ),
 ]
-Repeats = Annotated[int | None, _long(metavar="N", help="Run every cell N times, each in a fresh process [1].")]
+Repeats = Annotated[int | None, _long(metavar="N", help="Run all cells in N rounds, each in a fresh process [1].")]
 Until = Annotated[
     str | None, _long(metavar="PERCENT", help="Repeat until each median's 95 % interval is so narrow: 2%.")
 ]
 Price = Annotated[float | None, _kept("--price", metavar="PRICE", help="Of an hour of this machine, for `cost`.")]
 DetectWarmUp = Annotated[bool, _long("--detect-warm-up", help="First steps that are slower count as warm-up.")]
-Interleave = Annotated[
-    bool | None,
-    _long("--interleave/--cell-by-cell", help="Repeat in rounds of all cells [rounds]."),
-]
 Turns = Annotated[bool, _long("--turns", help="The cells of a round side by side, in turns of a step (CPU).")]
 FIELDS_ARE_LISTED = "`zobench list fields`"  # where a user finds what can be set
 

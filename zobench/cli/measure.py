@@ -42,8 +42,7 @@ def sweep(
     partition: common.Partition = None,
     gres: common.Gres = None, time: common.Time = None, slurm: common.Slurm = None,
     rendezvous: common.Rendezvous = None, task: common.Task = None,
-    repeats: common.Repeats = None, until: common.Until = None, interleave: common.Interleave = None,
-    turns: common.Turns = False,
+    repeats: common.Repeats = None, until: common.Until = None, turns: common.Turns = False,
     detect_warm_up: common.DetectWarmUp = False, price: common.Price = None, verbose: common.Verbose = False,
     quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
@@ -67,11 +66,11 @@ def sweep(
             "find a place of their own"
         )
     inputs.check_price(price)
-    of_rounds = (repeats, until, interleave, turns, detect_warm_up, price)
-    if submitted and of_rounds != (None, None, None, False, False, None):
+    of_rounds = (repeats, until, turns, detect_warm_up, price)
+    if submitted and of_rounds != (None, None, False, False, None):
         raise ValueError(
-            "`--repeats` needs --executor here, whose rounds are of one machine, and so do --until, --interleave, "
-            f"--turns, --detect-warm-up and --price, but got --executor {executor}; leave them out"
+            "`--repeats` needs --executor here, whose rounds are of one machine, and so do --until, --turns, "
+            f"--detect-warm-up and --price, but got --executor {executor}; leave them out"
         )
     meet_at(rendezvous)
     if submitted:
@@ -79,8 +78,7 @@ def sweep(
         return
     run_matrix(
         name, changes, device, results, disk_dir, dry_run=dry_run, verbose=verbose, budget=budget, timeout=timeout,
-        retry=retry, repeats=repeats, until=until, interleave=interleave, turns=turns, detect_warm_up=detect_warm_up,
-        price=price,
+        retry=retry, repeats=repeats, until=until, turns=turns, detect_warm_up=detect_warm_up, price=price,
     )  # fmt: skip
 
 

@@ -32,12 +32,11 @@ Run = Callable[[Plan, float | None], Summary]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repeats:
     """How often each cell is run. ``count``: rounds, at most; ``until``: the width of the median's 95 % interval,
-    relative to it, at which no more are needed; ``interleaved``: a round holds all cells, else each cell has all its
-    repeats before the next one; ``seed`` shuffles the cells of a round; ``first``: the number of the first round."""
+    relative to it, at which no more are needed; ``seed`` shuffles the cells of a round; ``first``: the number of the
+    first round."""
 
     count: int = 1
     until: float | None = None
-    interleaved: bool = True
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     first: int = 0
 
@@ -46,18 +45,19 @@ class Repeats:
         """What a plan says of it, "" where every cell runs once; the plan's times are of one round."""
         if self.count == 1:
             return ""
-        order = "in rounds of all cells" if self.interleaved else "one cell after the other"
         end = "" if self.until is None else f", fewer once each median is known to {100 * self.until:g} %"
-        return f"each cell runs {self.count} times, {order}{end}; times are of one"
+        return f"each cell runs {self.count} times, in rounds of all cells{end}; times are of one"
 
     @property
     def caution(self) -> str:
         """What so few repeats cannot show, whatever is measured; "" of enough, and of cells that run once."""
         if not 1 < self.count < LEAST:
             return ""
-        few = f"{self.count} against {self.count} processes cannot reach 5 %, whatever they are"
-        within = "ratios within a round rest on a guess of the spread, and elsewhere " if self.interleaved else ""
-        return f"warning: {within}{few}; at least --repeats {LEAST}, or {intervals.FEW}, which need no guess"
+        return (
+            "warning: ratios within a round rest on a guess of the spread, and elsewhere "
+            f"{self.count} against {self.count} processes cannot reach 5 %, whatever they are; "
+            f"at least --repeats {LEAST}, or {intervals.FEW}, which need no guess"
+        )
 
 
 def run(first: Plan, repeats: Repeats, again: Again, perform: Run, budget: float | None) -> Summary:
@@ -65,26 +65,20 @@ def run(first: Plan, repeats: Repeats, again: Again, perform: Run, budget: float
     rest of ``budget`` (seconds) holds the longest yet. The summary has a result for each cell, with its repeats, in the
     plan's order."""
     end = None if budget is None else time.monotonic() + budget
-    groups = [first.steps] if repeats.interleaved else [[step] for step in first.steps]
     total, longest = Summary(), 0.0
-    for steps in groups:
-        measured: list[Result] = []
-        for number in range(repeats.count):
-            left = None if end is None else end - time.monotonic()
-            good = {result.spec.hash for result in measured if result.is_ok}
-            cells = [step.spec for step in steps if step.spec.hash in good]
-            if number and (not cells or is_known(measured, repeats.until) or (left is not None and left < longest)):
-                break
-            planned = again(cells, repeats.first + number) if number else replace(first, steps=list(steps))
-            begin = time.monotonic()
-            summary = perform(_shuffled(planned, repeats.first + number, repeats.seed), left)
-            longest = max(longest if repeats.interleaved else 0.0, time.monotonic() - begin)
-            measured = folded([*measured, *summary.results])
-            total.unsaved += summary.unsaved
-            total.interrupted = summary.interrupted
-            if total.interrupted:
-                break
-        total.results += measured
+    for number in range(repeats.count):
+        left = None if end is None else end - time.monotonic()
+        good = {result.spec.hash for result in total.results if result.is_ok}
+        cells = [step.spec for step in first.steps if step.spec.hash in good]
+        if number and (not cells or is_known(total.results, repeats.until) or (left is not None and left < longest)):
+            break
+        planned = again(cells, repeats.first + number) if number else first
+        begin = time.monotonic()
+        summary = perform(_shuffled(planned, repeats.first + number, repeats.seed), left)
+        longest = max(longest, time.monotonic() - begin)
+        total.results = folded([*total.results, *summary.results])
+        total.unsaved += summary.unsaved
+        total.interrupted = summary.interrupted
         if total.interrupted:
             break
     places = {step.spec.hash: index for index, step in enumerate(first.steps)}

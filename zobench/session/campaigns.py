@@ -202,7 +202,7 @@ class CampaignRun:
         say(f"\npart {which}, {part.name}: {part.reason}; {count} runs, {duration(outlook.left)} (predicted)", "bold")
         options = SweepOptions(
             timeout=self._campaign.timeout, retry=",".join(self._retry), part=part.changes,
-            first_round=outlook.on.first, repeats=part.repeats, interleave=True, turns=part.turns,
+            first_round=outlook.on.first, repeats=part.repeats, turns=part.turns,
         )  # fmt: skip
         begin = time.monotonic()
         summary = MatrixSweep(self._session, part.matrix, options).run_part(budget)

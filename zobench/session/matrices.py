@@ -33,9 +33,9 @@ class SweepOptions:
 
     ``changes``: field to value, for all cells, as ``{"steps": 5}``. ``budget`` of all cells (None: the matrix's) and
     ``timeout`` of one: seconds, or text as ``2h30m``. ``retry``: outcomes to run again, as ``oom,failed``, or none.
-    ``repeats``, ``until`` (as ``2%``) and ``interleave``: how often each cell runs, until which width of its median's
-    interval, and whether in rounds of all cells; None: as the matrix says. ``turns``: the cells of a round run side by
-    side, in turns of a step. ``detect_warm_up`` and ``price`` (of an hour): what is made of each new result.
+    ``repeats`` and ``until`` (as ``2%``): how often each cell runs, in rounds of all cells, and until which width of
+    its median's interval; None: as the matrix says. ``turns``: the cells of a round run side by side, in turns of a
+    step. ``detect_warm_up`` and ``price`` (of an hour): what is made of each new result.
     ``wanted``: which of the cells to run. ``part``: what of the matrix is otherwise in a part of a campaign, whose
     rounds have numbers from ``first_round`` on.
 
@@ -48,7 +48,6 @@ class SweepOptions:
     retry: str = "failed,contaminated"
     repeats: int | None = None
     until: str | None = None
-    interleave: bool | None = None
     turns: bool = False
     detect_warm_up: bool = False
     price: float | None = None
@@ -226,9 +225,8 @@ class MatrixSweep:
                 )  # fmt: skip
 
         def again(cells: Sequence[RunSpec], number: int) -> Plan:
-            if self._repeats.interleaved:
-                count = number - self._repeats.first + 1
-                session.say(f"round {count} of {'at most ' if self._repeats.until else ''}{self._repeats.count}")
+            count = number - self._repeats.first + 1
+            session.say(f"round {count} of {'at most ' if self._repeats.until else ''}{self._repeats.count}")
             planned = session.plan(cells, self._retry, "", number)
             return whole_round(planned, self._retry) if whole else planned
 
@@ -249,10 +247,7 @@ class MatrixSweep:
 
 def _check_turns(options: SweepOptions, matrix: Matrix, cells: Sequence[RunSpec]) -> None:
     """Raises ``ValueError`` for what does not go with cells that take turns, and for a cell that cannot."""
-    others = {
-        "a budget": options.budget is not None, "interleave=False (--cell-by-cell)": options.interleave is False,
-        "a protocol": matrix.contest is not None,
-    }  # fmt: skip
+    others = {"a budget": options.budget is not None, "a protocol": matrix.contest is not None}
     for what, is_asked in others.items():
         if is_asked:
             raise ValueError(f"`turns` runs the cells of a round at the same time, but got {what}; leave it out")
@@ -278,8 +273,4 @@ def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:
         )
     if count > 1 and matrix.contest is not None:
         raise ValueError(f"a protocol repeats by seeds of its own, but got repeats={count}; leave it out")
-    return Repeats(
-        count=count, until=until,
-        interleaved=options.turns or options.interleave is not False,
-        first=options.first_round,
-    )  # fmt: skip
+    return Repeats(count=count, until=until, first=options.first_round)
