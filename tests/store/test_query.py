@@ -66,14 +66,6 @@ def test_a_task_of_a_file_and_a_model_of_a_folder_are_had_by_their_names(tmp_pat
     assert chosen == [[reviews], [reviews], [], [folder]]
 
 
-@pytest.mark.parametrize("field", ["throughput", "model", "writeback_every"])
-def test_sorting_is_by_value_with_the_unknown_last(field: str) -> None:
-    rows = frame(query.ordered(RUNS, field))[field].tolist()
-    known = [value for value in rows if not pd.isna(value)]
-    assert all(pd.isna(value) for value in rows[len(known) :])
-    assert known == sorted(known, key=lambda value: (isinstance(value, str), value))
-
-
 # ---- exports
 
 
@@ -128,11 +120,10 @@ def test_no_runs_say_how_to_get_some_or_that_none_was_meant(root: Path, zobench:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--sort", "sped"], "unknown key 'sped'; did you mean "),
         (["results", "--results", "b"], "`--results` names the folder, but got 'results' too; leave one of them out"),
         (["nowhere"], "`DIR` must be a folder, but got 'nowhere'; it is not there; check it"),
         (["--out", "runs.xlsx"], "`--out` must end in .csv or .parquet, but got 'runs.xlsx'; name it runs.csv"),
-        (["--merge-into", "all", "--sort", "seed"],
+        (["--merge-into", "all", "--where", "seed=0"],
          "`--merge-into` needs whole folders, but got another option; merge"),
         (["--merge-into", "results"], "`--merge-into` must be none of the merged folders, but got 'results'; name"),
     ],

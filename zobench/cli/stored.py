@@ -32,7 +32,6 @@ def results_(
         Path | None, typer.Option(metavar="DIR", help="The same of one folder, as other commands have it.")
     ] = None,
     where: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only these; repeatable.")] = None,
-    sort: Annotated[str | None, typer.Option(metavar="FIELD", help="Order by a field or a measured quantity.")] = None,
     output: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write all columns: .csv or .parquet.")
     ] = None,
@@ -56,12 +55,12 @@ def results_(
     if keep_text and pack is None and merge_into is None:
         raise ValueError("`--keep-text` needs --pack or --merge-into, but got neither; leave it out")
     if merge_into is not None:
-        if where or sort or output or pack:
+        if where or output or pack:
             raise ValueError("`--merge-into` needs whole folders, but got another option; merge first, then list")
         merge_stores(places, merge_into, keep_text=keep_text)
         return
     if pack is not None:
-        if where or sort or output or len(places) > 1:
+        if where or output or len(places) > 1:
             raise ValueError("`--pack` needs one whole folder, but got more; merge folders first (--merge-into)")
         pack_store(places[0], pack, keep_text=keep_text)
         return
@@ -74,7 +73,6 @@ def results_(
     loaded = [result for store in stores for result in store.load()]
     console.show_problems(problem for store in stores for problem in store.problems)
     chosen = query.select(loaded, wanted)
-    chosen = query.ordered(chosen, sort) if sort else chosen
     if not loaded:
         console.show_empty(places)
     elif not chosen:
@@ -83,7 +81,7 @@ def results_(
         query.export(chosen, output)
         print(f"{output}: {len(chosen)} run{'' if len(chosen) == 1 else 's'}")
     elif chosen:
-        listing.show_runs(console.answer_console(), chosen if sort else query.usual_order(chosen))
+        listing.show_runs(console.answer_console(), query.usual_order(chosen))
 
 
 Before = Annotated[

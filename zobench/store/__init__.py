@@ -1,6 +1,5 @@
 """The store of results: one JSON file per run, written atomically, read back forgivingly, asked, merged, compared."""
 
-from zobench.store.files import COLUMNS as COLUMNS
 from zobench.store.files import BusyError as BusyError
 from zobench.store.files import NoLocksError as NoLocksError
 from zobench.store.files import Store as Store
@@ -12,6 +11,5 @@ from zobench.store.files import machine_of as machine_of
 from zobench.store.files import metrics as metrics
 from zobench.store.files import place_of as place_of
 from zobench.store.files import printable as printable
-from zobench.store.files import row as row
 from zobench.store.files import text_of as text_of
 from zobench.store.files import without_place as without_place

@@ -271,7 +271,7 @@ COLUMNS = (
 """The columns of every data frame of results; further ones are named as the results' ``memory`` names them."""
 
 
-def row(result: Result) -> dict[str, Any]:
+def _row(result: Result) -> dict[str, Any]:
     """The spec's fields, ``spec_hash``, ``machine``, ``outcome``, ``reason``, ``tokens_per_step``, :func:`metrics`."""
     return {
         **metrics(result),  # first: no name in a file may take the place of a column of ours
@@ -286,10 +286,10 @@ def row(result: Result) -> dict[str, Any]:
 
 
 def frame(results: Iterable[Result]) -> pd.DataFrame:
-    """One :func:`row` per result, a column per name: first those in which the results differ, then the others."""
+    """A row per result, a column per name: first those in which the results differ, then the others."""
     import pandas as pd
 
-    rows = [row(result) for result in results]
+    rows = [_row(result) for result in results]
     rest = sorted({key for values in rows for key in values} - set(COLUMNS))
     table = pd.DataFrame(rows, columns=[*COLUMNS, *rest])
     return table[sorted(table.columns, key=lambda name: table[name].nunique(dropna=False) < 2)] if rows[1:] else table

@@ -1,8 +1,7 @@
-"""Which stored runs are wanted: conditions on their fields, an order, and an export."""
+"""Which stored runs are wanted: conditions on their fields, their order, and an export."""
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import operator
 import re
@@ -16,7 +15,7 @@ from zobench.machine.texts import csv_of
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, check_value, labels, parse_value, suggestion
 from zobench.runspec.fields import FileField
-from zobench.store import COLUMNS, Store, first_sweep, frame, machine_of, printable, row
+from zobench.store import Store, first_sweep, frame, machine_of, printable
 from zobench.store.reading import read
 
 KEYS = (*FIELDS, "outcome", "machine")
@@ -51,20 +50,6 @@ def select(results: Iterable[Result], where: Conditions) -> list[Result]:
     return [
         result for result in results if all(not values.isdisjoint(_has(result, key)) for key, values in where.items())
     ]
-
-
-def ordered(results: Sequence[Result], field: str) -> list[Result]:
-    """Sorted by a column of :func:`zobench.store.frame`, smallest first, those without a value last."""
-    rows = [row(result) for result in results]
-    columns = dict.fromkeys([*COLUMNS, *(name for values in rows for name in values)])
-    if field not in columns:
-        near = " or ".join(difflib.get_close_matches(field, columns, n=3, cutoff=0))
-        raise ValueError(
-            f"unknown key {field!r}; did you mean {near}? `zobench list fields` and `zobench list metrics` list all"
-        )
-    values = [columns.get(field) for columns in rows]
-    keys = [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]
-    return [results[index] for index in sorted(range(len(rows)), key=keys.__getitem__)]
 
 
 def grouped(results: Iterable[Result], key: Callable[[Result], Key]) -> dict[Key, list[Result]]:
