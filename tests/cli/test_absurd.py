@@ -21,6 +21,7 @@ from zobench.machine.texts import csv_of
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.session.machine import keeping
 from zobench.store import NoLocksError, Store, query
 from zobench.training.search import cells
 
@@ -82,8 +83,6 @@ def test_a_link_that_leads_nowhere_is_no_folder(tmp_path, zobench, monkeypatch) 
 
 
 def test_a_store_without_working_locks_is_not_said_to_keep_nothing(tmp_path, monkeypatch) -> None:
-    from zobench.session.machine import keeping
-
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 

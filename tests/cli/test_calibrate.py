@@ -1,6 +1,7 @@
 """`zobench calibrate`: a file about this machine's device that plan and predict take, from rates given by hand; and how
 near a CPU's own cells come to what such a file predicts."""
 
+import datetime
 import statistics
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,6 @@ def test_a_cpus_file_says_what_was_measured_and_plans_with_it(rates: dict[str, A
 
 
 def test_a_gpus_file_keeps_its_data_sheet_and_has_what_it_reaches(rates: dict[str, Any], tmp_path: Path) -> None:
-    import datetime
-
     sheet, path = hardware.load("a100-40gb-pcie"), tmp_path / "own.toml"
     path.write_text(measured_file.of_gpu(sheet, rates, datetime.date(2026, 11, 22)))
     mine = hardware.load(str(path))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import OPTConfig, OPTForCausalLM
 
 from tests.support.task_data import trained
 
@@ -15,8 +16,6 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Any) -> Any:
-    from transformers import OPTConfig, OPTForCausalLM
-
     torch.manual_seed(0)
     config = OPTConfig(
         vocab_size=len(tokenizer), hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4,

@@ -88,8 +88,6 @@ def test_f1_is_that_of_the_definition(answer: str, golds: list[str]) -> None:
 
 
 def test_any_of_several_right_candidates_is_right() -> None:
-    import torch
-
     owners = torch.arange(4)
     places, tokens = torch.zeros(4, 2, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
     choices = Choices(places, tokens, owners, torch.tensor([0, 0, 0, 1]), torch.tensor([0, 3]), "lm")

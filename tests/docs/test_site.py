@@ -12,6 +12,8 @@ import pytest
 import zobench
 from tests.support.blocks import PAGES, blocks
 from tests.support.published import published
+from zobench.report import artifacts, render
+from zobench.result import Result
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,8 +30,6 @@ def test_readme_is_short_and_its_links_lead_somewhere() -> None:
 @pytest.mark.parametrize(("model", "part", "methods"), [("opt-mini", 0, 18), ("SmolLM2-135M", 1, 2)])
 def test_the_table_of_methods_is_the_published_one(model: str, part: int, methods: int) -> None:
     """Every cell stands in the method's row of `zobench table methods_2026`."""
-    from zobench.report import artifacts, render
-
     runs = [run for run in published() if run.spec.model == model]
     text = render(artifacts.load("methods_2026"), runs, "markdown").replace("options.", "")
     rendered = {row.split(" | ")[0]: row for row in reversed(text.splitlines())}
@@ -42,8 +42,6 @@ def test_the_table_of_methods_is_the_published_one(model: str, part: int, method
 
 def test_readmes_table_is_the_published_one() -> None:
     """Every value with its interval as `zobench table zo2/table1` shows it, the paper's 2048 tokens first."""
-    from zobench.report import artifacts, render
-
     text = render(artifacts.load("zo2/table1"), published(), "terminal", machine="epyc-2c-2ca1ff", width=400)
     shown = {
         row: " ".join(line for line in text.splitlines() if line.strip().startswith(row + "¹"))
@@ -74,7 +72,6 @@ def test_the_page_of_the_results_schema_has_every_key_of_a_stored_result() -> No
     stored: set[str] = set()
     for path in (ROOT / "results" / "published").glob("*/*.json"):
         stored |= json.loads(path.read_text(encoding="utf-8")).keys()
-    from zobench.result import Result
 
     assert stored <= names
     assert names - stored <= set(Result.__dataclass_fields__)

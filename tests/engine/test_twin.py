@@ -13,6 +13,7 @@ from tools import families
 from zobench import Batch, Engine, EngineConfig, Entry, Point, models
 from zobench.engine import twin
 from zobench.engine.backprop import Backprop
+from zobench.engine.directions.in_place import InPlace
 from zobench.engine.passes.fold import observe
 from zobench.engine.shrink import shrunk
 
@@ -89,8 +90,6 @@ def test_a_soft_cap_that_is_left_out_is_found(monkeypatch):
 
 
 def test_weights_that_do_not_move_are_found(monkeypatch):
-    from zobench.engine.directions.in_place import InPlace
-
     at = InPlace.at
     monkeypatch.setattr(InPlace, "at", lambda self, unit, point: at(self, unit, Point() if unit.part == 2 else point))
     with pytest.raises(ValueError, match="losses at perturbed weights must be those of GPT2LMHeadModel itself"):

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.rates import RATES, estimate
+from tests.support.rates import CALIBRATION, RATES, estimate
 from zobench import cost
 from zobench.cost.interval import Consolidation
 from zobench.execute import sweep as module
 from zobench.execute.monitor import Monitor
-from zobench.execute.plan import Step
+from zobench.execute.plan import Plan, Step
 from zobench.execute.sweep import Summary, sweep
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
@@ -237,9 +237,6 @@ def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_
 
 def test_a_done_cell_corrects_the_estimates_of_those_that_wait(run: Any, results: Store) -> None:
     """The first is measured a million times slower than planned, so the second no longer fits the budget."""
-    from tests.support.rates import CALIBRATION
-    from zobench.execute.plan import Plan
-
     first, second = (dataclasses.replace(step(seed), estimate=cost.estimate(cell(seed), RATES)) for seed in (0, 1))
     slow: Behaviour = lambda spec: dataclasses.replace(  # noqa: E731
         result(spec), samples={"step_seconds": [1e6 * first.estimate.step_seconds]}

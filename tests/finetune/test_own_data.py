@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import GenerationConfig
 
 from tests.support.callbacks import Acting, MachineDownError, crash
 from tests.support.small_task import BAD, GOOD, NOUNS
@@ -118,8 +119,6 @@ ENGINES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("way", ENGINES)
 def test_what_is_generated_is_what_transformers_generates(way: str, tune: Any) -> None:
     """Greedy search of transformers, a prompt at a time and unpadded, on the weights after three steps."""
-    from transformers import GenerationConfig
-
     wanted = tune("answer", **{"lr": 3e-2, **ENGINES[way]})
     data = loaded(wanted)
     prompts = [item.prompt for item in data.splits["dev"]]

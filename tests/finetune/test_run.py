@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.callbacks import Acting, MachineDownError, crash
 from zobench import models
@@ -206,8 +207,6 @@ def test_the_curve_its_best_and_the_test_set(spec, data_dir, tmp_path, monkeypat
 
 
 def test_the_saved_model_is_the_best_and_judges_as_the_run_did(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     wanted = spec(lr=1e-2)
     trained = run(wanted, folder=tmp_path, data_dir=data_dir, examine=False)
     kept = weights(wanted, tmp_path, trained.evaluation["best"]["step"])

@@ -9,7 +9,7 @@ from tests.support.backprop import RESIDENT, backprop
 from tests.support.first_order import batches
 from tests.support.slopes import MODELS, filled, padded, plain_loss
 from zobench import Engine, EngineConfig, models
-from zobench.methods.first_order import FIRST_SCALE, FirstOrder, Hybrid
+from zobench.methods.first_order import FIRST_SCALE, FirstOrder, Hybrid, LossScale
 from zobench.models import weights
 
 
@@ -66,8 +66,6 @@ class Recorder:
 
 def test_the_loss_scale_follows_overflows():
     """torch.amp.GradScaler beside it is given the same overflows."""
-    from zobench.methods.first_order import LossScale
-
     norms = [math.inf, math.nan, *[1.0] * 2000, 1.0, math.inf, *[1.0] * 1999, 1.0, 1.0]
     engine, mine = Recorder(norms, "fp16"), LossScale()
     theirs = torch.amp.GradScaler("cpu")

@@ -12,7 +12,8 @@ from tests.support.streams import batches_of
 from zobench import RunSpec, models
 from zobench.engine.updates.steps import WholeSteps, edges
 from zobench.models import weights
-from zobench.training.assemble import tuner
+from zobench.schemes import apply
+from zobench.training.assemble import empty_model, tuner
 
 STEPS, SEED, GROUP = 4, 11, 64
 QZO = {"method": "qzo", "lr": 1e-5, "eps": 1e-3, "options": {"group": GROUP, "clip": 4.0}}
@@ -175,9 +176,6 @@ def test_qes_is_its_formula(definition, bits):
 
 
 def tensors_in_order(spec):
-    from zobench.schemes import apply
-    from zobench.training.assemble import empty_model
-
     model = empty_model(spec)
     apply(spec, model)
     return [name for name, _ in model.named_parameters()]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig
 
 from tests.support.families import CONFIGS
 from zobench import models
@@ -36,8 +37,6 @@ def given(tmp_path: Path, family: str) -> RunSpec:
 
 @pytest.mark.parametrize("family", [*FAMILIES, *EDGES])
 def test_the_counts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     known = models.of(given(tmp_path, family))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / family))  # type: ignore[no-untyped-call]
     blocks = [sum(tensor.numel() for tensor in block.parameters()) for block in models.blocks(model)]
@@ -53,8 +52,6 @@ def test_the_counts_are_those_of_transformers(tmp_path: Path, family: str) -> No
 @pytest.mark.parametrize("family", [*FAMILIES, *TINY])
 def test_random_values_are_distributed_as_the_models_own(tmp_path: Path, family: str) -> None:
     """Those of GPT-2's residual projections are smaller, Gemma's norms begin at zero, Mixtral's experts are stacked."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     torch.manual_seed(0)
     if family in TINY:
         ours, config = models.build(family, "fp32"), models.build_config(family)
@@ -74,8 +71,6 @@ def test_random_values_are_distributed_as_the_models_own(tmp_path: Path, family:
 
 def test_a_parameter_that_the_module_around_its_layer_writes_again_is_as_that_writes_it() -> None:
     """Mamba's mixer draws the weights and the rates of its linear layers anew, after these have drawn their own."""
-    from transformers import AutoModelForCausalLM, MambaConfig
-
     config = MambaConfig(hidden_size=64, num_hidden_layers=1, vocab_size=128, state_size=8)
     model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     weights = RandomWeights(model, 0)
@@ -90,8 +85,6 @@ def test_a_parameter_that_the_module_around_its_layer_writes_again_is_as_that_wr
 
 @pytest.mark.parametrize("family", [*FAMILIES, *EDGES])
 def test_a_model_from_a_config_alone_is_the_one_that_transformers_builds(tmp_path: Path, family: str) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     known = models.of(given(tmp_path, family))
     reference = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / family)).eval()  # type: ignore[no-untyped-call]
     ours = models.build(known, "fp32")

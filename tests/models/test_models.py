@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from zobench import models
 from zobench.models.weights import ModelWeights, RandomWeights, materialise
@@ -73,8 +74,6 @@ def test_counts_equal_those_of_the_built_model(name: str, tie: bool | None) -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", TINY)
 def test_a_model_built_on_meta_and_filled_equals_one_built_normally(name: str, dtype: torch.dtype) -> None:
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
     torch.manual_seed(0)
     config, masked = models.build_config(name), models.get(name).family.masked
     family = AutoModelForMaskedLM if masked else AutoModelForCausalLM

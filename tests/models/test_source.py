@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.support.small_gguf import LLAMA, of_llama
 from zobench import models
+from zobench.cost.footprint import memory
 from zobench.models import identity, published
+from zobench.models.weights import PretrainedWeights, materialise
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -74,9 +78,6 @@ def test_two_models_of_one_name_in_a_matrix_are_refused(folder: Path, tmp_path: 
 
 
 def test_every_sampled_byte_of_the_weights_counts(tmp_path: Path) -> None:
-    import torch
-    from safetensors.torch import save_file
-
     tensors = {"big": torch.zeros(64 * identity.CHUNK, dtype=torch.uint8), "small": torch.zeros(9)}
     path = tmp_path / "model.safetensors"
     save_file(tensors, path)
@@ -159,10 +160,6 @@ def test_a_folder_called_as_a_registered_model_does_not_pass_for_it(tmp_path: Pa
 
 
 def test_a_gguf_file_is_converted_once_and_is_then_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import torch
-
-    from zobench.models.weights import PretrainedWeights, materialise
-
     original = of_llama(tmp_path / "small.F32.gguf")
     spec = given(tmp_path / "small.F32.gguf", weights="pretrained")
     output = capsys.readouterr().err
@@ -201,8 +198,6 @@ def test_a_gguf_file_without_all_tensors_and_a_model_that_was_not_added_are_one_
 
 
 def test_blocks_of_different_sizes_count_by_the_largest_in_a_slot_and_by_their_sum_in_total(tmp_path: Path) -> None:
-    from zobench.cost.footprint import memory
-
     config = {
         "model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
         "num_hidden_layers": 4, "first_k_dense_replace": 1, "num_attention_heads": 4, "num_key_value_heads": 4,

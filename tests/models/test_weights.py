@@ -8,8 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from tests.support.devices import DEVICES
+from tests.support.families import made
 from zobench import models
 from zobench.models.weights import POOL, ModelWeights, PretrainedWeights, RandomWeights, Weights, materialise
 
@@ -227,8 +229,6 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_in_one_line(case: str, tmp_
 
 
 def test_of_several_files_model_safetensors_is_the_model_as_it_is_for_transformers(tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
     filled("opt-tiny", seed=1).save_pretrained(tmp_path, max_shard_size="100KB")
     right = filled("opt-tiny", seed=2)
     right.save_pretrained(tmp_path / "beside")
@@ -249,8 +249,6 @@ def test_shards_may_be_links_as_in_the_hubs_cache(tmp_path: Path) -> None:
 
 
 def test_experts_that_do_not_go_together_are_named(tmp_path: Path) -> None:
-    from tests.support.families import made
-
     model = made("mixtral")
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")

@@ -20,17 +20,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
+from safetensors.torch import save
 
 from tests.reliability.mutate import EVIL, MARK, edited, flipped, json_text, toml_text
 from tests.support import pages, stores
 from tests.support.rates import CALIBRATION
-from tests.support.tables import CLAIMS, TINY, tuned
-from zobench import recipes
+from tests.support.tables import CLAIMS, PAPER, TINY, tuned
+from tools import cpu_cells
+from zobench import cost, recipes
+from zobench.cli import listing
+from zobench.cli.console import outcome_line
+from zobench.durable import journal, snapshot
+from zobench.durable.journal import JournalFile
+from zobench.durable.snapshot import SnapshotStart, SnapshotWeights, Writer
+from zobench.engine import Entry
+from zobench.engine.base import Position
+from zobench.execute import rates
+from zobench.methods.base import Taken
+from zobench.models import checkpoint, identity, inspection
+from zobench.recipes import matrix
+from zobench.report import artifacts, load_table
+from zobench.report.render import FORMATS, render
 from zobench.result import Outcome, Result, Round
 from zobench.runspec import RunSpec
 from zobench.store import Store, frame, text_of
 from zobench.store.compare import compare
+from zobench.store.merge import merge
+from zobench.store.pack import pack
 from zobench.store.trace import trace
 
 Feed = Callable[[random.Random], bool]
@@ -75,9 +93,6 @@ def samples() -> list[Result]:
 
 def result_files(folder: Path) -> Feed:
     """Files in a store, and what stores, exports, compares and lists them."""
-    from zobench.cli import listing
-    from zobench.cli.console import outcome_line
-
     store = Store(folder / "store")
     published = sorted((ROOT / "results" / "published").glob("*/*.json"), key=lambda path: path.stat().st_size)[:6]
     trees = [
@@ -126,10 +141,6 @@ def harmless(form: str, text: str) -> None:
 
 def results_shown(folder: Path) -> Feed:
     """Results whose every text is hostile, in tables of all formats and on the page."""
-    from tests.support.tables import PAPER
-    from zobench.report import load_table
-    from zobench.report.render import FORMATS, render
-
     text = (TINY + CLAIMS).replace("M1", "OPT-125M").replace("M2", "OPT-350M").replace("seq_len = 100", "")
     (folder / "tiny.toml").write_text(text)
     table, every = load_table(folder / "tiny.toml"), samples()
@@ -192,8 +203,6 @@ def run_specs(folder: Path) -> Feed:
 
 def recipe_files(kind: str, folder: Path) -> Feed:
     """Runners, tables or figures."""
-    from zobench.recipes import matrix
-    from zobench.report import artifacts
 
     def read(path: Path) -> object:
         if kind == "runners":
@@ -209,10 +218,6 @@ def recipe_files(kind: str, folder: Path) -> Feed:
 
 def calibrations(folder: Path) -> Feed:
     """Rates of a machine, stored or in a result, and what is predicted from them."""
-    from tools import cpu_cells
-    from zobench import cost
-    from zobench.execute import rates
-
     spec = RunSpec(model="OPT-125M", engine="offload").resolve("cpu")
 
     def read(path: Path) -> bool:
@@ -230,11 +235,6 @@ def calibrations(folder: Path) -> Feed:
 
 def journals(folder: Path) -> Feed:
     """Journals: bytes changed, records or the head changed and summed again."""
-    from zobench.durable import journal
-    from zobench.durable.journal import JournalFile
-    from zobench.engine import Entry
-    from zobench.methods.base import Taken
-
     spec = RunSpec(model="opt-tiny").resolve("cpu").to_dict()
     header, path = {"run": "0123456789ab", "spec": spec, "base": "b", "complete": True}, folder / "journal.bin"
     with JournalFile(path, header) as file:
@@ -289,12 +289,6 @@ def journals(folder: Path) -> Feed:
 
 def snapshots(folder: Path) -> Feed:
     """Snapshots: their manifest, summed anew, and their shards."""
-    import torch
-
-    from zobench.durable import snapshot
-    from zobench.durable.snapshot import SnapshotStart, SnapshotWeights, Writer
-    from zobench.engine.base import Position
-
     writer = Writer(folder, 3)
     for unit in ("block 0", "block 1"):
         for first in (0, 64):
@@ -364,7 +358,6 @@ OPT: dict[str, Any] = {
 
 def model_configs(folder: Path) -> Feed:
     """``config.json`` of a model's folder."""
-    from zobench.models import checkpoint, identity, inspection
 
     def read(path: Path) -> bool:
         identity.config_hash(folder)
@@ -385,11 +378,6 @@ def model_configs(folder: Path) -> Feed:
 
 def safetensors(folder: Path) -> Feed:
     """A model's weights: headers, and the index of shards."""
-    import torch
-    from safetensors.torch import save
-
-    from zobench.models import checkpoint, identity
-
     whole = save({f"layer.{place}.weight": torch.ones(4, 3) for place in range(3)}, {"format": "pt"})
     shard, single, index = (
         folder / "model-00001-of-00001.safetensors",
@@ -426,8 +414,6 @@ def safetensors(folder: Path) -> Feed:
 
 def gguf_files(folder: Path) -> Feed:
     """GGUF files, described and read as they lie."""
-    import torch
-
     from tests.support.small_gguf import of_llama
     from zobench.models import gguf
 
@@ -471,9 +457,6 @@ KINDS = (b"0", b"1", b"2", b"3", b"5", b"6", b"S")
 
 def archives(folder: Path) -> Feed:
     """Archives that somebody sends: what they put where, and what they bring into a store."""
-    from zobench.store.merge import merge
-    from zobench.store.pack import pack
-
     store, every = Store(folder / "own"), samples()
     for archive in every:
         store.save(archive)

@@ -21,7 +21,6 @@ EVERY = (*MODELS, "roberta-tiny")
 SCHEMES = ("lora", "prefix", "prompt")
 METHODS = ("zo-sgd", "zo-adam", "zo-sgd-block", "zo-sgd-sparse", "forward-grad")
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # peft's own call
-EMBEDDING = "prompt_encoder.embedding.weight"
 
 
 def test_lora_starts_as_the_base_with_kaimings_bound_and_seeds_by_name():

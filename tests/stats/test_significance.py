@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.support.contest import result
 from zobench.report.power import ASSUMED, spread_of
+from zobench.runspec import RunSpec
 from zobench.stats import significance
 from zobench.stats.intervals import wilson_interval
 
@@ -116,9 +118,6 @@ def test_the_least_detectable_difference_is_found_as_often_as_it_says(seeds: int
 
 
 def test_the_planned_spread_is_of_runs_that_differ_in_their_seed_alone() -> None:
-    from tests.support.contest import result
-    from zobench.runspec import RunSpec
-
     spec = RunSpec(model="opt-tiny", task="sst2", warmup=0, steps=4, eval_every=1)
     runs = [
         result(spec.replace(seed=seed, lr=lr), dev=[0.5, 0.6], test=test)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from zobench.models.checkpoint import persistent_buffers
 
@@ -59,8 +60,6 @@ def made(name: str, tied: bool | None = None, seed: int = 0) -> PreTrainedModel:
 
     Its persistent buffers, which a fresh model has as zeros, get values of their own.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
-
     settings = {} if tied is None else {"tie_word_embeddings": tied}
     config = AutoConfig.for_model(name, **CONFIGS[name], **settings)
     with torch.random.fork_rng():

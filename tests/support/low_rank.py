@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from zobench import Engine, EngineConfig, RunSpec, kernels, methods
 from zobench.engine.base import Entry, Point
@@ -59,8 +60,6 @@ class LowRankPlain(PlainModel):
 
 def other_family(name: str) -> Any:
     """A tiny model of another family than OPT-125M's, none of whose parameters is zero or one."""
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
     common = {"vocab_size": 60, "tie_word_embeddings": True}
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     kinds = {
@@ -73,7 +72,6 @@ def other_family(name: str) -> Any:
         "roberta-tiny": ("roberta", {**sizes, "max_position_embeddings": 20, "pad_token_id": 1}),
         "mixtral-tiny": ("mixtral", {**sizes, "num_key_value_heads": 1, "num_local_experts": 3}),
     }  # fmt: skip
-    from transformers import AutoConfig
 
     family, kind_named = kinds[name]
     config = AutoConfig.for_model(family, **common, **kind_named)
