@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 from zobench import models, schemes
 from zobench.cost import backward
@@ -18,23 +17,6 @@ from zobench.engine.passes.drive import drive_to_head
 from zobench.measure.ledger import Ledger
 from zobench.models.weights import RandomWeights
 from zobench.runspec import RunSpec
-
-
-class AsCuda(TorchFunctionMode):
-    """Attention as CUDA's own kernels run it with gradients: what they save is what the peak holds."""
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs, ops = kwargs or {}, torch.ops.aten
-        if func is not torch.nn.functional.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        kwargs = {key: value for key, value in kwargs.items() if key not in ("attn_mask", "enable_gqa")}
-        query, key, value = args[:3]
-        repeats = query.shape[1] // key.shape[1]
-        if repeats > 1:  # keys and values of all heads, as transformers makes them for most kernels
-            key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-        if query.dtype is torch.float32:
-            return ops._scaled_dot_product_efficient_attention(query, key, value, None, True, **kwargs)[0]
-        return ops._scaled_dot_product_flash_attention(query, key, value, **kwargs)[0]
 
 
 class Nothing:
@@ -49,7 +31,7 @@ def trained(spec: RunSpec) -> tuple[int, int]:
     scheme = schemes.apply(spec, model)
     ids = torch.empty(spec.batch_size, spec.seq_len, dtype=torch.long, device="meta")
     batch, config = Batch(ids, ids), EngineConfig(device="meta", placement="resident")
-    with Ledger("meta") as ledger, AsCuda():
+    with Ledger("meta") as ledger:  # attention is that of CUDA's kernels
         engine = Backprop(model, config, weights=Nothing(), drive=scheme.drive, zo_layers=spec.zo_layers)
         before = ledger.live
         with torch.enable_grad():

@@ -129,12 +129,13 @@ class Watch(TorchDispatchMode):
 
 
 class AsCuda(TorchFunctionMode):
-    """Lets code run on the meta device as it would on a CUDA device, without gradients, on a batch without padding.
+    """Lets code run on the meta device as it would on a CUDA device, on a batch without padding.
 
     Attention: PyTorch's own choice on meta is plain products, with matrices of tokens x tokens. The rules are those of
     PyTorch's ``sdp_utils.cpp`` and ``attention.cu``: 16-bit heads without a mask take the flash kernel, which makes its
     output, laid out as the query, and a float32 log-sum-exp per row (``mha_fwd`` in ``flash_api.cpp``); other heads, if
-    as many for keys as for queries, the memory-efficient kernel, which makes its output. The rest is plain products.
+    as many for keys as for queries, the memory-efficient kernel, which makes its output, and the log-sum-exp where a
+    gradient is taken. The rest is plain products.
     Not counted: flash's float32 partial outputs, made where batch * heads * tokens / 64 is less than 1.6 times the
     device's multiprocessors.
 
@@ -164,8 +165,9 @@ def _attention(
         )
     elif query.shape[1] == key.shape[1]:
         bias = attn_mask.to(query.dtype) if attn_mask is not None else None  # a mask of truth values becomes a bias
+        derived = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
         output, *_ = kernels._scaled_dot_product_efficient_attention(
-            query, key, value, bias, False, dropout_p, is_causal, scale=scale
+            query, key, value, bias, derived, dropout_p, is_causal, scale=scale
         )
     else:
         output = plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
