@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from zobench.cost import gpu, hardware
+from zobench.result import Facts, Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.store import Store
+
 
 @pytest.mark.parametrize(
     ("limit", "arguments"),
@@ -56,8 +61,6 @@ def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> Non
 
 
 def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, cwd: Any) -> None:
-    from zobench.cost import hardware
-
     _, table, _ = zobench("plan", "--model", "OPT-66B", "--host", "64GB", "--json", str(cwd / "all.json"))
     plan = json.loads((cwd / "all.json").read_text())
     assert len(plan) == len(hardware.names())
@@ -103,11 +106,6 @@ def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any
 
 
 def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, cwd: Any) -> None:
-    from zobench.cost import gpu, hardware
-    from zobench.result import Facts, Outcome, Result
-    from zobench.runspec import RunSpec
-    from zobench.store import Store
-
     spec = RunSpec(model="OPT-1.3B", dtype="fp16").resolve("cuda:0")
     seconds = 1.3 * gpu.predict(spec, hardware.load("rtx-4090")).step_seconds
     run = Result(spec=spec, outcome=Outcome.OK, environment=Facts(machine="m"), samples={"step_seconds": [seconds]})

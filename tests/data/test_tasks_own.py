@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -177,39 +176,6 @@ def test_a_mistake_is_one_line_that_names_the_file(mistake: str, folder: Path) -
     line = str(error.value)
     assert line.startswith("my.toml: " + message.replace("{folder}", str(folder))), line
     assert "\n" not in line
-
-
-# --- SQuAD, DROP and ReCoRD -------------------------------------------------------------------------------------------
-
-
-PUBLISHED: dict[str, tuple[dict[str, Any], Example]] = {
-    "squad": (
-        {"title": "Ben_Nevis", "context": "It is high.", "question": " How is it? ",
-         "answers": {"text": ["high", "It is high"], "answer_start": [6, 0]}},
-        Example("Title: Ben_Nevis\nContext: It is high.\nQuestion: How is it?\nAnswer:", (" high\n",), 0,
-                golds=("high", "It is high")),
-    ),
-    "drop": (
-        {"passage": "They won 20-17.", "question": "When?", "answers_spans": {"spans": ["May", "in May", "May"]}},
-        Example("Passage: They won 20-17.\nQuestion: When?\nAnswer:", (" May\n",), 0, golds=("May", "in May", "May")),
-    ),
-    "record": (
-        {"passage": "Ann met Bo.\n@highlight\nBo left", "query": "@placeholder left with @placeholder. ",
-         "entities": ["Ann", "Bo"], "answers": ["Bo"]},
-        Example("Ann met Bo.\n- Bo left\n-", (" Ann left with Ann.", " Bo left with Bo."), 1, (1,)),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_rows_of_reading_comprehension_are_asked_as_in_mezo(name: str, tmp_path: Path) -> None:
-    row, wanted = PUBLISHED[name]
-    for file in ("train.jsonl", "val.jsonl"):
-        (tmp_path / file).write_text(json.dumps(row) + "\n")
-    builtin = TASKS.get(name)
-    train, validation = read(builtin, builtin.form, tmp_path)
-    assert train.examples == validation.examples == [wanted]
-    assert train.name.endswith("train.jsonl")
 
 
 def test_a_row_of_another_form_is_one_line(tmp_path: Path) -> None:

@@ -184,6 +184,18 @@ def test_edges_of_the_wording() -> None:
     assert prompt_of("cb", premise="p", hypothesis="h", label=2).answer == 2
 
 
+def test_reading_comprehension_is_asked_as_in_mezo() -> None:
+    answers = {"text": ["high", "It is high"], "answer_start": [6, 0]}
+    squad = prompt_of("squad", title="Ben_Nevis", context="It is high.", question=" How is it? ", answers=answers)
+    prompt = "Title: Ben_Nevis\nContext: It is high.\nQuestion: How is it?\nAnswer:"
+    assert squad == Example(prompt, (" high\n",), 0, golds=("high", "It is high"))
+    drop = prompt_of("drop", passage="They won.", question="When?", answers_spans={"spans": ["May", "in May"]})
+    assert drop == Example("Passage: They won.\nQuestion: When?\nAnswer:", (" May\n",), 0, golds=("May", "in May"))
+    text, query, entities = "Ann met Bo.\n@highlight\nBo left", "@placeholder left with @placeholder. ", ["Ann", "Bo"]
+    record = prompt_of("record", passage=text, query=query, entities=entities, answers=["Bo"])
+    assert record == Example("Ann met Bo.\n- Bo left\n-", (" Ann left with Ann.", " Bo left with Bo."), 1, (1,))
+
+
 @pytest.mark.parametrize(
     ("name", "row", "text"),
     [

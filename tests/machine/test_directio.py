@@ -3,15 +3,12 @@
 import errno
 import os
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 
 from zobench.machine import directio
 from zobench.machine.directio import ALIGNMENT, DirectFile, aligned, memory_of
-
-SOURCE = Path(__file__).resolve().parents[2]
 
 
 def pattern(nbytes, seed=0):

@@ -1,4 +1,3 @@
 """Fixtures of this folder."""
 
-from tests.support.command_line import refused as refused
 from tests.support.command_line import zobench as zobench

@@ -113,8 +113,6 @@ def test_what_two_devices_may_differ_by_is_what_the_rounding_of_a_loss_allows():
 
 # --- speed ------------------------------------------------------------------------------------------------------------
 
-LINK = {"link_up_bytes_per_second": 24e9, "link_down_bytes_per_second": 22e9}
-
 
 def test_overlap_is_what_the_shorter_hides_under_the_longer():
     hidden = speed.overlap({"transfer": 1.0, "compute": 3.0, "whole": 3.2})

@@ -167,9 +167,3 @@ def assert_nothing_is_cut_or_covered(figure: Figure) -> None:
             upright = [label for label in labels if label.get_rotation() == 0]
             if len(upright) == len(labels):
                 assert not any(a.overlaps(b) for a, b in combinations(ends, 2)), "labels of ticks overlap"
-
-
-def luminance(colour: Any) -> float:
-    """Relative luminance of WCAG 2."""
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3])
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -12,7 +12,6 @@ from zobench.data.tasks.task import Example
 from zobench.data.tasks.task_data import TaskData
 from zobench.runspec import RunSpec
 
-POSITIONS = 512
 SENTENCES = [
     f"the {noun} is {very}{adjective} , and it was {other} ."
     for noun in ("film", "plot", "acting", "story", "music", "ending", "hero")

@@ -3,10 +3,7 @@
 import pytest
 
 from tools import timelines as written
-from zobench.cost import hardware
 from zobench.report import recorded
-
-CARD = hardware.load(recorded.GPU)
 
 
 @pytest.mark.slow
