@@ -74,13 +74,11 @@ def test_a_run_that_goes_on_has_the_curve_of_one_that_was_not_stopped(spec, data
     with pytest.raises(MachineDownError):
         run(spec(), folder=tmp_path / "parts", data_dir=data_dir, callbacks=[Acting({6: crash})])
     (tmp_path / "parts" / "curve.jsonl").open("a").write('{"step": 7, "lo')  # a line that a crash has torn
-    early = tmp_path / "parts" / "progress.jsonl"
-    early.write_text(early.read_text()[:-12])
     listener = Told()
     run(spec(), folder=tmp_path / "parts", data_dir=data_dir, examine=False, callbacks=[listener])
     assert listener.calls[0] == ("start", 6, 2)
     run(spec(), folder=tmp_path / "parts", data_dir=data_dir)  # another process looks at test
-    for name in ("curve.csv", "curve.jsonl", "progress.jsonl"):
+    for name in ("curve.csv", "curve.jsonl"):
         assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 

@@ -145,8 +145,8 @@ def test_an_interrupt_says_how_to_go_on_and_exits_130(tmp_path: Path, given: lis
     source = str(Path(cli.__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     with subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        early, end = tmp_path / "mine" / "progress.jsonl", time.monotonic() + 60
-        while not (early.exists() and len(early.read_text().splitlines()) >= 2) and time.monotonic() < end:
+        curve, end = tmp_path / "mine" / "curve.jsonl", time.monotonic() + 60
+        while not (curve.exists() and curve.read_text().count("dev_loss") >= 2) and time.monotonic() < end:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

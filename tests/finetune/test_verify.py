@@ -51,7 +51,7 @@ def refused(folder: Path, data_dir: Path, **more: Any) -> str:
 def test_the_stored_accuracies_come_from_journal_and_base_weights_alone(ended, copied, data_dir) -> None:
     _, result = ended
     assert sorted(path.name for path in copied.iterdir() if "snapshot" in path.name) == []
-    for name in ("curve.csv", "curve.jsonl", "progress.jsonl"):
+    for name in ("curve.csv", "curve.jsonl"):
         (copied / name).unlink()
     verified = verify(copied, data_dir=data_dir)
     assert [seen.point for seen in verified.seen] == [result.evaluation["best"], result.evaluation["test"]]

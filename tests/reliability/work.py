@@ -167,7 +167,7 @@ class Tuning(Work):
         result = json.loads((folder / "result.json").read_text())
         outcome = {
             "journal": hashlib.sha256(repr(items_of(folder)).encode()).hexdigest(),
-            "progress": (folder / "progress.jsonl").read_text(), "weights": self._weights(folder),
+            "weights": self._weights(folder),
             "samples": [result["samples"][name] for name in ("loss", "projected_grad")],
             **{key: result[key] for key in ("evaluation", "skipped_updates", "outcome", "spec")},
         }  # fmt: skip

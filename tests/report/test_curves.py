@@ -86,9 +86,11 @@ def folders(tmp_path: Path) -> list[Path]:
     spec = tuned(0.8, lr=1e-7).spec
     with JournalFile(tmp_path / "runs/going/journal.bin", {"run": spec.hash, "base": "0", "spec": spec.to_dict()}):
         pass
-    row = {"dev_loss": 0.7, "dev_accuracy": 0.5, "dev_count": 500, "train_loss": None, "best": False, "skipped": 0}
-    lines = [json.dumps({"step": step, **row}) for step in (0, 100)]
-    (tmp_path / "runs/going/progress.jsonl").write_text("\n".join([*lines, '{"step": 2']))
+    taken = {"step": 100, "loss": None, "projected_grad": 1.0, "lr": 1e-7, "skipped": 0}
+    seen = [{"step": step, "dev_loss": 0.7, "dev_accuracy": 0.5} for step in (0, 100)]
+    lost = {"step": 200, "dev_loss": None, "dev_accuracy": 0.5}
+    lines = [json.dumps(row) for row in (seen[0], taken, seen[1], lost)]
+    (tmp_path / "runs/going/curve.jsonl").write_text("\n".join([*lines, '{"step": 2']))
     return [tmp_path / "results", tmp_path / "runs"]
 
 
@@ -105,7 +107,7 @@ def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_sa
     assert read == {  # a step of zo-sgd is two forwards, of fo-sgd three
         (loss, zo): [(0, 0.7), (200, 0.6)], (score, zo): [(0, 50), (200, 70), (400, 80)],
         (loss, fo): [(0, 0.7), (150, 0.4)], (score, fo): [(0, 50), (150, 90)],
-        (loss, going): [(0, 0.7), (200, 0.7)], (score, going): [(0, 50), (200, 50)],
+        (loss, going): [(0, 0.7), (200, 0.7)], (score, going): [(0, 50), (200, 50), (400, 50)],
     }  # fmt: skip
     (chart,) = artifact.charts
     for panel, axes in zip(chart.panels, figures.draw(chart).axes, strict=False):
@@ -121,8 +123,8 @@ def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_sa
     ("file", "text"),
     [
         ("result.json", "{"),
-        ("progress.jsonl", '{"step": "a", "dev_loss": 1.0, "dev_accuracy": 0.5}\n'),
-        ("progress.jsonl", f'{{"step": 1, "dev_loss": {"9" * 400}, "dev_accuracy": 0.5}}\n'),
+        ("curve.jsonl", '{"step": "a", "dev_loss": 1.0, "dev_accuracy": 0.5}\n'),
+        ("curve.jsonl", f'{{"step": 1, "dev_loss": {"9" * 400}, "dev_accuracy": 0.5}}\n'),
     ],
 )
 def test_a_run_that_is_damaged_is_one_line_with_its_folder_and_leaves_the_others(

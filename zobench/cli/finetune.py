@@ -40,8 +40,8 @@ def finetune(
 ) -> None:  # fmt: skip
     """Fine-tune a model on a task; keep the best weights on dev, and test them once.
 
-    Its folder holds early results (progress.jsonl), the curve (curve.csv, curve.jsonl), the journal, snapshots and in
-    the end the saved model. After Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
+    Its folder holds the curve so far (curve.csv, curve.jsonl), the journal, snapshots and in the end the saved model.
+    After Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
     """
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}

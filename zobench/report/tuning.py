@@ -19,7 +19,7 @@ from zobench.report.recorded import Curve, chart_of_curves, curve, measured_on, 
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels
 from zobench.store import Store, place_of, reading
-from zobench.training.keeper import EARLY
+from zobench.training.callbacks import JSONL_FILE
 from zobench.training.origin import JOURNAL
 from zobench.training.run import RESULT
 
@@ -31,7 +31,7 @@ def load(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
     problems: list[str] = []
     for folder in folders:
         paths = (folder, *sorted(folder.iterdir()))
-        inside = [path for path in paths if (path / EARLY).is_file() or (path / RESULT).is_file()]
+        inside = [path for path in paths if (path / JSONL_FILE).is_file() or (path / RESULT).is_file()]
         store = Store(folder)
         for path in inside:
             try:
@@ -49,15 +49,16 @@ def _run(folder: Path) -> Result:
     try:
         if (folder / RESULT).is_file():
             return reading.read(folder / RESULT)
-        text = (folder / EARLY).read_text()
+        text = (folder / JSONL_FILE).read_text()
         rows = [json_of(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # the last may be half written
         spec = RunSpec.from_stored(journal.read(folder / JOURNAL)[0]["spec"])
         if not all(isinstance(row, dict) and type(row["step"]) is int for row in rows):
-            raise ValueError(f"a row of {EARLY} is no evaluation at a step")
-        scores = [key for key in (rows or [{}])[0] if key.startswith("dev_") and key not in ("dev_loss", "dev_count")]
-        if rows and not scores:
-            raise ValueError(f"{EARLY} has no score")
-        points = [[row["step"], *map(_finite, (row["dev_loss"], *(row[key] for key in scores)))] for row in rows]
+            raise ValueError(f"a row of {JSONL_FILE} has no step")
+        seen = [row for row in rows if "dev_loss" in row]
+        scores = [key for key in (seen or [{}])[0] if key.startswith("dev_") and key != "dev_loss"]
+        if seen and not scores:
+            raise ValueError(f"{JSONL_FILE} has no score")
+        points = [[row["step"], *map(_finite, (row["dev_loss"], *(row[key] for key in scores)))] for row in seen]
     except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
         raise ValueError(f"{folder} must hold a fine-tuning run, but is damaged ({error}); leave it out") from error
     evaluation = {"curve": points, "scores": [name.removeprefix("dev_") for name in scores]}
@@ -69,8 +70,8 @@ def _where(run: Result) -> str:
     return place_of(run) if run.environment.machine else ""
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def figure(runs: Sequence[Result], *, forwards: bool) -> Artifact:

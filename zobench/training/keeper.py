@@ -1,12 +1,10 @@
-"""The record of a run so far, and what it writes to the disk: its journal, its snapshots, a line per evaluation."""
+"""The record of a run so far, and what it writes to the disk: its journal and its snapshots."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.durable import savers, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
-from zobench.machine.files import writing
 from zobench.methods.base import Taken
 from zobench.runspec import METHODS, RunSpec
 from zobench.training.assemble import Tuner
@@ -50,26 +47,6 @@ class Record:
         else:
             self.curve.append([item.step, item.loss, *(item.accuracy, item.second)[: len(self.names)]])
             self.count = item.count
-
-    def replay(self, items: Iterable[Item]) -> Iterator[dict[str, Any]]:
-        """Adds all ``items``; yields the line of ``progress.jsonl`` after each evaluation."""
-        for item in items:
-            self.add(item)
-            if isinstance(item, EvaluationItem):
-                yield self.line()
-
-    def line(self) -> dict[str, Any]:
-        """The line of ``progress.jsonl`` for the newest evaluation."""
-        evaluation = self.at(int(self.curve[-1][0]))
-        since = self.samples["loss"][int(self.curve[-2][0]) if len(self.curve) > 1 else 0 :]
-        losses = [loss for loss in since if loss is not None and math.isfinite(loss)]
-        return {
-            "step": evaluation.step, "dev_loss": evaluation.loss,
-            **{f"dev_{name}": score for name, score in evaluation.scores.items()},
-            "dev_count": evaluation.count,
-            "train_loss": math.fsum(losses) / len(losses) if losses else None, "best": evaluation.best,
-            "skipped": self.skipped,
-        }  # fmt: skip
 
     @property
     def evaluated(self) -> set[int]:
@@ -111,10 +88,6 @@ def best(curve: list[list[float]]) -> list[float] | None:
     return min(rows, key=lambda row: (row[1] if math.isfinite(row[1]) else math.inf, -row[2], row[0]), default=None)
 
 
-EARLY = "progress.jsonl"
-"""A line per evaluation on dev, on the disk as soon as it is known."""
-
-
 class Keeper:
     """Writes for one run into ``folder``; the ranks that do not lead have no ``journal`` and write only snapshots.
 
@@ -124,15 +97,13 @@ class Keeper:
     """
 
     def __init__(
-        self, spec: RunSpec, folder: Path, journal: JournalFile | None, record: Record, lines: list[dict[str, Any]],
+        self, spec: RunSpec, folder: Path, journal: JournalFile | None, record: Record,
         header: Mapping[str, Any], say: Callable[[str], None], world: World | None,
     ) -> None:  # fmt: skip
         self._spec, self._folder, self._journal, self._record = spec, folder, journal, record
         self._backpropagates = METHODS.get(spec.method).backpropagates
         self._run = {key: header[key] for key in ("run", "base")}
         self._say, self._world = say, world
-        if journal is not None:  # any other lines in the file, as after a crash, are removed
-            self._write_early("w", lines)
         self._saver: savers.Saver | None = None
         self._built: Tuner | None = None
         self.good: list[int] = []
@@ -157,15 +128,6 @@ class Keeper:
         self._record.add(item)
         if self._journal is not None:
             self._journal.append(item)
-            if isinstance(item, EvaluationItem):
-                self._write_early("a", [self._record.line()])
-
-    def _write_early(self, mode: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        path = self._folder / EARLY
-        with writing(path), path.open(mode) as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
 
     def after_step(self) -> None:
         """Takes a snapshot if one is due; to be called after a step that is in the journal."""

@@ -247,7 +247,9 @@ def _trained(
             items, start, path, good = origin.resume_point(spec, folder, header, file, items, say)
             built = during.enter_context(tuner(chosen, path, model, start=start, world=world, numerics=numerics))
             record = Record(names=data.asked.goal.scores)
-            keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, say, world)
+            for item in items:
+                record.add(item)
+            keeper = Keeper(spec, folder, file, record, header, say, world)
             if not METHODS.get(spec.method).backpropagates:
                 replay.bring(built.engine, built.method, items, start)
             elif path is not None:
