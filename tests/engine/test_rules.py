@@ -100,6 +100,19 @@ def test_frozen_weights_are_not_moved_and_not_written_back(noise, monkeypatch):
     assert sum(per_tensor.values()) <= sizes[0] < sum(per_tensor.values()) + 8192
 
 
+class PlainMomentum:
+    """:class:`Momentum` as docs/extending.md writes a rule: a class of nobody's."""
+
+    states = ("m",)
+    state_dtype, apply, change, beta = Momentum.state_dtype, Momentum.apply, Momentum.change, Momentum.beta
+
+
+def test_a_rule_needs_no_base_class():
+    for mode in ({"placement": "resident"}, {"noise": "counter", "slots": 1}):
+        (losses, *_), (wanted, *_) = run(mode, rule=PlainMomentum()), run(mode, rule=Momentum())
+        assert losses == wanted
+
+
 def test_a_rule_with_state_refuses_what_would_lose_it():
     for options in ({"wire": "bf16"}, {"writeback_every": 4, "noise": "counter"}):
         with pytest.raises(ValueError, match="a rule with state needs wire=none and writeback_every=1"):

@@ -105,7 +105,7 @@ def say(*lines: str) -> None:
 
 
 def write_json(output: str | None, body: Any) -> bool:
-    """Writes ``body`` as JSON to the file ``output``, if one is named; "-" prints it. Returns whether that was so."""
+    """Writes ``body`` as JSON to the file ``output``, if one is named; "-" prints it. Returns whether it did."""
     if output is None:
         return False
     text = json.dumps(body, indent=1, allow_nan=False)

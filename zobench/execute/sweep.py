@@ -190,7 +190,8 @@ def _left_out(step: Step, why: str) -> Result:
 
 
 def is_news(step: Step, result: Result) -> bool:
-    """Whether ``result`` is to be stored: it was not kept, and replaces no earlier one that ran, or has more steps."""
+    """Whether ``result`` is to be stored: not one that was kept, nor, in place of an earlier one, one that was
+    skipped or was cut off with no more steps."""
     earlier = step.earlier
     if step.action == "keep":
         return False

@@ -33,7 +33,8 @@ SETTLE_SECONDS = 2.0
 """A job that is ended gets SIGTERM in all its processes; the cell's can be gone before this one has been told."""
 LEADER_SECONDS = 300.0  # how long the other nodes of a job wait for the first one's plan
 FIRST_PORT, PORTS = 20000, 12000
-"""Rendezvous ports, one per job, as its nodes can work out; below 32768, where Linux takes ports for its own use."""
+"""Rendezvous ports: a job's follows from its number, which all its nodes know; below 32768, where Linux takes ports for
+its own use."""
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,7 @@ def _states(items: Sequence[Field], rule: UpdateRule | None) -> list[Field]:
             is_parameter=False,
             trainable=False,
             homes=(),
-            initial=rule.begins.get(name, 0.0),
+            initial=getattr(rule, "begins", {}).get(name, 0.0),  # a plug-in's rule need have none
         )
         for item in items
         if item.trainable and rule is not None
