@@ -69,18 +69,30 @@ def test_backpropagation_peaks_where_the_formula_says(spec: RunSpec) -> None:
     assert memory(spec.resolve("cuda"))[0] == pytest.approx(peak, rel=0.02)
 
 
-@pytest.mark.parametrize("changes", [{"checkpointing": True}, {"autocast": "bf16"}])
-def test_checkpointing_and_autocast_keep_what_the_formula_says(changes: dict[str, Any]) -> None:
-    """On the CPU, because neither runs on the meta device; there attention keeps the same tensors."""
-    spec = RunSpec(model="OPT-125M", batch_size=1, seq_len=128, **FO, **changes)
-    model = models.build(spec.model, spec.dtype)
+@pytest.mark.parametrize(
+    ("model", "batch_size", "changes"),
+    [
+        ("opt-mini", 4, {}),
+        ("opt-mini", 4, {"autocast": "bf16"}),
+        ("opt-mini", 4, {"checkpointing": True}),  # logits are the most: the peak is before any layer runs again
+        ("opt-tiny", 32, {"checkpointing": True}),  # a layer's activations are: it is after the last one did
+        ("qwen3-tiny", 8, {"checkpointing": True}),
+    ],
+)
+def test_checkpointing_and_autocast_keep_what_the_formula_says(
+    model: str, batch_size: int, changes: dict[str, Any]
+) -> None:
+    """On the CPU, because neither runs on the meta device; there attention keeps the same tensors. Models so small that
+    activations are most of the peak."""
+    spec = RunSpec(model=model, batch_size=batch_size, seq_len=models.get(model).max_positions, **FO, **changes)
+    built = models.build(spec.model, spec.dtype)
     config = EngineConfig(device="cpu", placement="resident", autocast=spec.autocast)
     ids = torch.zeros(spec.batch_size, spec.seq_len, dtype=torch.long)
     with Ledger("cpu") as ledger:
-        engine = Backprop(model, config, weights=RandomWeights(model, 0), checkpointing=spec.checkpointing)
+        engine = Backprop(built, config, weights=RandomWeights(built, 0), checkpointing=spec.checkpointing)
         ledger.reset()
         engine.backward(Batch(ids, ids))
-    assert backward.peak(spec) == pytest.approx(ledger.peak, rel=0.05)
+    assert backward.peak(spec) == pytest.approx(ledger.peak, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,15 @@ def test_a_grid_over_an_option_goes_on_as_far_as_its_declared_range(
     assert (state.best.option(option), bool(state.beyond)) == (added[-1], is_edge)
 
 
+def test_a_grid_that_begins_with_0_goes_on_beyond_its_other_end(tmp_path: Path) -> None:
+    """Without a neighbour there, the largest value would pass for an interior best point."""
+    contest = load(tmp_path, PROTOCOL.replace('lr = ["x10", "x100"]', "weight_decay = [0.0, 0.01]"))
+    results = {run.spec.hash: run for run in tuned(only(contest, ["FO-SGD"]), lambda spec: -spec.weight_decay)}
+    state = contest.search("FO-SGD", results)
+    assert [spec.weight_decay for spec in state.points[2:]] == [0.02, 0.04]
+    assert state.beyond
+
+
 def test_runs_that_grids_may_still_add_are_counted_until_the_best_points_are_interior(tmp_path: Path) -> None:
     contest = load(tmp_path)
     assert len(contest.addable({})) == 3 * 2 * 2  # methods, extra points, tuning seeds

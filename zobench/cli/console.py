@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from rich.text import Text
 
 from zobench.machine.files import writing
 from zobench.machine.processes import leads
-from zobench.machine.texts import UNBROKEN, duration, percent, with_units
+from zobench.machine.texts import UNBROKEN, duration, percent, reporting, with_units
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
 from zobench.store import first_sweep, metrics, printable
@@ -91,6 +92,12 @@ def error_console() -> Console:
 def alarm(console: Console) -> Console:
     """``console``, or, where only --quiet has silenced it, one that shows what must be shown all the same."""
     return Screen(stderr=True, highlight=False) if console.quiet and _quiet and leads() else console
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """Inside, standard error says every few seconds that ``what`` is under way."""
+    errors = error_console()
+    return reporting(lambda text: errors.print(text, style="dim", markup=False), what)
 
 
 def answer_console() -> Console:

@@ -15,7 +15,6 @@ from zobench.cli import console
 from zobench.cli.common import changed
 from zobench.cli.console import SweepProgress, alarm
 from zobench.execute.monitor import Monitor
-from zobench.machine.texts import reporting
 from zobench.recipes.reference import PAPERS
 from zobench.result.repeats import renewed
 from zobench.runspec import RunSpec
@@ -46,7 +45,7 @@ class Terminal(Monitor):
         return self.errors.status(what)
 
     def waiting(self, what: str) -> AbstractContextManager[object]:
-        return reporting(lambda text: self.errors.print(text, style="dim", markup=False), what)
+        return console.waiting(what)
 
     def show_plan(self, title: str, steps: Sequence[Step], budget: float | None) -> None:
         from zobench.cli import plan_view
@@ -140,14 +139,14 @@ def table_text(
     item: Any = artifacts.load(name)
     if item.is_figure:
         raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench figure {name}")
-    store = Store(results)
-    shown = renewed([run.with_facts(**(said or {})) for run in store.runs()], fresh or ())
-    screen = console.answer_console()
-    console.show_problems(store.problems if fresh is None else ())
-    text = render(
-        item, shown, form, machine=machine if shown or fresh is None else None,
-        width=max(console.NARROWEST, screen.width), color=console.is_colored(screen),
-    )  # fmt: skip
+    store, screen = Store(results), console.answer_console()
+    with console.waiting(f"{name}: filling the table"):
+        shown = renewed([run.with_facts(**(said or {})) for run in store.runs()], fresh or ())
+        console.show_problems(store.problems if fresh is None else ())
+        text = render(
+            item, shown, form, machine=machine if shown or fresh is None else None,
+            width=max(console.NARROWEST, screen.width), color=console.is_colored(screen),
+        )  # fmt: skip
     if shown and isinstance(item, Table) and (why := mismatch(item, shown)):
         print(why, file=sys.stderr)
     if not shown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -199,7 +200,8 @@ def report(
     store, errors = Store(results), console.error_console()
     stored = store.load()
     console.show_problems(store.problems)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+    lines = nullcontext() if errors.is_terminal else console.waiting("tables and figures: writing")
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar, lines:
         task = bar.add_task("tables and figures")
         contents = publish.publish(
             stored, store.problems, out, lambda name, i, n: bar.update(task, description=name, completed=i, total=n)

@@ -37,7 +37,8 @@ def peak(spec: RunSpec) -> int:
     largest = 2 * sizes.largest_tensor(spec) * width if tunes_all(spec) else 0  # of one tensor at a time
     temporary = (tuned if spec.foreach else largest) if copies else 0
     tied = _has_table_gradient(spec) and is_tied(spec)
-    return weights + state + max(begins(spec), tuned + (2 * table if tied else 0), tuned + temporary)
+    stages = (begins(spec), _enters(spec), tuned + (2 * table if tied else 0), tuned + temporary)
+    return weights + state + max(stages)
 
 
 def begins(spec: RunSpec) -> int:
@@ -54,11 +55,23 @@ def begins(spec: RunSpec) -> int:
     if AUTOCASTS[spec.autocast].is_cast:
         cast = -(-tokens * row // chunk) * architecture.vocab * architecture.embedding_width * 2
     later = 3 * table - 2 * chunk if tokens * row > chunk else table
-    return kept(spec) + tokens * row + cast + max(2 * chunk, later + tokens * architecture.hidden * WIDTHS[spec.dtype])
+    before = kept(spec) - (rows(spec) * longest(spec) * _of_a_layer(spec) if spec.checkpointing else 0)
+    at_head = tokens * row + cast + max(2 * chunk, later + tokens * architecture.hidden * WIDTHS[spec.dtype])
+    return before + at_head
+
+
+def _enters(spec: RunSpec) -> int:
+    """Bytes beside weights and state when the backward pass has entered the last layer, whose forward has run again
+    with ``checkpointing``: the gradients of its output, of the residual and of its widest activations are new."""
+    architecture, width = models.of(spec), WIDTHS[spec.dtype]
+    inner = architecture.inner * (2 if AUTOCASTS[spec.autocast].is_cast else width)
+    gradients = rows(spec) * longest(spec) * (2 * architecture.hidden * width + inner)
+    return kept(spec) + gradients + (table_bytes(spec) if _has_table_gradient(spec) else 0)
 
 
 def kept(spec: RunSpec) -> int:
-    """Bytes that a forward keeps for its backward, without the logits (checked against the ledger, layer by layer).
+    """Bytes that a forward keeps for its backward, without the logits (checked against the ledger, layer by layer);
+    with ``checkpointing`` the inputs of all layers, and what one of them keeps while its backward pass runs.
 
     Where autocast computes, every product's operands are kept in 16 bits whatever is tuned, and its 16-bit weights for
     the backward pass of every layer. The inputs of LoRA's two A are float32: in 16 bits each makes its own, in 32 they
@@ -69,14 +82,18 @@ def kept(spec: RunSpec) -> int:
     layers = architecture.layers - min(spec.zo_layers, architecture.layers)
     embedding = architecture.embedding_width
     around = hidden + (hidden if embedding == hidden else 2 * embedding)
-    layer, cast = architecture.kept(width, autocast, tunes_all(spec)), 0
-    if autocast:
-        cast = 2 * models.blocks_parameter_count(architecture, 1 if spec.checkpointing else layers)
-    else:
-        inputs = scheme_of(spec).inputs
-        layer += 4 * hidden * (min(1, inputs) if spec.dtype == "fp32" else inputs)
+    layer = _of_a_layer(spec)
+    cast = 2 * models.blocks_parameter_count(architecture, 1 if spec.checkpointing else layers) if autocast else 0
     inside = layers * hidden * width + layer if spec.checkpointing else layers * layer
     return tokens * (inside + around * width) + cast
+
+
+def _of_a_layer(spec: RunSpec) -> int:
+    """Bytes of a token that a layer keeps for its backward pass."""
+    architecture, autocast = models.of(spec), AUTOCASTS[spec.autocast].is_cast
+    inputs = 0 if autocast else scheme_of(spec).inputs
+    layer = architecture.kept(WIDTHS[spec.dtype], autocast, tunes_all(spec))
+    return layer + 4 * architecture.hidden * (min(1, inputs) if spec.dtype == "fp32" else inputs)
 
 
 def _gradients(spec: RunSpec) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from zobench import models
@@ -58,6 +59,7 @@ def memory(spec: RunSpec) -> tuple[int, int, int]:
     return device, host, disk * ranks + kept
 
 
+@functools.lru_cache(maxsize=1 << 13)
 def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
     """(device, host, disk) bytes of one rank alone, and of the weights in host memory that those of a node share."""
     if METHODS.get(spec.method).backpropagates:

@@ -114,6 +114,7 @@ class Prediction:
         return self.device_bytes <= self.gpu.memory
 
 
+@functools.lru_cache(maxsize=1 << 13)  # a report asks for a stored run's in every table that it could correct
 def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     """What a step of ``spec`` (resolved for a CUDA device) takes on ``gpu``; ``disk``: bytes/s of a tier there."""
     spec = footprint.fit(spec)[0]

@@ -169,18 +169,20 @@ def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
 
 def _corrections(ok: Sequence[Result], spec: RunSpec, prediction: Prediction, rates: Rates) -> list[float]:
     """Of each of the runs ``ok`` that says something about ``spec``; of disturbed ones only if all of these are."""
-    factors = [(_correction(run, spec, prediction, rates), run.disturbances) for run in ok]
+    kind = _kind(spec)
+    alike = [run for run in ok if _kind(run.spec) == kind]
+    factors = [(_correction(run, prediction, rates), run.disturbances) for run in alike]
     calm = [factor for factor, disturbed in factors if factor is not None and not disturbed]
     return calm or [factor for factor, _ in factors if factor is not None]
 
 
-def _correction(result: Result, spec: RunSpec, prediction: Prediction, rates: Rates) -> float | None:
+def _correction(result: Result, prediction: Prediction, rates: Rates) -> float | None:
     """Measured over predicted step seconds of ``result``, by the rates that were measured with it, else by ``rates``;
-    None if its cell is too different from ``spec``, of which ``prediction`` is predicted.
+    None if its step is too different from that of ``prediction``, which is of a cell of the same kind.
 
     A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
     """
-    if _kind(result.spec) != _kind(spec) or not models.is_known(result.spec):
+    if not models.is_known(result.spec):
         return None
     other, this = predict(ran(result), rates_of(result) or rates).step_seconds, prediction.step_seconds
     return (result.step_seconds or 0.0) / other if this / SIMILAR < other < this * SIMILAR else None

@@ -12,7 +12,6 @@ import fcntl
 import importlib.util
 import os
 import re
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def replace(path: Path, data: bytes) -> None:
 
     Written beside it under a name of its own, which is gone again if that fails, with the ``OSError`` that stopped it.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         with writing(path), temporary.open("xb") as file:
             file.write(data)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from zobench.result.record import DISTURBED
-
 FIELDS = (
     "t", "device_used_bytes", "process_used_bytes", "power_watts", "energy_joules", "sm_clock_hz", "memory_clock_hz",
     "temperature_c", "throttle_bits", "rss_bytes", "cpu_seconds", "swapped_bytes", "machine_busy_seconds",
@@ -146,6 +144,8 @@ def watched_pid(pid: int, at_start: Collection[int], seen: Sequence[int], contex
 
 def crowded(cores: float | None) -> list[str]:
     """A warning if other processes kept so many ``cores`` busy that a measurement on the CPU must say so."""
+    from zobench.result.record import DISTURBED  # not above: the sampler's process imports this module at each start
+
     if (cores or 0.0) <= DISTURBING_CORES:
         return []
     return [f"{DISTURBED}{cores:.1f} cores busy meanwhile; expect slower steps"]

@@ -172,11 +172,14 @@ def _beyond(declared: Any, values: Sequence[float]) -> float | None:
 
 
 def _spaced(values: Sequence[float], *, share: bool) -> float | None:
-    """The number after the last of ``values`` at their spacing, or at that of what they leave of 1."""
-    a, b, c = (1 - value if share else value for value in (values[-3:] if len(values) > 2 else (values[0], *values)))
-    if not a or not b:
+    """The number after the last of ``values`` at their spacing, or at that of what they leave of 1. A 0 spaces nothing:
+    after 0 and another number comes twice that. None where the last is 0."""
+    numbers = [1 - value if share else value for value in values]
+    spacing = [number for number in numbers if number][-3:]
+    if not numbers[-1]:
         return None
-    new = float(f"{c * (b / a if len(values) > 2 else c / b):.6g}")
+    factor = spacing[1] / spacing[0] if len(spacing) > 1 else 2.0
+    new = float(f"{spacing[-1] * factor:.6g}")
     return float(f"{1 - new:.6g}") if share else new
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,7 +25,7 @@ PAPERS = {
 """Short names of the papers and how a reader knows them, in reading order; any other is called by its short name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reference:
     """All reported values, in file order."""
 
@@ -41,8 +43,21 @@ class Reference:
 
     def find(self, conditions: Mapping[str, str]) -> Mapping[str, str] | None:
         """The one reported value under ``conditions``; None if there is none, ``ValueError`` if there are several."""
-        matching = [row for row in self.rows if all(row[key] == value for key, value in conditions.items())]
+        rows = self.rows
+        if "paper" in conditions and "artifact" in conditions:
+            rows = self._of_tables.get((conditions["paper"], conditions["artifact"]), ())
+        matching = [row for row in rows if all(row[key] == value for key, value in conditions.items())]
         if len(matching) > 1:
             wanted = ", ".join(f"{key}={value}" for key, value in conditions.items())
             raise ValueError(f"one paper value must match, but {len(matching)} match {wanted}; narrow `reference`")
         return matching[0] if matching else None
+
+    @functools.cached_property
+    def _of_tables(self) -> Mapping[tuple[str, str], tuple[Mapping[str, str], ...]]:
+        """(paper, table or figure) -> its rows: a report looks thousands of values up."""
+        ordered = sorted(self.rows, key=_table_of)
+        return {table: tuple(rows) for table, rows in itertools.groupby(ordered, _table_of)}
+
+
+def _table_of(row: Mapping[str, str]) -> tuple[str, str]:
+    return row["paper"], row["artifact"]

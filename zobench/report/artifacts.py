@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Recipe = Table | FactTable | Plot | ContestTable
 """All have a name, a title, a paper and a runner, and tell whether they are figures."""
+Progress = Callable[[str, int, int], None]
+"""Called before each step of a report, of which there are two a table or figure: its name, steps done, steps in all."""
 
 
 def load(name: str, kinds: Sequence[str] = ("tables", "plots")) -> Recipe:
@@ -110,7 +112,8 @@ def frame(name: str, results: Sequence[Result], machine: str | None = None) -> p
 
 def _figure(item: Plot, results: Sequence[Result], reference: Reference) -> Artifact:
     if item.contest is not None:
-        return _artifact(item, [], contest_sheets.numbers(item.contest, results), _named(pareto(item, results)))
+        ranked = contest.rankings(item.contest, results)
+        return _artifact(item, [], contest_sheets.numbers(item.contest, ranked), _named(pareto(item, ranked)))
     if item.table is None:
         of_runs = curves if item.kind == "curves" else timelines
         charts = _named(of_runs(item, results))
@@ -137,12 +140,13 @@ def _named(charts: Sequence[tuple[str | None, Chart]]) -> list[Chart]:
 
 
 def gather(
-    results: Sequence[Result], problems: Sequence[str], reference: Reference
+    results: Sequence[Result], problems: Sequence[str], reference: Reference, progress: Progress
 ) -> tuple[ReportContents, list[Filled]]:
     """The whole report, and the cells of the papers' tables."""
     recipes, broken = load_all()
     made, failed = [], []
-    for item in recipes:
+    for i, item in enumerate(recipes):
+        progress(item.name, i, 2 * len(recipes))  # each is filled, and then drawn
         try:
             made.append(make(item, results, reference))
         except ValueError as error:

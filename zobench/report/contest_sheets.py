@@ -18,7 +18,6 @@ from zobench.report.contest import (
     MethodStanding,
     average,
     is_disturbed,
-    rankings,
     unmeasured,
 )
 from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
@@ -37,9 +36,9 @@ MEBIBYTE = 2**20
 Column = tuple[str, Callable[[MethodStanding], CellText]]
 
 
-def sheets(table: ContestTable, results: Sequence[Result]) -> list[Sheet]:
-    """Per machine and model: accuracies, costs, claims; without any run one sheet that says so."""
-    ranked = rankings(table, results)
+def sheets(table: ContestTable, ranked: Sequence[MethodRanking]) -> list[Sheet]:
+    """Of each ranking, which is one machine's and model's: accuracies, costs, claims; without any one sheet that says
+    so."""
     if not ranked:
         remarks = [_how(table), f"`zobench sweep {table.runner}` measures it."]
         rows = _columns(unmeasured(table), [("Test (%) ↑", _test)])
@@ -326,12 +325,12 @@ def _ratio_text(claim: Claim, ratio: ClaimRatio | None, sides: Sequence[MethodSt
 COLUMNS = ("table", "machine", "model", "task", "method", "stage", "seed", "point", "spec_hash", "quantity", "value")
 
 
-def numbers(table: ContestTable, results: Sequence[Result]) -> pd.DataFrame:
+def numbers(table: ContestTable, ranked: Sequence[MethodRanking]) -> pd.DataFrame:
     """A line for each number of each run, of both stages, in base units."""
     lines = (
         (table.name, ranking.machine, run.spec.model, run.spec.task_name, method.header, stage, run.spec.seed,
          " ".join(f"{key}={run.spec.value(key)}" for key in method.contender.fields), run.spec.hash, quantity, value)
-        for ranking in rankings(table, results) for method in ranking.standings
+        for ranking in ranked for method in ranking.standings
         for stage, runs in (("tuning", method.tuned), ("final", method.runs)) for run in runs
         for quantity, value in _values(method, run)
     )  # fmt: skip

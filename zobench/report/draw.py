@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from zobench.report.cells import Grid, TableCell, flat, not_run
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import measured_on, paper_source, relative
-from zobench.report.contest import BUSY, EDGE, ContestTable, MethodRanking, is_disturbed, rankings
+from zobench.report.contest import BUSY, EDGE, ContestTable, MethodRanking, is_disturbed
 from zobench.report.forecast_text import joined, places, ratio, whose
 from zobench.report.plot import Plot, nothing
 from zobench.report.sheet import WARNING, ranges
 from zobench.report.table import Metric
-from zobench.result import Outcome, Result
+from zobench.result import Outcome
 from zobench.runspec.registries import METRICS
 
 _UNMEASURED = "Nothing measured yet: `zobench reproduce {}` measures here what this machine can."
@@ -159,11 +159,12 @@ def _map(
     )  # fmt: skip
 
 
-def pareto(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Chart]]:
-    """The figure for each machine, with a panel for each model; without any run the message once."""
+def pareto(plot: Plot, ranked: Sequence[MethodRanking]) -> list[tuple[str | None, Chart]]:
+    """The figure for each machine, with a panel for each model of which a method is finished; without any the message
+    once."""
     assert plot.contest is not None
-    ranked = [ranking for ranking in rankings(plot.contest, results) if ranking.finished]
-    by_machine = itertools.groupby(ranked, key=lambda ranking: ranking.machine)
+    finished = [ranking for ranking in ranked if ranking.finished]
+    by_machine = itertools.groupby(finished, key=lambda ranking: ranking.machine)
     message = f"Nothing measured yet: `zobench sweep {plot.runner}` measures here what it can."
     charts: list[tuple[str | None, Chart]] = [
         (machine, _of_machine(plot, plot.contest, list(shown))) for machine, shown in by_machine

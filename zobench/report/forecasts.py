@@ -111,7 +111,7 @@ def _program(row: Mapping[str, str], metric: str, card: Gpu) -> Forecast:
 def _engine(fields: Mapping[str, Any], cell: TableCell, card: Gpu) -> Forecast:
     """Out of memory only under zobench's own heading: a paper may share out over several GPUs what one cannot hold."""
     spec = RunSpec(**fields).resolve("cuda")
-    prediction, is_papers = _predicted(spec, card), cell.column.reference is not None
+    prediction, is_papers = engine.predict(spec, card), cell.column.reference is not None
     notes = () if not is_papers else (BY_ENGINE if prediction.fits else SHARED_OUT,)
     return by_engine(prediction, cell.metric.name, fits=prediction.fits or is_papers, notes=notes)
 
@@ -121,9 +121,6 @@ def by_engine(prediction: Prediction, metric: str, *, fits: bool, notes: tuple[s
     share = prediction.memory_share if metric in ("gpu_memory", "gpus") else prediction.share
     value = VALUES[metric](prediction) if fits else None
     return Forecast(value=value, share=share, gpu=prediction.gpu, of_engine=True, notes=notes)
-
-
-_predicted = functools.cache(engine.predict)
 
 
 def on_this_machine(table: Table, grid: Grid, results: Sequence[Result]) -> Grid:

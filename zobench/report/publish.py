@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,23 +17,22 @@ from zobench.report.summary import Filled
 from zobench.result import Result
 
 PAGE, SUMMARY, COMPARISON, NUMBERS = "index.html", "summary.md", "comparison.csv", "numbers.tex"
-Progress = Callable[[str, int, int], None]
-"""Called before each artifact is written: its name, how many are done, how many there are."""
-
-
 FIGURE, WHOLE = ("matplotlib",), ("jinja2", "matplotlib")
 """The packages without which no figure can be drawn, and no report written."""
 
 
-def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progress: Progress) -> ReportContents:
+def publish(
+    results: Sequence[Result], problems: Sequence[str], out: Path, progress: artifacts.Progress
+) -> ReportContents:
     """Writes everything below ``out`` and returns what was written as data; files of the same tables and figures that
     an earlier report left there, as of a machine that has no results any more, are removed. Raises ``OSError`` if the
     disk refuses."""
-    contents, filled = artifacts.gather(results, problems, Reference.load())
+    contents, filled = artifacts.gather(results, problems, Reference.load(), progress)
     images: dict[str, list[str]] = {}
     undrawn, written = [], list[Path]()
+    count = len(contents.artifacts)
     for i, artifact in enumerate(contents.artifacts):
-        progress(artifact.name, i, len(contents.artifacts))
+        progress(artifact.name, count + i, 2 * count)
         try:
             files = write_artifact(artifact, out)
         except ValueError as error:  # one picture that cannot be drawn must not take the page with it
@@ -47,7 +46,7 @@ def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progr
         written += files
     _remove_earlier(out, [*((item.kind, item.name) for item in contents.artifacts), ("figure", opening.NAME)], written)
     contents = replace(contents, problems=(*contents.problems, *undrawn))
-    progress(PAGE, len(contents.artifacts), len(contents.artifacts))
+    progress(PAGE, 2 * count, 2 * count)
     _write(out, SUMMARY, markdown.write(contents.summary))
     _write(out, COMPARISON, comparison(filled))
     _write(out, NUMBERS, latex.macros((item.table, item.grids) for item in filled))

@@ -8,7 +8,7 @@ from typing import Any
 from zobench.cost.gpu import Prediction
 from zobench.machine.texts import csv_of
 from zobench.recipes.reference import Reference
-from zobench.report import contest_sheets, facts, forecasts, frames
+from zobench.report import contest, contest_sheets, facts, forecasts, frames
 from zobench.report.cells import Grid, fill, flat
 from zobench.report.compose import measured, measured_sheet, paper_sheet, predicted_sheet
 from zobench.report.contest import ContestTable
@@ -78,8 +78,8 @@ def without_cells(item: FactTable | ContestTable, results: Sequence[Result], mac
     if isinstance(item, FactTable):
         fact_sheets = facts.sheets(item)
         return fact_sheets, lambda: frames.of_sheets(fact_sheets)
-    matching = of_machine(results, machine)
-    return contest_sheets.sheets(item, matching), lambda: contest_sheets.numbers(item, matching)
+    ranked = contest.rankings(item, of_machine(results, machine))
+    return contest_sheets.sheets(item, ranked), lambda: contest_sheets.numbers(item, ranked)
 
 
 def grids(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -75,7 +76,7 @@ class Round:
         return cls(**values)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """One cell: its spec, how it ended, and every sample in base units (bytes, seconds, tokens, joules);
     docs/result.md.
@@ -148,17 +149,17 @@ class Result:
         """Seconds of each measured step of this run."""
         return [seconds for seconds in self.samples.get("step_seconds", []) if seconds is not None]
 
-    @property
+    @functools.cached_property
     def step_seconds(self) -> float | None:
         """The median step in seconds, of repeats the median of their medians; None if no step was measured."""
         return statistics.median(self.run_seconds) if self.run_seconds else None
 
-    @property
+    @functools.cached_property
     def run_seconds(self) -> list[float]:
         """The median step of each run, which is one process, in the order of their rounds."""
         return [statistics.median(run.measured_seconds) for run in self.runs if run.measured_seconds]
 
-    @property
+    @functools.cached_property
     def disturbances(self) -> list[str]:
         """The warnings that say that its times may be too long."""
         return [text for text in self.warnings if text.startswith((DISTURBED, FEWER, DOUBTFUL))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ def skeleton(tied: bool = True) -> PreTrainedModel:
     return models.build(MODEL, "fp32", tied)
 
 
+@functools.cache
 def start(tied: bool = True) -> Weights:
     """The weights that every engine of a suite begins with."""
     return RandomWeights(skeleton(tied), 3)
@@ -74,23 +76,19 @@ class PlainModel:
         materialise(self.model, start(tied), "cpu")
         self.model.eval()  # type: ignore[no-untyped-call]
         self._noise, self._moved = noise, moved
+        blocks = models.blocks(self.model)
+        self.parts = len(blocks) + 2
+        """What comes before the blocks, each block, and what follows them."""
+        of_block = {id(tensor): number for number, block in enumerate(blocks, start=1) for tensor in block.parameters()}
+        self._parts = {
+            name: of_block.get(id(tensor), self.parts - 1 if "final_layer_norm" in name or "lm_head" in name else 0)
+            for name, tensor in self.model.named_parameters()
+        }
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The weights by name, as they are now."""
         return {name: tensor.detach().clone() for name, tensor in self.model.named_parameters()}
-
-    @property
-    def parts(self) -> int:
-        """What comes before the blocks, each block, and what follows them."""
-        return len(models.blocks(self.model)) + 2
-
-    def part_of(self, name: str) -> int:
-        """The part of the model that a parameter belongs to."""
-        for number, block in enumerate(models.blocks(self.model), start=1):
-            if any(parameter is self.model.get_parameter(name) for parameter in block.parameters()):
-                return number
-        return self.parts - 1 if "final_layer_norm" in name or "lm_head" in name else 0
 
     @torch.no_grad()
     def loss(self, batch: Batch) -> float:
@@ -144,7 +142,7 @@ class PlainModel:
         if point.seed is not None:
             with torch.no_grad():
                 for name, z in self.direction(point.seed).items():
-                    if point.part in (None, self.part_of(name)):
+                    if point.part in (None, self._parts[name]):
                         self.model.get_parameter(name).add_(point.scale * z)
         try:
             yield
@@ -168,7 +166,7 @@ class PlainModel:
         """``W -= lr * (g * z + weight_decay * W)``, in float64; decay skips biases and layer norms."""
         for entry in entries:
             for name, z in self.direction(entry.seed).items():
-                if entry.part in (None, self.part_of(name)):
+                if entry.part in (None, self._parts[name]):
                     weights = self.model.get_parameter(name)
                     spared = any(word in name for word in ("bias", "layer_norm", "layernorm"))
                     decay = 0.0 if spared else entry.weight_decay
