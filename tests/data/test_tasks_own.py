@@ -99,12 +99,7 @@ def test_a_free_answer_may_be_one_of_several_inside_a_column(folder: Path) -> No
     example = read(made, made.form, None)[2].examples[0]
     number = int(np.random.RandomState(0).permutation(10)[0])
     assert example == Example(f"Text: row {number}\nGood?", (f" {number}\n",), 0, golds=(f"{number}", "x"))
-    assert (made.goal.new_tokens, made.goal.stop, made.loss, made.goal.scores) == (
-        7,
-        "\n",
-        "lm",
-        ("f1", "exact_match"),
-    )
+    assert (made.goal.new_tokens, made.goal.stop, made.loss, made.goal.scores) == (7, "\n", "lm", ("f1", "exact_match"))
 
 
 def test_a_text_is_one_document_per_line(folder: Path) -> None:

@@ -11,16 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zobench.durable import journal
-from zobench.durable.journal import (
-    MAGIC,
-    SIZE,
-    EvaluationItem,
-    Item,
-    JournalError,
-    JournalFile,
-    is_begun,
-    read,
-)
+from zobench.durable.journal import MAGIC, SIZE, EvaluationItem, Item, JournalError, JournalFile, is_begun, read
 from zobench.engine import Entry
 from zobench.methods.base import Taken
 

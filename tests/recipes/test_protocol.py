@@ -120,10 +120,8 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
     down = tried("ZO-SGD", lambda spec: spec.lr if spec.lr > 1e-4 else None)  # 1e-4 diverges
     assert ([lr for lr, _ in down[0]], down[1].lr, down[2]) == ([1e-4], 3e-4, False)
     both = tried("FO-SGD", lambda spec: abs(spec.lr - 0.1) + abs(spec.momentum - 0.75))
-    assert both[0] == [
-        (1.0, 0.75),
-        (0.1, 0.875),
-    ]  # beside the best point alone, on each axis; momentum in what it leaves
+    # beside the best point alone, on each axis; momentum in what it leaves
+    assert both[0] == [(1.0, 0.75), (0.1, 0.875)]
     assert (both[1].lr, both[1].momentum, both[2]) == (0.1, 0.75, False)
 
 
