@@ -30,23 +30,17 @@ def measured(monkeypatch: pytest.MonkeyPatch, *times: dict[str, Any]) -> list[di
     return left
 
 
-def kept_with(results: Path) -> list[Path]:
-    """The files of rates in a folder of results."""
-    return list((results / ".calibration").glob("*.json"))
-
-
 BEFORE_COUNTER_NOISE = json.dumps(CALIBRATION | {"noise_elements_per_second": 3e8})
 
 
 @pytest.mark.parametrize(
     "text", ["{", "[]", "é", '{"copy_bytes_per_second": null}', pytest.param(BEFORE_COUNTER_NOISE, id="old")]
 )
-def test_rates_that_cannot_be_used_are_measured_again(tmp_path, monkeypatch, own_cache, text) -> None:
-    monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION))
-    rates.calibration(tmp_path, MACHINE, "cpu", None)
-    [path] = kept_with(tmp_path)
+def test_rates_that_cannot_be_used_are_measured_again(tmp_path, monkeypatch, text) -> None:
+    path = rates.kept_in(tmp_path, MACHINE, "cpu")
+    path.parent.mkdir()
     path.write_text(text, encoding="latin-1")
-    (own_cache / "rates" / path.name).unlink()
+    monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION))
     assert rates.calibration(tmp_path, MACHINE, "cpu", None) == CALIBRATION
     assert json.loads(path.read_text()) == CALIBRATION
 
@@ -64,7 +58,7 @@ def test_rates_of_a_busy_machine_serve_once(tmp_path, monkeypatch, others, kept)
     monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION | {"other_cpu_cores": others}))
     served = rates.calibration(tmp_path, MACHINE, "cpu", None)
     assert cost.Rates.of(served) == RATES
-    assert bool(kept_with(tmp_path)) == kept
+    assert rates.kept_in(tmp_path, MACHINE, "cpu").exists() == kept
     assert any("kept 2.5 cores busy" in note for note in served["notes"]) != kept
 
 
@@ -79,7 +73,7 @@ def test_a_user_measures_a_machine_once_for_all_results_folders(tmp_path, monkey
     left = measured(monkeypatch, CALIBRATION, CALIBRATION, CALIBRATION)
     for folder in ("one", "two", "two"):
         assert rates.calibration(tmp_path / folder, MACHINE, "cpu", tmp_path) == CALIBRATION
-        assert len(kept_with(tmp_path / folder)) == 1
+        assert rates.kept_in(tmp_path / folder, MACHINE, "cpu").exists()
     assert len(left) == 2
     rates.calibration(tmp_path / "two", MACHINE, "cuda:0", tmp_path)
     assert len(left) == 1
@@ -100,7 +94,7 @@ def test_a_busy_machine_is_planned_with_the_rates_of_an_idle_time(tmp_path, monk
     assert served["notes"] == [
         "not kept, because other processes kept 1.7 cores busy; planned with those of an idle time"
     ]
-    assert not kept_with(tmp_path / "now")
+    assert not rates.kept_in(tmp_path / "now", MACHINE, "cpu").exists()
 
 
 def test_a_rate_far_below_the_last_one_is_measured_again_and_then_said(tmp_path, monkeypatch) -> None:

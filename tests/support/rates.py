@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.cost import Estimate, Rates
+from zobench.execute import rates
 
 CALIBRATION: dict[str, Any] = {
     "matmul_flops_per_second": {"fp32": 1e11, "fp16": 1e10, "bf16": 2e11},
@@ -30,6 +31,6 @@ def estimate(seconds: float, **changes: Any) -> Estimate:
 
 def calibrate(folder: Path, machine: str) -> None:
     """Stores these rates as those of the machine's CPU in the results of the folder."""
-    path = folder / "results" / ".calibration" / f"{machine}-cpu.json"
+    path = rates.kept_in(folder / "results", machine, "cpu")
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(CALIBRATION))

@@ -31,13 +31,12 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
     """The machine's rates, with ``notes`` for people: those kept in ``root``, else by an earlier command of this user,
     else measured; jobs that start together measure once. Rates measured while others kept the machine busy serve for
     BUSY_SECONDS at most, where none are known of this hardware under other software."""
-    folder = disk_dir or Path(tempfile.gettempdir())
+    path, folder = kept_in(root, machine, device), disk_dir or Path(tempfile.gettempdir())
     device_and_disk = _device_and_disk(device, folder)
-    name = f"{machine}-{device_and_disk}"
-    path = _path(root, name)
     if (kept := _usable(_text(path))) is not None:
         return kept
     with _alone(path.with_suffix(".lock")):
+        name = f"{machine}-{device_and_disk}"
         kept = _usable(_text(path)) or _usable(cache.read("rates", name))
         if kept is None:
             if (lately := _usable(_lately(name))) is not None:
@@ -56,16 +55,19 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
 def are_known(root: Path, machine: str, device: str, disk_dir: Path | None) -> bool:
     """Whether :func:`calibration` would measure nothing."""
     name = f"{machine}-{_device_and_disk(device, disk_dir or Path(tempfile.gettempdir()))}"
-    return any(_usable(text) for text in (_text(_path(root, name)), cache.read("rates", name), _lately(name)))
+    return any(
+        _usable(text) for text in (_text(kept_in(root, machine, device)), cache.read("rates", name), _lately(name))
+    )
 
 
-def _path(root: Path, name: str) -> Path:
-    """Where the rates are kept with the results in ``root``, under the user's name for them."""
-    return root / ".calibration" / name
+def kept_in(root: Path, machine: str, device: str) -> Path:
+    """Where the rates are kept with the results in ``root``: of one number of threads, where the user chose it."""
+    threads = f"-{os.environ[COUNT]}-threads" if COUNT in os.environ else ""
+    return root / ".calibration" / f"{machine}-{device.partition(':')[0]}{threads}.json"
 
 
 def _device_and_disk(device: str, folder: Path) -> str:
-    """The end of the name under which rates are kept: of the kind of device, the threads, and the disk."""
+    """The end of the name under which a user's rates are kept: of the kind of device, the threads, and the disk."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     disk = f"{existing.stat().st_dev:x}"
     return f"{device.partition(':')[0]}-{os.environ.get(COUNT, 'all')}-threads-{disk}.json"
