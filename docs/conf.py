@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -39,7 +40,9 @@ html_theme_options = {
 }
 
 
-def plain(app, what, name, obj, options, signature, returned):
+def plain(
+    app: Any, what: str, name: str, obj: object, options: Any, signature: str | None, returned: str | None
+) -> tuple[str, str | None] | None:
     """A signature without the modules of its types; a default that Python cannot write is three dots."""
     if signature:
         signature = re.sub(r"~?(?:\w+\.)+(?=[A-Z])", "", signature)
@@ -48,7 +51,7 @@ def plain(app, what, name, obj, options, signature, returned):
     return None
 
 
-def setup(app):
+def setup(app: Any) -> None:
     """The pages that come from the code are written before Sphinx looks for pages."""
     app.connect("builder-inited", lambda app: generated.write(HERE / "generated"))
     app.connect("autodoc-process-signature", plain)

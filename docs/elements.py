@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zobench.recipes.reference import Reference
@@ -54,10 +54,11 @@ class Row:
 
 def rows() -> list[Row]:
     """All rows, in the papers' order. Raises ``TypeError`` for an unknown key."""
-    return [
-        Row(paper=paper, **{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
-        for paper, body in _data().items() for row in body["rows"]
-    ]  # fmt: skip
+    return [Row(paper=paper, **_values(row)) for paper, body in _data().items() for row in body["rows"]]
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
 
 
 def contents() -> dict[str, list[str]]:
@@ -65,7 +66,7 @@ def contents() -> dict[str, list[str]]:
     return {paper: body["contents"] for paper, body in _data().items()}
 
 
-def _data() -> dict[str, dict[str, list]]:
+def _data() -> dict[str, dict[str, list[Any]]]:
     return tomllib.loads(DATA.read_text(encoding="utf-8"))
 
 

@@ -36,7 +36,7 @@ def write(folder: Path) -> None:
     from zobench.store import Store
 
     results, reference = Store(ROOT / "results" / "published").load(), Reference.load()
-    report, filled = gather(results, (), reference)
+    report, filled = gather(results, (), reference, progress=lambda name, done, of: None)
     (folder / "verdicts.inc").write_text(verdicts(results, reference), encoding="utf-8")
     (folder / "coverage.inc").write_text(elements.text(results, filled, reference), encoding="utf-8")
     pages = {**dict(artifacts(report, folder / "figures")), "cli": commands(), "fields": fields(), "names": names()}
