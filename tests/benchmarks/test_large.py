@@ -50,6 +50,7 @@ def test_a_step_reads_what_rests_and_writes_nothing(config, method, directions, 
         assert fp32 / engine.bytes_at_rest == pytest.approx(share, rel=0.3)  # pages and vectors are much of a tiny one
 
 
+@pytest.mark.slow
 def test_the_profile_shares_a_step_out_among_products_noise_and_others(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["step_profile", "model=opt-tiny", "seq_len=32", "method=lozo", "noise=counter"])
     runpy.run_module("tools.step_profile", run_name="__main__")

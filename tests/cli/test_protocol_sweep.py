@@ -109,6 +109,7 @@ def check_winner(final: RunSpec, results: dict[str, Result]) -> None:
     assert all("test" not in result.evaluation for result in tuning)
 
 
+@pytest.mark.slow
 def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stopped(
     cwd: Path, machine_of_cells: Machine, zobench: Command, machine: str, data_dir: Path,
     monkeypatch: pytest.MonkeyPatch,

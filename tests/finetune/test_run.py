@@ -69,6 +69,11 @@ BACK = ("first order", "hybrid")
 """A journal brings back all the others."""
 KILLED = ("lazy",)
 """Which tests/reliability/test_sample.py kills, as it does QES and EGGROLL, and compares as these are."""
+SLOW = (
+    "tiles", "queries", "bf16", "wire", "adam resident", "hizoo", "qzo late", "sparse mezo", "cone in place",
+    "forward micro", "late muon", "hybrid",
+)  # fmt: skip
+"""Each of their settings is in another way too, or is a rule whose state another's is like."""
 
 
 def weights(spec: RunSpec, folder: Path, step: int) -> dict[str, torch.Tensor]:
@@ -110,7 +115,9 @@ def assert_same(first: Path, other: Path, left: Result, right: Result) -> None:
         assert equal(mine, weights(left.spec, other, step))  # of the base and the journal alone
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in KILLED])
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.slow] * (way in SLOW)) for way in WAYS if way not in KILLED]
+)
 def test_a_run_that_crashed_or_was_stopped_ends_as_one_that_was_not(way, spec, data_dir, tmp_path) -> None:
     wanted = spec(**WAYS[way])
     whole, parts = tmp_path / "whole", tmp_path / "parts"

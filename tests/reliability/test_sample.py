@@ -22,6 +22,7 @@ def campaign(log: Path, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_what_a_full_disk_ends_goes_on_when_there_is_room(tmp_path: Path) -> None:
     lines = campaign(tmp_path / "log", "faults", "--count", "2", "--only", "merge and pack")
     assert not [line for line in lines if line["harm"]]

@@ -1,5 +1,6 @@
 """The recipes of the papers' tables and figures: all are there, and every reported value stands in one cell."""
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -19,6 +20,7 @@ from zobench.report.compose import measured_sheet, paper_sheet
 from zobench.report.plot import Plot
 from zobench.report.table import Table
 from zobench.result import Result
+from zobench.runspec import RunSpec
 
 
 def laid_out() -> dict[str, Table]:
@@ -51,14 +53,24 @@ def test_a_papers_cell_shows_a_value_of_that_table_and_of_no_other(name: str) ->
         assert cell.paper["unit"] == cell.metric.unit
 
 
+@functools.cache
+def runs_of(runner: str) -> tuple[RunSpec, ...]:
+    """Without and with a GPU."""
+    path = recipes.find("runners", runner)
+    return tuple(spec.resolve(device) for device in ("cpu", "cuda") for spec in matrix.load(path, device).cells)
+
+
+@functools.cache
+def small_runs() -> tuple[RunSpec, ...]:
+    return tuple(spec for on in shipped("small-cpu").on("cpu") for spec in on.cells)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name in laid_out()])
 def test_the_runner_of_a_table_makes_every_run_that_its_cells_show(name: str) -> None:
     """Extra rows are for small machines, whose campaign may have cells of its own for them; a runner need not fill all
     their columns. Extra columns are another's."""
     table = laid_out()[name]
-    path = recipes.find("runners", table.runner)
-    runs = [spec.resolve(device) for device in ("cpu", "cuda") for spec in matrix.load(path, device).cells]
-    runs += [spec for on in shipped("small-cpu").on("cpu") for spec in on.cells]
+    runs = (*runs_of(table.runner), *small_runs())
     for row in table.rows:
         usual = [column for column in table.columns if not column.extra and is_meant(row, column)]
         wanted = [conditions(table, row, column) for column in usual]

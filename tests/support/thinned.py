@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-LARGE = 24
+LARGE = 12
 """A test with more cases than this is thinned."""
 
 

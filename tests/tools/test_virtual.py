@@ -35,6 +35,7 @@ LARGER: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", LARGER, ids=lambda form: "-".join(map(str, form.values())))
 def test_the_formulas_say_what_the_engine_takes(form: dict[str, Any]) -> None:
     """Within 4 %: what formulas leave out is around the blocks, as kernels of the embedding and the loss."""
@@ -88,6 +89,7 @@ def test_what_directions_of_low_rank_take_is_priced_as_the_engine_issues_it(form
         assert known.parts["products"] == pytest.approx(virtual.parts["products"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_in_the_short_ablation_a_step_without_overlap_is_longer_by_what_the_engines_own_schedule_says() -> None:
     """With a disk of 3 GB/s, as on two measured cores: on the virtual clock all transfers then lie between products."""
     rates = dataclasses.replace(RATES, disk_both=3e9)

@@ -54,14 +54,14 @@ def check_range(
     lowest: float | None, above: float | None, below: float | None, highest: float | None,
 ) -> None:  # fmt: skip
     """Raises ``ValueError`` out of range, in which ``lowest`` and ``highest`` are, ``above`` and ``below`` are not."""
-    for holds, rule in (
-        (above is None or value > above, f"> {above}"),
-        (lowest is None or value >= lowest, f">= {lowest}"),
-        (below is None or value < below, f"< {below}"),
-        (highest is None or value <= highest, f"<= {highest}"),
+    for holds, sign, end in (
+        (above is None or value > above, ">", above),
+        (lowest is None or value >= lowest, ">=", lowest),
+        (below is None or value < below, "<", below),
+        (highest is None or value <= highest, "<=", highest),
     ):
         if not holds:
-            raise ValueError(f"`{key} {rule}` must hold, but got {key}={value}; {remedy}")
+            raise ValueError(f"`{key} {sign} {end}` must hold, but got {key}={value}; {remedy}")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

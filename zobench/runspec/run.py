@@ -292,7 +292,8 @@ class RunSpec:
         if str(self.task).endswith(FileField.suffix):
             object.__setattr__(self, "task_file", self.task)
         for name, field in DECLARED.items():
-            object.__setattr__(self, name, field.check(getattr(self, name)))
+            if (value := getattr(self, name)) is not field.default:
+                object.__setattr__(self, name, field.check(value))
         if "@" not in self.task:
             object.__setattr__(self, "task_file", "")
         if self.options:

@@ -40,10 +40,10 @@ def check_keywords(
 ) -> None:
     """Raises ``ValueError``, one line, for a word of ``given`` that is no keyword of ``function``, which has
     ``taken``; ``written``: how the fields of a run, which may be meant, are written there."""
-    names = list(taken)
+    names = dict.fromkeys(taken)
     for word in given:
         if word not in names:
-            raise ValueError(f"`{function}` takes no argument {word!r}; {suggestion(word, names, written)}")
+            raise ValueError(f"`{function}` takes no argument {word!r}; {suggestion(word, tuple(names), written)}")
 
 
 def named_arguments(fields: Iterable[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
