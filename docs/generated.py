@@ -70,7 +70,7 @@ def verdicts(results: Sequence[Result], reference: Reference) -> str:
 
 
 LEGEND = (
-    "Filled by `zobench` itself with the runs in `results/published`, which are those of small CPU machines. Upright: "
+    "Filled by `zobench` itself with the runs in `results/published`, of small CPU machines and an H100. Upright: "
     "measured there. *Italic with ~*: predicted. Columns of a paper: reported by it. "
     "[What the layers mean](../tables.md)."
 )

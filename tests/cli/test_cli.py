@@ -20,10 +20,11 @@ from zobench.cli.common import app
 from zobench.execute import plan, process
 from zobench.execute.monitor import Monitor
 from zobench.machine import texts
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.session import single
 from zobench.session.inputs import parse_seconds
+from zobench.store import Store
 
 GB = 10**9
 
@@ -135,6 +136,20 @@ def test_an_interrupt_of_a_run_ends_with_130(cwd: Path, zobench: Any, monkeypatc
 
     monkeypatch.setattr(process, "run_in_process", interrupt)
     assert zobench("run", "--model", "opt-tiny", "--device", "cpu")[0] == 130
+
+
+def test_a_run_that_failed_replaces_no_stored_run_that_ended_ok(cwd: Path, zobench: Any, monkeypatch: Any) -> None:
+    ended = iter((Outcome.OK, Outcome.TIMEOUT))
+
+    def measured(spec: RunSpec, *_: Any, **__: Any) -> Result:
+        return Result(spec=spec, outcome=next(ended), environment=Facts(machine="m"))
+
+    monkeypatch.setattr(single, "measured", measured)
+    words = ("run", "--model", "opt-tiny", "--device", "cpu", "--results", "kept")
+    assert zobench(*words)[0] == 0
+    code, _, err = zobench(*words)
+    assert (code, "kept keeps the earlier run of this cell, which ended ok" in err) == (1, True)
+    assert [run.outcome for run in Store(cwd / "kept").load()] == [Outcome.OK]
 
 
 def test_json_on_standard_output_is_exactly_the_result_of_the_real_thing(tmp_path: Path) -> None:

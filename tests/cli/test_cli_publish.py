@@ -34,21 +34,15 @@ paper = "zo2"
 artifact = "tiny"
 runner = "./tiny.toml"
 baseline = "MeZO"
+columns = [
+  { header = "MeZO", where = { engine = "resident" } },
+  { header = "ZO2", where = { engine = "offload" } },
+]
+metrics = [{ name = "throughput", header = "Throughput (tokens/s)", format = ".0f", better = "higher" }]
 [where]
 seq_len = 16
 [rows.product]
 model = ["opt-tiny"]
-[[columns]]
-header = "MeZO"
-where = { engine = "resident" }
-[[columns]]
-header = "ZO2"
-where = { engine = "offload" }
-[[metrics]]
-name = "throughput"
-header = "Throughput (tokens/s)"
-format = ".0f"
-better = "higher"
 """
 TINY_FIGURE = """
 kind = "timeline"

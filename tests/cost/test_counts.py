@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zobench import kernels, models
-from zobench.cost import gpu, hardware
+from zobench.cost import gpu, hardware, sizes
 from zobench.data.batch import Batch
 from zobench.engine import Engine, EngineConfig, Entry, Point
 from zobench.engine.backprop import Backprop
@@ -22,7 +22,7 @@ from zobench.engine.directions.perturb import is_decayed
 from zobench.engine.weights.tiers import NoTier
 from zobench.measure.ledger import AsCuda
 from zobench.models.weights import RandomWeights
-from zobench.runspec import RunSpec
+from zobench.runspec import METHODS, RunSpec
 
 TOKENS, MORE = 48, 2
 """Tokens of the one sequence, and layers by which the two models differ whose counts are compared."""
@@ -103,9 +103,11 @@ def running(spec: RunSpec, layers: int) -> Iterator[Callable[[int], None]]:
         slots=spec.slots, writeback_every=spec.writeback_every,
     )  # fmt: skip
 
+    signs = (1, -1) if METHODS.get(spec.method).has_pairs else (1,)
+
     def step(number: int) -> None:
         seeds = [9 * number + query for query in range(spec.queries)]
-        engine.probe(Batch(ids, ids), [Point(seed, sign * 1e-3) for seed in seeds for sign in (1, -1)])
+        engine.probe(Batch(ids, ids), [Point(seed, sign * 1e-3) for seed in seeds for sign in signs])
         engine.commit([Entry(step=number, seed=seed, g=1.0, lr=1e-7) for seed in seeds])
 
     with Engine(model, config, weights=RandomWeights(model, 0)) as engine, AsCuda():
@@ -117,7 +119,11 @@ def issued(spec: RunSpec, layers: int, monkeypatch: pytest.MonkeyPatch) -> Count
     with running(spec, layers) as step:
         step(0)
         mode = Counting()
-        with monkeypatch.context() as patch, mode:
+
+        def weigh(each: kernels.Pass) -> None:
+            mode.seen["weights"] += each.elements * each.width * each.moved
+
+        with monkeypatch.context() as patch, kernels.watched(weigh), mode:
             for name in ("advance", "advance_flat", "flip"):  # which have no operator
                 patch.setattr(kernels, name, _counted(getattr(kernels, name), mode.seen, "counter kernels"))
             step(1)
@@ -141,6 +147,7 @@ FORMS: list[dict[str, Any]] = [
     {"model": "opt-tiny", "dtype": "fp32"}, {"model": "llama-tiny", "queries": 2}, {"model": "qwen3-tiny"},
     {"model": "opt-tiny", "noise": "counter", "engine": "offload", "queries": 3, "granularity": "linear"},
     {"model": "opt-tiny", "noise": "counter", "engine": "offload", "writeback_every": 4, "granularity": "tile"},
+    {"model": "opt-tiny", "noise": "counter", "engine": "offload", "queries": 3, "method": "es"},  # no opposite points
 ]  # fmt: skip
 
 
@@ -154,9 +161,18 @@ def test_operations_bytes_and_launches_of_blocks_are_those_that_the_engine_issue
     assert counted(spec, "attention", fp16=1.0, fp32=1.0) == seen["attention"] > 0
     assert counted(spec, "passes", hbm=1.0) == seen["activations"] > 0
     assert counted(spec, "kernels", kernel=1.0) == seen["kernels"] + seen["counter kernels"]
-    if spec.noise == "torch":
-        width = 4 if spec.dtype == "fp32" else 2
-        assert counted(spec, "noise", hbm=1.0) == seen["weights"] + width * seen["normals"] > 0
+    width = 4 if spec.dtype == "fp32" else 2
+    assert counted(spec, "noise", hbm=1.0) == seen["weights"] + width * seen["normals"] > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "queries", "passes"),
+    [("zo-sgd", 1, 2), ("zo-sgd-cons", 1, 4), ("hizoo", 1, 2), ("qes", 2, 4), ("fzoo", 2, 2), ("forward-grad", 1, 1)],
+)
+def test_opposite_points_are_flipped_where_they_are_mirror_images(method: str, queries: int, passes: int) -> None:
+    """QES draws both points of a pair; what has no pairs flips nothing."""
+    spec = RunSpec(model="opt-tiny", noise="counter", method=method, queries=queries).resolve("cuda:0")
+    assert gpu.Costs(spec, FREE_OF_CHARGE, 1.0)._noise(1.0, tensors=1, units=1)[1] == passes
 
 
 class Passing(Counting):
@@ -186,6 +202,24 @@ def test_an_optimizer_moves_the_bytes_and_runs_the_kernels_of_torchs(method: str
     nbytes, kernels = costs._by_gradients(sum(sizes.values()), len(sizes))
     assert mode.seen["bytes"] == pytest.approx(nbytes, rel=0.01)
     assert 0 <= mode.seen["kernels"] - (kernels - undecayed) <= 2
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_the_hybrid_moves_its_lower_blocks_and_what_comes_before_them(layers: int, tied: bool) -> None:
+    """All but a last norm of what the predictor counts."""
+    fields: dict[str, Any] = {"method": "hybrid", "zo_layers": layers, "tie_embeddings": tied}
+    spec = RunSpec(model="opt-tiny", dtype="fp32", seq_len=TOKENS, **fields).resolve("cuda:0")
+    model = models.build(spec.model, spec.dtype, tied)
+    ids = torch.empty(1, TOKENS, dtype=torch.long, device="meta")
+    config = EngineConfig(device="meta", placement="resident")
+    with Backprop(model, config, weights=RandomWeights(model, 0), zo_layers=layers) as engine, Counting() as mode:
+        engine.probe(Batch(ids, ids), [Point(1, 1e-3), Point(1, -1e-3)])
+        engine.commit([Entry(step=0, seed=1, g=1.0, lr=1e-7)])
+    costs = gpu.Costs(spec, dataclasses.replace(FREE_OF_CHARGE, hbm=1.0), 1.0)
+    predicted = costs.blocks()["noise"] + costs.outside()["noise"]
+    assert predicted == pytest.approx(mode.seen["weights"] + 4 * mode.seen["normals"], rel=0.01)
+    assert 4 * sizes.drawn(spec) == pytest.approx(mode.seen["normals"], rel=0.01)
 
 
 @pytest.mark.parametrize("form", [{"wire": "fp8"}, {"writeback_every": 2}], ids=str)

@@ -11,10 +11,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.predictions import FORWARD, PARAMETERS, SLOW_DISK, STREAMED, counter, measured, offload
 from tests.support.rates import CALIBRATION, RATES
+from tests.support.task_data import trained
 from zobench import models
-from zobench.cost import Rates, estimate, floor_seconds, floor_share, footprint, local, passes, sizes, step_seconds
+from zobench.cost import Rates, budget, estimate, floor_seconds, floor_share, footprint, local, passes, sizes
 from zobench.cost.footprint import memory
-from zobench.cost.seconds import attention_operations, operations
+from zobench.cost.seconds import attention_operations, operations, step_seconds
+from zobench.data.tasks.encode import Encoder
+from zobench.data.tasks.prompts import PUBLISHED
+from zobench.data.tasks.task import Example
 from zobench.models.weights import RandomWeights, materialise
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import METHODS, RunSpec
@@ -282,9 +286,23 @@ def test_a_tasks_run_takes_the_time_of_its_evaluations_too() -> None:
     more = taken(eval_every=25, dev_size=1000)
     assert often - once == pytest.approx(1.5 * (taken(dev_size=1000) - once))  # 5 looks at dev instead of 2
     assert more - often == pytest.approx(2.5 * (taken(dev_size=1000) - once))
-    products = 2 * 500 * 2 * 2 * models.parameter_count("OPT-125M") / 1e11  # per token: 2 candidates, twice
+    products = 2 * 500 * 2 * models.parameter_count("OPT-125M") / 1e11  # per token: both candidates in one row, twice
     tokens = sizes.usual(RunSpec(model="OPT-125M", weights="pretrained", task="sst2").resolve("cpu"))
     assert taken(dev_size=1000) - once > 0.5 * products * tokens
+
+
+def test_an_evaluation_computes_the_rows_in_which_an_example_is_encoded() -> None:
+    """One for candidates of one token each, else one for each, in seconds and in a protocol's budget alike."""
+    tokenizer = trained(words=(" great", " terrible", "Yes", "No", "Maybe"))
+    encoder = Encoder(tokenizer=tokenizer, masked=False, limit=512, limit_text="", truncate=False)
+    for task in PUBLISHED:
+        spec = RunSpec(model="OPT-125M", weights="pretrained", task=task.name, batch_size=4).resolve("cpu")
+        if task.make is None:
+            record = {name: f"{name} _ of a text" for name in task.texts} | {"question": "effect"}
+            (example,) = encoder.encode([Example(*task.form(record), 0)], ["here"])
+            assert sizes.rows_of_example(spec) == len(example.rows), task.name
+        evaluation = budget.price("forwards", spec)[1]
+        assert evaluation == sizes.dev_examples(spec) * sizes.rows_of_example(spec) / 4
 
 
 def test_an_operators_rate_lengthens_a_step_of_its_dtype_by_its_own_part() -> None:

@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from tests.support import contest
 from tests.support.rates import RATES
-from zobench.execute import campaign
+from zobench.execute import campaign, plan
 from zobench.execute.plan import Limits
 from zobench.recipes.campaign import Part, PartOn
 from zobench.result import Facts, Outcome, Result, Round
@@ -69,6 +71,33 @@ def test_the_outlook_prices_all_rounds_and_those_that_are_left_and_leaves_out_wh
     assert (known.progress.done, len(known.progress.wanted), known.is_done) == (3, 6, False)
     assert known.left == pytest.approx(known.whole / 2)
     assert 12 < known.left < 60  # three processes
+
+
+def test_a_protocol_is_done_without_the_method_whose_grid_cannot_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its winner will never be known, so its last stage is not left; where it can run now, all of it is."""
+    made = contest.contest(contest.write(tmp_path))
+    part = Part(name="a", matrix="mine", reason="why", repeats=1, turns=False, changes={})
+    on = PartOn(part=part, cells=made.cells, first=0, contest=made)
+    barred = [spec for spec in made.cells if spec.queries == 4]
+    runs = contest.stored(contest.only(made, ["ZO-SGD", "FO-SGD"]), lambda header, seed: 0.8)
+    runs += [Result(spec=spec, outcome=Outcome.SKIPPED, reason="too large") for spec in barred]
+    assert campaign.part_progress(on, runs).left == ()
+    assert len(campaign.part_progress(on, runs[: -len(barred)]).left) == 2 * 2 + 3  # points, tuning seeds; seeds
+
+    def known(*, fits: bool) -> campaign.Outlook:
+        def check(spec: RunSpec) -> None:
+            if spec.queries == 4 and not fits:
+                raise ValueError("too large")
+
+        monkeypatch.setattr(plan.models, "check", check)
+        return campaign.outlook(on, runs, RATES, ROOM)
+
+    outlook = known(fits=False)
+    assert (outlook.is_done, outlook.left, outlook.most) == (True, 0, 0)
+    assert {step.spec.queries for step in outlook.unfit} == {4}
+    assert len(known(fits=True).progress.left) == 2 * 2 + 3
 
 
 @pytest.mark.parametrize(

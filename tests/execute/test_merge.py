@@ -1,11 +1,13 @@
 """One result from those of a cell's ranks."""
 
+import math
 from typing import Any
 
 import pytest
+from torch.distributed import HashStore
 
 from tests.support.rank_results import cell, result_of
-from zobench.execute.rank import merged
+from zobench.execute.rank import _exchanged, _send, merged
 from zobench.result import Outcome
 
 
@@ -33,6 +35,15 @@ def test_the_first_cause_is_the_reason(changes: dict[int, Any], outcome: Outcome
     assert (result.outcome, result.reason) == (outcome, reason)
     if outcome is Outcome.OK:
         assert result.samples["step_seconds"] == [2.0]
+
+
+def test_ranks_with_the_same_loss_that_is_not_finite_stay_equal() -> None:
+    """Rank 0's is NaN where the others', which came through JSON, is None; its trace goes nowhere, and stays."""
+    store, samples = HashStore(), {"step_seconds": [1.0], "loss": [math.nan], "projected_grad": [math.inf]}
+    _send(store, 1, result_of(1, samples=samples))
+    result = _exchanged(cell(), store, 0, result_of(0, samples=samples, trace={"traceEvents": [1]}))
+    assert (result.outcome, result.reason, result.trace) == (Outcome.OK, "", {"traceEvents": [1]})
+    assert result.samples["loss"] == [None]
 
 
 def test_ranks_on_the_cpus_of_one_machine_count_its_energy_once() -> None:

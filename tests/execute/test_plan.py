@@ -35,6 +35,18 @@ def made(folder: Path, *cells: RunSpec, room: plan.Limits = ROOM, retry: frozens
     return plan.make(cells, Store(folder), MACHINE, RATES, room, retry)
 
 
+def test_the_disk_is_that_of_the_cells_where_the_environment_names_it(tmp_path, monkeypatch) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: asked.append(folder) or GB)
+    monkeypatch.setenv("ZOBENCH_DISK_DIR", str(tmp_path))
+    for disk_dir in (None, tmp_path / "option"):
+        room = dataclasses.replace(plan.limits("cpu", disk_dir), host_bytes=24 * GB, disk_is_memory=False)
+        folder = disk_dir or tmp_path
+        misfit = plan.misfit(cell("OPT-13B", engine="offload", tier="disk"), disk_dir, room)
+        assert f" in {folder}; name a folder of a larger disk" in misfit
+        assert asked.pop() == folder
+
+
 def test_an_ok_cell_is_always_kept(tmp_path: Path) -> None:
     stored(tmp_path, cell(), Outcome.OK)
     (step,) = made(tmp_path, cell(), retry=frozenset({"oom", "timeout", "failed", "skipped"}))

@@ -82,6 +82,20 @@ def test_a_user_measures_a_machine_once_for_all_results_folders(tmp_path, monkey
     assert not left
 
 
+def test_the_rates_in_a_results_folder_are_of_the_disk_that_cells_use(tmp_path, monkeypatch) -> None:
+    """Those with another ``--disk-dir`` or ``ZOBENCH_DISK_DIR`` are measured there; a folder keeps both."""
+    other = CALIBRATION | {"disk_read_bytes_per_second": 1e8}
+    left = measured(monkeypatch, CALIBRATION, other)
+    assert rates.calibration(tmp_path, MACHINE, "cpu", tmp_path) == CALIBRATION
+    assert not rates.are_known(tmp_path, MACHINE, "cpu", Path("/proc"))
+    assert rates.calibration(tmp_path, MACHINE, "cpu", Path("/proc")) == other
+    assert rates.calibration(tmp_path, MACHINE, "cpu", tmp_path) == CALIBRATION
+    monkeypatch.setenv("ZOBENCH_DISK_DIR", "/proc")
+    assert rates.are_known(tmp_path, MACHINE, "cpu", None)
+    assert rates.calibration(tmp_path, MACHINE, "cpu", None) == other
+    assert not left
+
+
 SLOW = CALIBRATION | {"matmul_flops_per_second": {"fp32": 2e10, "fp16": 1e10, "bf16": 2e11}}
 OTHER_SOFTWARE = "cpu-2c-000000"
 

@@ -130,15 +130,17 @@ def test_only_cells_that_ended_well_are_repeated_and_a_bad_repeat_is_left_out(tm
             return result(spec, Outcome.OOM, "no memory")
         if spec.seed == 2 and turn == 4:
             return result(spec, Outcome.CONTAMINATED, "somebody else")
-        return steady(spec, turn)
+        return result(spec, Outcome.FAILED, "a fault") if spec.seed == 0 and turn > 4 else steady(spec, turn)
 
     machine = Machine(tmp_path, monkeypatch, mixed)
     summary = machine.go(rounds.Repeats(count=3, seed=5))
     by_seed = {kept_run.spec.seed: kept_run for kept_run in summary.results}
     assert machine.ran.count(1) == 1
     assert by_seed[1].outcome is Outcome.OOM
-    lost = [run for run in machine.store.runs() if run.outcome is Outcome.CONTAMINATED]
+    lost = [run.outcome for run in machine.store.runs() if run.spec.seed != 1 and not run.is_ok]
     assert sum(len(kept_run.runs) for kept_run in (by_seed[0], by_seed[2])) == 6 - len(lost)
+    assert summary.lost_repeats == lost.count(Outcome.FAILED) > 0
+    assert summary.is_broken
 
 
 def test_rounds_end_when_the_medians_are_known_and_never_before_six(tmp_path, monkeypatch) -> None:
@@ -165,8 +167,9 @@ def test_no_round_begins_that_the_budget_would_not_hold(tmp_path: Path, monkeypa
         return steady(spec, turn)
 
     machine = Machine(tmp_path, monkeypatch, slow)
-    machine.go(rounds.Repeats(count=9), budget=100)
+    summary = machine.go(rounds.Repeats(count=9), budget=100)
     assert len(machine.ran) == 9  # 30 s each; the fourth would end at 120
+    assert summary.waiting == 3
 
 
 def test_a_ratio_is_of_pairs_so_what_slows_a_round_cancels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,6 +221,8 @@ def test_a_part_has_values_that_only_its_own_methods_take(tmp_path: Path) -> Non
          "`seed` must not be in [[methods]], but is; tuning_seeds and seeds decides it"),
         ('header = "FO-SGD"', 'header = "ZO-SGD"',
          "[[methods]] must be two or more with headers that differ, but got "),
+        ('task = "sst2"', 'task = "squad"',
+         "a protocol needs a task that is judged by accuracy, but squad is judged by f1; choose another task"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, message: str, tmp_path: Path) -> None:

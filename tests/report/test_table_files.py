@@ -13,6 +13,14 @@ OWN = """
 title = "Own"
 caption = "No paper."
 baseline = "first"
+columns = [
+  { header = "M1", where = { model = "M1" } },
+  { header = "M2", where = { model = "M2" } },
+]
+metrics = [
+  { name = "throughput", header = "Throughput (tokens/s)", format = ".0f", better = "higher" },
+  { name = "update_survival", header = "Update kept (%)", format = ".1f", better = "higher" },
+]
 [where]
 seq_len = 100
 [rows]
@@ -23,22 +31,6 @@ where = { engine = "resident" }
 [[rows.variants]]
 header = "second"
 where = { engine = "offload", queries = [1, 4] }
-[[columns]]
-header = "M1"
-where = { model = "M1" }
-[[columns]]
-header = "M2"
-where = { model = "M2" }
-[[metrics]]
-name = "throughput"
-header = "Throughput (tokens/s)"
-format = ".0f"
-better = "higher"
-[[metrics]]
-name = "update_survival"
-header = "Update kept (%)"
-format = ".1f"
-better = "higher"
 """
 
 

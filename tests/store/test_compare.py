@@ -343,6 +343,12 @@ def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path: Path, zobench
     assert err.splitlines()[-1].endswith(
         "is in both; add tier=device to A and tier=disk to B: they differ in tier (device in A, disk in B)"
     )
+    for rank, factor in ((2, 1.0), (4, 2.0)):
+        lozo = resident.replace(method="lozo", noise="counter", options={"rank": rank})
+        for run_ in repeated(lozo, [factor * (1 + 0.1 * n) for n in range(7)]).runs:
+            Store(tmp_path).save(run_)
+    code, out, _ = zobench("compare", "options.rank=2,method=lozo", "options.rank=4", "--results", str(tmp_path))
+    assert (code, "1 cell: 1 SLOWER" in out) == (0, True)
     code, _, err = zobench("compare", "engine=resident", "seed=7", "--results", str(tmp_path))
     assert (code, err.startswith("zobench: 'seed=7' must name results, but none in ")) == (2, True)
 

@@ -90,22 +90,16 @@ def test_first_steps_that_are_slow_become_warm_up() -> None:
 TABLE = """
 title = "Costs"
 baseline = "resident"
+columns = [
+  { header = "resident", where = { engine = "resident" } },
+  { header = "offload", where = { engine = "offload" } },
+]
+metrics = [{ name = "cost", header = "Cost", format = ".2f", better = "lower" }]
 [where]
 seq_len = [50]
 batch_size = [2]
 [rows.product]
 model = ["opt-tiny"]
-[[columns]]
-header = "resident"
-where = { engine = "resident" }
-[[columns]]
-header = "offload"
-where = { engine = "offload" }
-[[metrics]]
-name = "cost"
-header = "Cost"
-format = ".2f"
-better = "lower"
 """
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import hashlib
 import io
 import itertools
 import json
@@ -249,13 +250,15 @@ def test_what_is_in_doubt_is_neither_packed_nor_merged(tmp_path, zobench, change
 
 
 def test_a_folder_of_ones_own_is_merged_as_it_is(tmp_path: Path) -> None:
-    """Slow on purpose, and with paths in its texts: nobody has sent it."""
+    """Slow on purpose, with paths in its texts and with a journal: nobody has sent it."""
     local = dataclasses.replace(GOOD, warnings=["see /home/annika/log"])
-    local = local.with_facts(planted_slowdown=0.05, calibration=None)
+    local = local.with_facts(planted_slowdown=0.05, calibration=None, journal_sha256=hashlib.sha256(b"g").hexdigest())
     store_of(tmp_path / "a", local)
+    Store(tmp_path / "a").journal(local).write_bytes(b"g")
     merged = merge([tmp_path / "a"], tmp_path / "b")
     assert (merged.added, merged.problems) == (1, [])
     assert Store(tmp_path / "b").load() == [local]
+    assert Store(tmp_path / "b").journal(local).read_bytes() == b"g"
 
 
 def test_a_worse_run_under_another_name_of_its_model_replaces_nothing(tmp_path: Path) -> None:

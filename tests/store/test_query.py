@@ -223,9 +223,9 @@ def test_a_second_merge_into_a_store_is_refused_until_the_first_has_ended(tmp_pa
         Store(tmp_path / folder).save(result)
     second, refusals, save = ("results", "b", "--merge-into", "all"), [], Store.save
 
-    def meanwhile(store: Store, result: Result) -> Path:
+    def meanwhile(store: Store, *saved: Any) -> Path:
         refusals.append(run_in(tmp_path, *second))
-        return save(store, result)
+        return save(store, *saved)
 
     monkeypatch.setattr(Store, "save", meanwhile)
     merge([tmp_path / "a"], tmp_path / "all")

@@ -11,18 +11,12 @@ LINES = """
 kind = "lines"
 title = "By batch"
 runner = "batch_size"
+columns = [{ header = "MeZO", where = { engine = "resident" } }]
+metrics = [{ name = "throughput", header = "Throughput (tokens/s)", format = ".0f", better = "higher" }]
 [where]
 seq_len = 100
 [rows.product]
 batch_size = [1, 4]
-[[columns]]
-header = "MeZO"
-where = { engine = "resident" }
-[[metrics]]
-name = "throughput"
-header = "Throughput (tokens/s)"
-format = ".0f"
-better = "higher"
 """
 TIMELINE = """
 kind = "timeline"

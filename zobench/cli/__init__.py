@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from zobench.cli import additions, finetune, forecast, measure, publish, stored  # noqa: F401  their commands are its
-from zobench.cli.common import FIELDS_ARE_LISTED, Command, app
+from zobench.cli.common import COMMAND_LINE, FIELDS_ARE_LISTED, Command, app
 from zobench.machine import files
 from zobench.machine.processes import end_with_launcher, leads
 from zobench.machine.texts import shortened
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     end_with_launcher()
     wait_passively()
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a line for each of its retries; one of ours says what failed
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    given = COMMAND_LINE[:] = sys.argv[1:] if arguments is None else list(arguments)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: children gone, results kept
     try:

@@ -152,6 +152,8 @@ Until = Annotated[
 Price = Annotated[float | None, _kept("--price", metavar="PRICE", help="Of an hour of this machine, for `cost`.")]
 DetectWarmUp = Annotated[bool, _long("--detect-warm-up", help="First steps that are slower count as warm-up.")]
 Turns = Annotated[bool, _long("--turns", help="The cells of a round side by side, in turns of a step (CPU).")]
+COMMAND_LINE: list[str] = []
+"""The words after ``zobench``, as they were given."""
 FIELDS_ARE_LISTED = "`zobench list fields`"  # where a user finds what can be set
 
 Verbose = Annotated[bool, _kept("-v", "--verbose", help="A row of the plan for each cell.")]

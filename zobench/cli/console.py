@@ -270,6 +270,8 @@ def show_summary(console: Console, summary: Summary) -> None:
     again = (Outcome.OOM, Outcome.TIMEOUT, Outcome.CONTAMINATED, Outcome.FAILED)
     if kept := [str(outcome) for outcome in again if outcome in outcomes]:
         console.print(f"to run those again: --retry {','.join(kept)}")
+    if summary.lost_repeats:
+        console.print(f"repeats that failed and are left out: {summary.lost_repeats}")
     if summary.interrupted:
         console.print("[yellow]stopped; the same command goes on from here")
     for reason in dict.fromkeys(summary.unsaved):

@@ -159,7 +159,9 @@ def tables(names: Sequence[str], predictions: Sequence[Prediction], gpu: Gpu, re
     from zobench.report.forecasts import VALUES
     from zobench.report.render import render_predicted
 
-    screen, stored = console.answer_console(), Store(results).load()
+    screen, store = console.answer_console(), Store(results)
+    stored = store.load()
+    console.show_problems(store.problems)
     items = [item for name in names if isinstance(item := artifacts.load(name), Table)]
     tables = [item for item in items if any(metric.name in VALUES for metric in item.metrics)]
     if not tables:  # the cells of a matrix without a table of what is predicted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +13,7 @@ import typer
 
 from zobench import recipes
 from zobench.cli import console
-from zobench.cli.common import changed
+from zobench.cli.common import COMMAND_LINE, changed
 from zobench.cli.console import SweepProgress, alarm
 from zobench.execute.monitor import Monitor
 from zobench.recipes.reference import PAPERS
@@ -109,7 +110,7 @@ def run_matrix(
     console.show_summary(console.error_console(), summary)
     for table in tables:
         print("\n" + table_text(table, results, "terminal", session.machine, summary.results), end="")
-    from zobench.session.closing import closing, outside_tables, sweep_command
+    from zobench.session.closing import closing, outside_tables
 
     if outside := outside_tables(tables, summary.results) if shows_tables else []:
         from zobench.cli import listing
@@ -119,7 +120,7 @@ def run_matrix(
     if summary.interrupted:
         raise typer.Exit(130)
     screen.errors.print()
-    again = sweep_command(name, changes, device, results, disk_dir)
+    again = shlex.join(["zobench", *COMMAND_LINE])
     for line in closing(summary.results, summary.waiting, str(results), again):
         screen.errors.print(line, markup=False, soft_wrap=True)
     raise typer.Exit(int(summary.is_broken))

@@ -15,9 +15,11 @@ from zobench.machine.device import check_devices, choose_device
 from zobench.machine.network import meet_at
 from zobench.machine.processes import leads
 from zobench.measure.environment import fingerprint_without_torch
+from zobench.result import Result
+from zobench.result.repeats import number_of
 from zobench.runspec import check_effect
 from zobench.session import inputs
-from zobench.store import Store, without_place
+from zobench.store import Store, machine_of, without_place
 
 if TYPE_CHECKING:
     from zobench.session.submitted import ExecutorOptions
@@ -133,8 +135,17 @@ def run(
     if leads():
         console.write_json(output, without_place(result).to_dict())
         if results is not None:
-            Store(results).save(result)
+            _keep(result, Store(results))
     raise typer.Exit(0 if result.is_ok else 1)
+
+
+def _keep(result: Result, store: Store) -> None:
+    """Stores ``result``, unless it did not end ok and an earlier run of the cell did."""
+    earlier = None if result.is_ok else store.find(result.spec, machine_of(result), number_of(result))
+    if earlier is not None and earlier.is_ok:
+        console.say(f"{store.root} keeps the earlier run of this cell, which ended ok")
+    else:
+        store.save(result)
 
 
 @app.command(rich_help_panel=MEASURE)

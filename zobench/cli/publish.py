@@ -56,7 +56,9 @@ def table(
     check_extras("a Parquet file", ("pyarrow",))
     from zobench.report import artifacts
 
-    shown = renewed([run.with_facts(**said) for run in Store(results).runs()], ())
+    store = Store(results)
+    shown = renewed([run.with_facts(**said) for run in store.runs()], ())
+    console.show_problems(store.problems)
     artifacts.frame(name, shown, machine).to_parquet(output, index=False)
 
 

@@ -312,7 +312,9 @@ def verdict(
     if output is not None:
         inputs.check_file("--out", output)
     inputs.check_there(results)
-    stored = Store(results).load()
+    store = Store(results)
+    stored = store.load()
+    console.show_problems(store.problems)
     items = judge.verdicts(paper, stored, Reference.load())
     if not stored:
         console.show_empty([results], "judged by the paper's own values only")

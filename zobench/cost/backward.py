@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zobench import models
 from zobench.cost import sizes
-from zobench.cost.sizes import judged, longest, rows, trained, trained_count, trained_width, tunes_all
+from zobench.cost.sizes import is_tied, judged, longest, rows, trained, trained_count, trained_width, tunes_all
 from zobench.engine.base import rows_per_chunk
 from zobench.runspec import METHODS, RunSpec, scheme_of
 from zobench.runspec.kinds import AUTOCASTS, WIDTHS
@@ -112,8 +112,3 @@ def table_bytes(spec: RunSpec) -> int:
     """Bytes of the word embedding's weights; the head's are as many."""
     architecture = models.of(spec)
     return architecture.vocab * architecture.embedding_width * WIDTHS[spec.dtype]
-
-
-def is_tied(spec: RunSpec) -> bool:
-    """Whether the head's weights are the word embedding's."""
-    return models.of(spec).tied if spec.tie_embeddings is None else spec.tie_embeddings

@@ -54,7 +54,8 @@ def price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None = None) ->
         raise ValueError(
             "a budget in seconds needs this machine's rates, but none are known here; give it in forwards or gigabytes"
         )
-    return step, step * sizes.dev_examples(spec) / spec.batch_size / forwards(spec)
+    rows = sizes.dev_examples(spec) * sizes.rows_of_example(spec)
+    return step, step * rows / spec.batch_size / forwards(spec)
 
 
 PRICES: Mapping[str, Callable[[RunSpec], float]] = {

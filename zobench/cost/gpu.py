@@ -37,7 +37,7 @@ NORM_WIDTHS, NORM_KERNELS = 1, 1
 FOREACH_ELEMENTS = 320 << 16
 """Elements that one kernel of torch's ``foreach`` operators changes on CUDA: 320 pieces of 2^16 (MultiTensorApply)."""
 PERTURB_WIDTHS, FLIP_WIDTHS, KEEP_WIDTHS = 2, 3, 1
-"""Likewise with counter noise: W to W and S; 2 W - S; W where an update stays in it."""
+"""Likewise with counter noise: W to W and S; 2 W - S, of a pair's point that is not drawn; W where an update stays."""
 WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
 """(Bytes per logit in float32 beside what its product writes, kernels for each piece of the logits): of a softmax over
 the whole vocabulary, and of a maximum, a difference, exponentials and their sum, piece by piece."""
@@ -199,9 +199,10 @@ class Costs:
 
     def _of_block(self, block: shapes.Block) -> dict[str, float]:
         """Of one block, likewise."""
-        tensors = len(block.tensors) if sizes.tunes_all(self.spec) else 4
-        units = 1 if self.is_whole else self.pieces + block.norms
-        noise, kernels = self._noise(sizes.trained_count(self.spec) / self.model.layers, tensors, units)
+        tensors, moved = len(block.tensors) if sizes.tunes_all(self.spec) else 4, sizes.moved(self.spec)[0]
+        units, tuned = 1 if self.is_whole else self.pieces + block.norms, sizes.trained_count(self.spec)
+        share = moved / tuned if tuned else 1.0
+        noise, kernels = self._noise(moved / self.model.layers, tensors * share, units)
         if self.wire_width != self.width:  # unpacked, and packed where it is kept
             noise += self.price.passes(block.parameters * (self.wire_width + self.width) * (1 + self.kept))
         parts = {name: value * self.forwards for name, value in self._forward(block).items()} | {"noise": noise}
@@ -248,7 +249,7 @@ class Costs:
             product += pieces * self.low_rank.product(rows, model.embedding_width, columns, shared)
             added = pieces * self.low_rank.product_kernels(forwards, 1)
         nbytes = judged * model.vocab * (per_logit + (width + 4 if width < 4 else 0))
-        noise, kernels = self._noise(sizes.trained(spec)[1], 4, 3)
+        noise, kernels = self._noise(sizes.moved(spec)[1], 4, 3)
         return {
             "products": product * forwards, "attention": 0.0,
             "passes": (self.price.losses(nbytes) + self.price.passes(self.tokens * model.hidden * 10 * width))
@@ -388,7 +389,7 @@ class Costs:
             return forwards * (single + linears + passes.others + 1) + 1
         return forwards * (single + 2 * linears) + block.norms + passes.others + 1
 
-    def _noise(self, elements: float, tensors: int, units: int) -> tuple[float, float]:
+    def _noise(self, elements: float, tensors: float, units: int) -> tuple[float, float]:
         """Seconds of drawing z for ``elements`` tuned weights and of passing over them, and the number of kernels:
         some for each of ``tensors`` with torch noise, one for each of ``units`` with counter noise."""
         spec, kind, price, noise = self.spec, self.kind, self.price, NOISES[self.spec.noise]
@@ -404,15 +405,16 @@ class Costs:
             copied = STORED_WIDTHS * (moves + 1) * kind.normals if noise.is_stored else 0
             passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS + copied))
             return queries * (drawn + passes) + state, queries * tensors * (MOVE_KERNELS * moves + UPDATE_KERNELS)
-        looks = kind.counter_draws * spec.accumulate
-        draws = (looks + seconds.pending(spec) * spec.accumulate) * kind.normals * queries
+        paired = 2 * kind.uploads if kind.pairs(spec, self.model.layers) and not is_out_of_place(spec) else 0
+        each = spec.accumulate * queries
+        looks, flips = kind.counter_draws * each, max(paired - kind.counter_draws, 0) * each
+        draws = (looks + seconds.pending(spec) * each) * kind.normals
         drawn = draws * elements / self.gpu.normals_per_second(width, counter=True)
-        made = price.passes(elements * width * (PERTURB_WIDTHS * looks * queries + KEEP_WIDTHS))
-        flips = 0 if is_out_of_place(spec) else looks * queries
+        made = price.passes(elements * width * (PERTURB_WIDTHS * looks + KEEP_WIDTHS))
         flipped = price.passes(elements * width * FLIP_WIDTHS * flips)
-        return max(drawn, made) + flipped + state, 2.0 * looks * queries * units
+        return max(drawn, made) + flipped + state, float(looks + flips) * units
 
-    def _by_gradients(self, elements: float, tensors: int) -> tuple[float, float]:
+    def _by_gradients(self, elements: float, tensors: float) -> tuple[float, float]:
         """Likewise of the gradients' norm and the optimizer's step."""
         widths, kernels = self.kind.optimizer(self.spec)
         is_joint = self.spec.foreach and self.spec.device.startswith("cuda")

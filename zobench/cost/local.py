@@ -16,7 +16,6 @@ from zobench.cost.gpu import Prediction
 from zobench.cost.hardware import LANE_BYTES, Gpu
 from zobench.cost.interval import Consolidation
 from zobench.cost.seconds import Rates, kept_steps, passes, ran, rates_of, sharers
-from zobench.data.tasks.file import task_of
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL, RunSpec, named
 from zobench.runspec.kinds import ENGINES, TIERS, WIDTHS
@@ -29,8 +28,6 @@ START_SECONDS = 6.0
 """A fresh process: interpreter, torch, transformers, building the model."""
 LINK = 4, 16
 """Generation and lanes of a link, as shares of which the machine's own rates are told."""
-USUAL_CANDIDATES = 2
-"""Of an example whose task does not say how many it has."""
 SHARE = 0.28
 """Nine of ten published cells of a CPU in 32 bits were within this of such a prediction (tests/cli/test_calibrate)."""
 
@@ -144,17 +141,15 @@ def device(spec: RunSpec, rates: Rates) -> Gpu:
 
 def _evaluating_seconds(prediction: Prediction) -> float:
     """Seconds of a task's evaluations: on dev before the first step, at the intervals asked for and at the end; on test
-    once. A forward for each candidate of each example, or for each token of a free answer; of all that a step does,
-    products, attention, passes and kernels alone."""
+    once. A forward for each row of each example; of all that a step does, products, attention, passes and kernels
+    alone."""
     spec = prediction.spec
     if spec.task == "none":
         return 0.0
-    task = task_of(spec)
-    rows = max(len(task.names), USUAL_CANDIDATES) if not task.goal.new_tokens else task.goal.new_tokens
     looks = 1 + math.ceil(spec.steps / (spec.eval_every or spec.steps))
     examples = sizes.dev_examples(spec) * looks + spec.test_size
     forward = sum(prediction.parts[name] for name in ("products", "attention", "passes", "kernels")) / passes(spec)
-    return examples * rows * forward / sizes.rows(spec)
+    return examples * sizes.rows_of_example(spec) * forward / sizes.rows(spec)
 
 
 def _saving_seconds(spec: RunSpec, rates: Rates) -> float:

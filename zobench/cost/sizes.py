@@ -9,6 +9,9 @@ from zobench.parallel.mesh import divided
 from zobench.runspec import METHODS, RunSpec, scheme_of
 from zobench.runspec.kinds import AUTOCASTS, WIDTHS, Widths
 
+USUAL_CANDIDATES = 2
+"""Of an example whose task does not say how many it has."""
+
 
 def adapter(spec: RunSpec) -> tuple[int, int]:
     """Parameters that the scheme adds to each block, and outside the blocks."""
@@ -63,6 +66,21 @@ def trained_count(spec: RunSpec, layers: int | None = None) -> int:
     return models.blocks_parameter_count(models.of(spec), count) if tunes_all(spec) else count * adapter(spec)[0]
 
 
+def moved(spec: RunSpec) -> tuple[int, int]:
+    """Parameters that are tuned in all blocks, and outside them; of the hybrid those alone that directions move: the
+    first ``zo_layers`` blocks and what comes before them, without an untied head."""
+    kind, model, outside = METHODS.get(spec.method), models.of(spec), trained(spec)[1]
+    if not (kind.backpropagates and kind.draws):
+        return trained_count(spec), outside
+    head = model.vocab * model.embedding_width if tunes_all(spec) and not is_tied(spec) else 0
+    return trained_count(spec, min(spec.zo_layers, model.layers)), outside - head if spec.zo_layers else 0
+
+
+def is_tied(spec: RunSpec) -> bool:
+    """Whether the head's weights are the word embedding's."""
+    return models.of(spec).tied if spec.tie_embeddings is None else spec.tie_embeddings
+
+
 def factors(spec: RunSpec) -> tuple[int, int]:
     """Numbers that stand for a direction of low rank in all that is tuned: those that each direction has of its own (U,
     and z of what is no matrix), and V, which it may share."""
@@ -102,7 +120,7 @@ def drawn(spec: RunSpec) -> int:
     structure = METHODS.get(spec.method).structure
     if structure is not None:
         return sum(factors(spec)) if structure.is_apart else factors(spec)[0]
-    return trained_count(spec) + trained(spec)[1]
+    return sum(moved(spec))
 
 
 def precision(spec: RunSpec) -> str:
@@ -186,6 +204,13 @@ def computed(spec: RunSpec) -> int:
 def dev_examples(spec: RunSpec) -> int:
     """Examples of a task's dev set: ``shots`` of each class, where they are given."""
     return spec.shots * max(len(task_of(spec).names), 1) if spec.shots else spec.dev_size
+
+
+def rows_of_example(spec: RunSpec) -> int:
+    """Rows that an evaluation computes of a task's example: one for its candidates of one token each, as the loss
+    "choice" has them, or one for each longer candidate, or for each token of a free answer."""
+    task = task_of(spec)
+    return task.goal.new_tokens or (1 if task.loss == "choice" else max(len(task.names), USUAL_CANDIDATES))
 
 
 def judged(spec: RunSpec) -> int:

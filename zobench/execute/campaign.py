@@ -63,21 +63,30 @@ def progress(
     return Progress(wanted=tuple(wanted), left=tuple(left))
 
 
-def part_progress(on: PartOn, runs: Sequence[Result], retry: Collection[str] = ()) -> Progress:
-    """How far a part is, less cells too large for this machine; of a protocol the runs that can be foreseen."""
+def part_progress(
+    on: PartOn, runs: Sequence[Result], retry: Collection[str] = (), unfit: Collection[str] | None = None
+) -> Progress:
+    """How far a part is, less the ``unfit`` cells, by their hash; None: those that were so when they were planned. Of a
+    protocol the runs that can be foreseen."""
+    unfit = _skipped(runs) if unfit is None else unfit
     if on.contest is None:
-        return progress(fitting(on.cells, runs), on.rounds, runs, retry)
+        return progress([cell for cell in on.cells if cell.hash not in unfit], on.rounds, runs, retry)
     by_hash = {run.spec.hash: run for run in runs if number_of(run) == on.first}
-    cells = fitting(on.contest.foreseen(by_hash), runs)
+    cells = [cell for cell in on.contest.foreseen(by_hash, unfit) if cell.hash not in unfit]
     left = tuple((cell, on.first) for cell in cells if not is_settled(by_hash.get(cell.hash), retry))
     return Progress(wanted=tuple((cell, on.first) for cell in cells), left=left)
 
 
 def fitting(cells: Sequence[RunSpec], runs: Sequence[Result]) -> list[RunSpec]:
     """``cells`` less those that this machine was found too small for, and never ran."""
-    good = {run.spec.hash for run in runs if run.is_ok}
-    unfit = {run.spec.hash for run in runs if run.outcome is Outcome.SKIPPED} - good
+    unfit = _skipped(runs)
     return [cell for cell in cells if cell.hash not in unfit]
+
+
+def _skipped(runs: Sequence[Result]) -> set[str]:
+    """The hashes of cells that were skipped, and never ran."""
+    good = {run.spec.hash for run in runs if run.is_ok}
+    return {run.spec.hash for run in runs if run.outcome is Outcome.SKIPPED} - good
 
 
 def _is_hopeless(stored: Result | None, retry: Collection[str]) -> bool:
@@ -123,9 +132,9 @@ def outlook(
     steps = tuple(decide(spec, first.get(spec.hash), earlier, rates, room, retry) for spec in cells)
     unfit = tuple(step for step in steps if step.action == "skip")
     seconds = {step.spec.hash: step.estimate.seconds if step.estimate else 0.0 for step in steps}
-    fits = [step.spec for step in steps if step.action != "skip"]
-    part = part_progress(on, runs, retry) if on.contest else progress(fits, on.rounds, runs, retry)
+    unfit_hashes = {step.spec.hash for step in unfit}
+    part = part_progress(on, runs, retry, unfit_hashes)
     whole, left = (sum(seconds[spec.hash] for spec, _ in some) for some in (part.wanted, part.left))
-    added = on.contest.addable(first) if on.contest else ()
+    added = on.contest.addable(first, unfit_hashes) if on.contest else ()
     most = left + sum(seconds[spec.hash] for spec in added)
     return Outlook(on=on, steps=steps, progress=part, whole=whole, left=left, most=most, unfit=unfit)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from zobench import cost, models, programs
 from zobench.cost import footprint
 from zobench.execute.process import ask
-from zobench.machine.memory import available_host_bytes, free_disk_bytes, is_in_memory
+from zobench.machine.memory import available_host_bytes, disk_folder, free_disk_bytes, is_in_memory
 from zobench.machine.nvml import full_uuid
 from zobench.machine.texts import gigabytes
 from zobench.result import Outcome, Result, Round
@@ -111,7 +110,7 @@ def limits(device: str, disk_dir: Path | None) -> Limits:
     if device.startswith("cuda"):
         # in a process of its own: a CUDA context in this one would disturb every cell of the sweep
         device_bytes, devices = map(int, ask(_ROOM, device).split())
-    folder = disk_dir or Path(tempfile.gettempdir())
+    folder = disk_folder(disk_dir)
     return Limits(
         device_bytes=device_bytes,
         host_bytes=available_host_bytes(),
@@ -204,7 +203,7 @@ def misfit(spec: RunSpec, disk_dir: Path | None, room: Limits | None = None) -> 
     if missing is None:
         return ""
     if missing.available.startswith(DISK):
-        return f"{missing.reason} in {disk_dir or tempfile.gettempdir()}; name a folder of a larger disk (--disk-dir)"
+        return f"{missing.reason} in {disk_folder(disk_dir)}; name a folder of a larger disk (--disk-dir)"
     stays = ENGINES[spec.engine].is_streamed or METHODS.get(spec.method).backpropagates
     smaller = "batch_size, model or seq_len" if spec.seq_len > SEQ_LEN else "batch_size or model"
     return f"{missing.reason}; use {'' if stays else 'engine=offload, or '}a smaller {smaller}"

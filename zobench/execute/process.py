@@ -17,7 +17,7 @@ from pathlib import Path
 from zobench import programs
 from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear, scratch
-from zobench.machine.memory import oom_kills
+from zobench.machine.memory import disk_folder, oom_kills
 from zobench.machine.network import endpoint_of
 from zobench.machine.processes import ended_by, python_path, torchrun_ranks
 from zobench.measure import threads
@@ -117,8 +117,7 @@ def _ended(
             expired = _wait(process, json.dumps(order.to_dict()).encode(), timeout, while_waiting)
         finally:
             _end(process, gently=order.spec.gpus > 1)
-            disk = order.disk_dir or os.environ.get("ZOBENCH_DISK_DIR")  # see zobench.training.assemble.disk_dir
-            clear(Path(disk) if disk else None)
+            clear(disk_folder(order.disk_dir))
     return None if expired else process.returncode, errors.read_text(errors="replace")
 
 

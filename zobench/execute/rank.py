@@ -99,8 +99,8 @@ def _exchanged(spec: RunSpec, store: Store, rank: int, answer: Result) -> Result
     try:
         _send(store, rank, answer)
         if rank == 0:
-            by_rank = {**_received(store, spec.gpus, timeout() if answer.outcome is Outcome.OK else GRACE), 0: answer}
-            result = merged(spec, by_rank)
+            by_rank = _received(store, spec.gpus, timeout() if answer.outcome is Outcome.OK else GRACE)
+            result = merged(spec, by_rank | {0: Result.from_dict(answer.to_dict())})  # JSON's, as the others' are
             _put(store, "result", result)
             return result
         return _get(store, "result", GRACE if knows else timeout() + GRACE)

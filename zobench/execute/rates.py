@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from zobench import cost
 from zobench.execute.process import ask
 from zobench.machine.files import locked, replace
+from zobench.machine.memory import disk_folder
 from zobench.measure.threads import COUNT
 from zobench.models import cache
 
@@ -31,18 +31,16 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
     """The machine's rates, with ``notes`` for people: those kept in ``root``, else by an earlier command of this user,
     else measured; jobs that start together measure once. Rates measured while others kept the machine busy serve for
     BUSY_SECONDS at most, where none are known of this hardware under other software."""
-    path, folder = kept_in(root, machine, device), disk_dir or Path(tempfile.gettempdir())
-    device_and_disk = _device_and_disk(device, folder)
+    path = kept_in(root, machine, device, disk_dir)
     if (kept := _usable(_text(path))) is not None:
         return kept
     with _alone(path.with_suffix(".lock")):
-        name = f"{machine}-{device_and_disk}"
-        kept = _usable(_text(path)) or _usable(cache.read("rates", name))
+        kept = _usable(_text(path)) or _usable(cache.read("rates", path.name))
         if kept is None:
-            if (lately := _usable(_lately(name))) is not None:
+            if (lately := _usable(_lately(path.name))) is not None:
                 return lately
-            kept, lasting = _measured(device, folder, _siblings(machine, device_and_disk))
-            cache.keep("rates" if lasting else "busy-rates", name, _json(kept))
+            kept, lasting = _measured(device, disk_dir, _siblings(machine, device, disk_dir))
+            cache.keep("rates" if lasting else "busy-rates", path.name, _json(kept))
             if not lasting:
                 return kept
         try:
@@ -54,20 +52,18 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
 
 def are_known(root: Path, machine: str, device: str, disk_dir: Path | None) -> bool:
     """Whether :func:`calibration` would measure nothing."""
-    name = f"{machine}-{_device_and_disk(device, disk_dir or Path(tempfile.gettempdir()))}"
-    return any(
-        _usable(text) for text in (_text(kept_in(root, machine, device)), cache.read("rates", name), _lately(name))
-    )
+    path = kept_in(root, machine, device, disk_dir)
+    return any(_usable(text) for text in (_text(path), cache.read("rates", path.name), _lately(path.name)))
 
 
-def kept_in(root: Path, machine: str, device: str) -> Path:
-    """Where the rates are kept with the results in ``root``: of one number of threads, where the user chose it."""
-    threads = f"-{os.environ[COUNT]}-threads" if COUNT in os.environ else ""
-    return root / ".calibration" / f"{machine}-{device.partition(':')[0]}{threads}.json"
+def kept_in(root: Path, machine: str, device: str, disk_dir: Path | None = None) -> Path:
+    """Where the rates are kept with the results in ``root``, under the name that they have among the user's."""
+    return root / ".calibration" / f"{machine}-{_device_and_disk(device, disk_dir)}"
 
 
-def _device_and_disk(device: str, folder: Path) -> str:
-    """The end of the name under which a user's rates are kept: of the kind of device, the threads, and the disk."""
+def _device_and_disk(device: str, disk_dir: Path | None) -> str:
+    """The end of the name under which rates are kept: of the kind of device, the threads, and the disk."""
+    folder = disk_folder(disk_dir)
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     disk = f"{existing.stat().st_dev:x}"
     return f"{device.partition(':')[0]}-{os.environ.get(COUNT, 'all')}-threads-{disk}.json"
@@ -82,11 +78,11 @@ def _lately(name: str) -> str | None:
     return cache.read("busy-rates", name) if 0 <= age < BUSY_SECONDS else None
 
 
-def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
+def _measured(device: str, disk_dir: Path | None, earlier: Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
     """(the rates to plan with, whether they are worth keeping). ``earlier``: of the same hardware, or None."""
-    rates = measured(device, folder)
+    rates = measured(device, disk_dir)
     if slow := _slower(rates, earlier):
-        rates = better(rates, measured(device, folder))
+        rates = better(rates, measured(device, disk_dir))
     if (others := rates.get("other_cpu_cores") or 0.0) > BUSY_CORES:
         note = f"not kept, because other processes kept {others:.1f} cores busy"
         if earlier is not None:
@@ -98,10 +94,10 @@ def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> t
     return rates, True
 
 
-def measured(device: str, folder: Path | None, seconds: float = SECONDS) -> dict[str, Any]:
-    """The rates of ``device`` and of the disk under ``folder``, measured in about ``seconds`` by a
+def measured(device: str, disk_dir: Path | None, seconds: float = SECONDS) -> dict[str, Any]:
+    """The rates of ``device`` and of the disk under ``disk_dir``, measured in about ``seconds`` by a
     process that ends: this one would keep a context on the GPU, and every cell after it would count as disturbed."""
-    return dict(json.loads(ask(CALIBRATE, device, str(folder or tempfile.gettempdir()), str(seconds))))
+    return dict(json.loads(ask(CALIBRATE, device, str(disk_folder(disk_dir)), str(seconds))))
 
 
 def _slower(rates: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> list[str]:
@@ -133,9 +129,10 @@ def _flat(rates: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
-def _siblings(machine: str, device_and_disk: str) -> dict[str, Any] | None:
+def _siblings(machine: str, device: str, disk_dir: Path | None) -> dict[str, Any] | None:
     """The newest rates kept of the same hardware under other software, which the end of ``machine`` stands for."""
-    kept_before = (cache.root() / "rates").glob(f"{machine.rpartition('-')[0]}-*-{device_and_disk}")
+    like = f"{machine.rpartition('-')[0]}-*-{_device_and_disk(device, disk_dir)}"
+    kept_before = (cache.root() / "rates").glob(like)
     newest = sorted(kept_before, key=lambda path: path.stat().st_mtime, reverse=True)
     return next((rates for path in newest if (rates := _usable(_text(path))) is not None), None)
 

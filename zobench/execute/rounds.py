@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from zobench.execute.plan import Plan
 from zobench.execute.sweep import Summary
-from zobench.result import Result, Round
+from zobench.result import Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.stats import intervals
@@ -70,12 +70,18 @@ def run(first: Plan, repeats: Repeats, again: Again, perform: Run, budget: float
         left = None if end is None else end - time.monotonic()
         good = {result.spec.hash for result in total.results if result.is_ok}
         cells = [step.spec for step in first.steps if step.spec.hash in good]
-        if number and (not cells or is_known(total.results, repeats.until) or (left is not None and left < longest)):
+        if number and (not cells or is_known(total.results, repeats.until)):
+            break
+        if number and left is not None and left < longest:
+            total.waiting = len(cells)
             break
         planned = again(cells, repeats.first + number) if number else first
         begin = time.monotonic()
         summary = perform(_shuffled(planned, repeats.first + number, repeats.seed), left)
         longest = max(longest, time.monotonic() - begin)
+        if number:
+            total.lost_repeats += sum(result.outcome is Outcome.FAILED for result in summary.results)
+            total.waiting = sum(result.outcome is Outcome.SKIPPED for result in summary.results)
         total.results = folded([*total.results, *summary.results])
         total.unsaved += summary.unsaved
         total.interrupted = summary.interrupted

@@ -27,12 +27,14 @@ GRACE = 15.0  # seconds that a cell has beyond its budget to end the step that i
 @dataclass
 class Summary:
     """The outcome of a sweep. ``results``: this sweep's and the kept ones; ``unsaved``: why results were not stored;
-    ``waiting``: how many cells of the matrix, or runs of the campaign's parts that did not begin, need more time."""
+    ``waiting``: how many cells of the matrix, or runs of the campaign's parts that did not begin, need more time;
+    ``lost_repeats``: how many runs of cells that ended ok in an earlier round failed."""
 
     results: list[Result] = field(default_factory=list)
     unsaved: list[str] = field(default_factory=list)
     interrupted: bool = False
     waiting: int = 0
+    lost_repeats: int = 0
 
     @property
     def counts(self) -> str:
@@ -42,8 +44,9 @@ class Summary:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a cell failed, or a result could not be stored."""
-        return bool(self.unsaved) or any(result.outcome is Outcome.FAILED for result in self.results)
+        """Whether a cell, or a repeat of one, failed, or a result could not be stored."""
+        failed = any(result.outcome is Outcome.FAILED for result in self.results)
+        return failed or bool(self.unsaved or self.lost_repeats)
 
 
 def sweep(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from zobench.machine.files import contents
 
@@ -70,6 +72,11 @@ def available_host_bytes(root: str = "") -> int | None:
     if available is None:
         return None
     return min([available, *(max(0, limit - used) for limit, used in _cgroups(root))])
+
+
+def disk_folder(named: str | os.PathLike[str] | None) -> Path:
+    """The folder of the disk tier: ``named``, else that of ``ZOBENCH_DISK_DIR``, else the system's temporary one."""
+    return Path(named or os.environ.get("ZOBENCH_DISK_DIR") or tempfile.gettempdir())
 
 
 def free_disk_bytes(path: str | os.PathLike[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 import timeit
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from zobench import kernels
 from zobench.machine import accelerator
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.directio import CHUNK, DirectFile, aligned, memory_of
+from zobench.machine.memory import disk_folder
 from zobench.measure.threads import Neighbours
 
 MIB = 2**20
@@ -59,7 +59,7 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
         "other_cpu_cores": neighbours.cores(),
         **link_rates(device, notes),
         "between_ranks_bytes_per_second": between_rate(device, notes),
-        **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.3, notes),
+        **disk_rates(disk_folder(disk_dir), seconds * 0.3, notes),
     }
     return {**rates, "notes": notes}
 

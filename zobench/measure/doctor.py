@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import tempfile
 from typing import Any, NamedTuple
 
 from zobench.machine import memory
@@ -40,7 +39,7 @@ def report(
     device: str, disk_dir: str | os.PathLike[str] | None = None, seconds: float = 5.0, module: Any | None = None
 ) -> list[Line]:
     """All lines, in order. ``device``: "cpu" or "cuda:N". ``disk_dir``: the disk tier's folder. Takes ``seconds``."""
-    folder = disk_dir or tempfile.gettempdir()
+    folder = memory.disk_folder(disk_dir)
     return [
         *_machine(device, folder),
         *_nvml(Nvml(module)),

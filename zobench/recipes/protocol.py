@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from zobench.data.tasks.file import task_of
 from zobench.machine import reader
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, METHODS, RunSpec, check_key, check_value, flat, options_taken, suggestion
@@ -254,20 +255,26 @@ class Contest:
         """The run of a tuned point with another seed, which looks at the test set."""
         return spec.replace(seed=seed, test_size=self.test_size)
 
-    def foreseen(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
+    def foreseen(self, results: Mapping[str, Result], unfit: Collection[str] = ()) -> tuple[RunSpec, ...]:
         """All runs as ``results`` let them be foreseen: of a method that is not tuned its first point stands for the
-        best one, and points that will be added later are not among them."""
-        untuned = [points[0] for header, points in self.tuning.items() if not self.is_tuned(header, results)]
+        best one, and points that will be added later are not among them. ``unfit``: hashes of runs that cannot be: a
+        method whose grid waits for such has no winner."""
+        states = [self.search(header, results) for header in self.tuning]
+        untuned = [state.points[0] for state in states if state.waiting and not self._is_barred(state, unfit)]
         likely = [self.final(point, seed) for seed in self.protocol.seeds for point in untuned]
         return (*self.cells, *self.added(results), *self.finals(results), *likely)
 
-    def addable(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
+    def _is_barred(self, state: Search, unfit: Collection[str]) -> bool:
+        """Whether a tuning waits for runs that are ``unfit``, and so never ends."""
+        return any(run.hash in unfit for point in state.waiting for run in self.protocol.tuning_runs(point))
+
+    def addable(self, results: Mapping[str, Result], unfit: Collection[str] = ()) -> tuple[RunSpec, ...]:
         """The most runs that grids may add to those of :meth:`foreseen`: for each its method's first point, which
         costs as much."""
         runs, most = list[RunSpec](), self.protocol.points + self.protocol.extra
         for header in self.tuning:
             state = self.search(header, results)
-            if state.waiting or state.beyond:
+            if (state.waiting or state.beyond) and not self._is_barred(state, unfit):
                 runs += self.protocol.tuning_runs(state.points[0]) * (most - len(state.points))
         return tuple(runs)
 
@@ -377,6 +384,12 @@ def contest(
     common = {**base, **changes}
     if common.get("task", "none") == "none":
         raise ValueError("a protocol needs a task, but its runs have none; write task in [base]")
+    asked = RunSpec(model="any", task=common["task"])
+    if (score := task_of(asked).goal.scores[0]) != "accuracy":
+        raise ValueError(
+            f"a protocol needs a task that is judged by accuracy, but {asked.task_name} is judged by {score}; choose "
+            "another task"
+        )
     tested = check_value("test_size", common.get("test_size", RunSpec(model="any").test_size))
     if tested < 1:
         raise ValueError("`test_size >= 1` must hold in a protocol, but got test_size=0; its winners see the test set")

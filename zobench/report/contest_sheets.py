@@ -67,7 +67,10 @@ def _of(table: ContestTable, ranking: MethodRanking) -> Iterator[Sheet]:
 
 def _how(table: ContestTable) -> str:
     protocol = table.protocol
-    unit = {"forwards": "forwards of a batch (a backward pass is two)", "gigabytes": "GB of weights moved"}
+    unit = {
+        "forwards": "forwards of a batch (a backward pass is two, of frozen weights one)",
+        "gigabytes": "GB of weights moved",
+    }
     tuning, seeds = (", ".join(map(str, numbers)) for numbers in (protocol.tuning_seeds, protocol.seeds))
     return (
         f"Every run has {protocol.amount:g} {unit.get(protocol.unit, protocol.unit)}, its evaluations on dev among "

@@ -94,7 +94,7 @@ def figure(runs: Sequence[Result], *, forwards: bool) -> Artifact:
         )
     plot = Plot(
         name="curves", kind="curves", title="Fine-tuning: loss and score on dev", panels=(),
-        caption="A backward pass counts as two forwards." if forwards else "",
+        caption="A backward pass counts as two forwards, as one where the weights are frozen." if forwards else "",
         axes=Axes(x="Forwards of a batch" if forwards else "Step"),
     )  # fmt: skip
     lines = {label: _along(run, forwards) for label, run in zip(_labels(runs), runs, strict=True)}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.execute.process import child_environment
+from zobench.machine.memory import disk_folder
 from zobench.machine.processes import ended_by
 from zobench.machine.texts import first_line
 from zobench.measure.environment import environment
@@ -119,8 +120,7 @@ def main() -> None:
     """``python -m zobench.selftest.run CHECK PLACE``: the findings of a check, as JSON in the last line."""
     (check,) = chosen([sys.argv[1]])
     request = json.loads(sys.argv[2])
-    folder = request.pop("disk_dir", None) or os.environ.get("ZOBENCH_DISK_DIR")
-    findings = performed(check, CheckSettings(**request, disk_dir=Path(folder) if folder else None))
+    findings = performed(check, CheckSettings(**request | {"disk_dir": disk_folder(request.get("disk_dir"))}))
     rows = [{"name": f.name, "status": f.status, "told": f.told, "numbers": dict(f.numbers)} for f in findings]
     print("\n" + json.dumps(rows))
 

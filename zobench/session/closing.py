@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from zobench.report import artifacts
 from zobench.result import Outcome, Result
@@ -62,15 +61,6 @@ def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> li
         cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
         lines.append(f"{cells} for more time; to go on: {again}")
     return lines
-
-
-def sweep_command(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
-    """The command that runs the same cells into the same store."""
-    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
-    given["--results"] = None if results == Path("results") else results
-    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
-    sets = [word for change in changes or () for word in ("--set", change)]
-    return shlex.join(["zobench", "sweep", name, *sets, *words])
 
 
 def outside_tables(tables: Sequence[str], results: Sequence[Result]) -> list[Result]:

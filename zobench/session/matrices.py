@@ -117,6 +117,7 @@ class Stages:
             measured |= {result.spec.hash: result for result in summary.results}
             first.results += summary.results
             first.unsaved += summary.unsaved
+            first.lost_repeats += summary.lost_repeats
             first.interrupted = summary.interrupted
 
     def _untuned(self, results: Mapping[str, Result]) -> list[str]:
@@ -193,7 +194,7 @@ class MatrixSweep:
             steps = [*steps, *more]
         cells = zip(steps, summary.results, strict=False)  # those that need more time: skipped, or cut off
         cut_off = (run.outcome is Outcome.SKIPPED or run.partial for step, run in cells if step.action == "run")
-        summary.waiting = sum(cut_off) + unknown
+        summary.waiting += sum(cut_off) + unknown
         return summary
 
     def run_part(self, budget: float | None) -> Summary:

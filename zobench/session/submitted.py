@@ -87,6 +87,7 @@ class Handover:
             cells = tuple(spec for spec in specs if spec not in kept)
             monitor.say(reason)
             monitor.say(note)
+            self._say_what_is_left_out(made, monitor)
             monitor.show_jobs(made.title, specs, cells, [slurm.resources(request, spec) for spec in cells])
             refuse_twice(store.root, cells)
             if self.dry or not cells:
@@ -105,7 +106,8 @@ class Handover:
     def to_pool(self, session: LocalMachine, side_by_side: int | None) -> tuple[Submission, str] | None:
         """Starts ``side_by_side`` workers for the cells that are not done: the sweep, and where it went, or None."""
         self._refuse_protocol("local")
-        made, specs, note = matrix_cells(self.path, session.device, dict(self.changes))
+        made, specs, note = matrix_cells(self.path, session.device, dict(self.changes), lambda: session.narrow)
+        self._say_what_is_left_out(made, session.monitor)
         store = session.store
         with contextlib.nullcontext() if self.dry else store.lock():
             submitit_or_remedy()
@@ -122,6 +124,13 @@ class Handover:
             )
             workers = len(pool.submit(submission, pool.workers(cells, gpus, side_by_side)))
         return submission, f"to {workers} worker{'' if workers == 1 else 's'} in the background"
+
+    def _say_what_is_left_out(self, made: matrix.Matrix, monitor: Monitor) -> None:
+        for line in made.notes:
+            monitor.say(f"warning: {line}", "yellow")
+        if keys := [key for key in ("repeats", "until", "budget", "selftest") if getattr(made, key) is not None]:
+            left_out = f"{self.path.name}: {', '.join(keys)}: only for a sweep with --executor here"
+            monitor.say(f"{left_out}; each cell runs once", "yellow")
 
     def _refuse_protocol(self, executor: str) -> None:
         """Raises ``ValueError`` for a protocol: which runs come second is known when the first are done."""

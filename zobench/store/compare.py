@@ -138,7 +138,7 @@ def _conditioned(word: str, root: Path) -> tuple[list[Result], list[str]]:
 def differing_fields(words: Iterable[str]) -> frozenset[str]:
     """The fields in which two sides differ that are named by conditions, and so may differ in a pair of cells."""
     named = {text.partition("=")[0].strip() for word in words for text in word.split(",") if "=" in text}
-    return frozenset(named & set(FIELDS))
+    return frozenset(name for name in named if name.partition(".")[0] in FIELDS)
 
 
 def _folder(path: Path) -> tuple[list[Result], list[str]]:
@@ -268,7 +268,9 @@ def _cells(
 def cell_of(result: Result, may_differ: Collection[str] = ()) -> tuple[Any, ...]:
     """What two results of one cell have in common: all that was asked for but the device's index and ``may_differ``."""
     spec = result.spec.replace(device=result.spec.device.partition(":")[0])
-    return tuple(getattr(spec, field) for field in FIELDS if field not in may_differ)
+    options = tuple(item for item in spec.options.items() if f"options.{item[0]}" not in may_differ)
+    values = {**{field: getattr(spec, field) for field in FIELDS}, "options": options}
+    return tuple(value for field, value in values.items() if field not in may_differ)
 
 
 def _judged(a: Result, b: Result, tolerance: float) -> Judgement:

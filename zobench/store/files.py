@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -102,9 +103,9 @@ class Store:
         clean = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")
         return self.root / _machine_folder(machine) / f"{clean}.json"
 
-    def save(self, result: Result) -> Path:
+    def save(self, result: Result, journal: Path | None = None) -> Path:
         """Write ``result`` so that a crash at any moment leaves either the old file or the new one, whole; and beside
-        it the journal whose SHA-256 it has, if there is one, and no other.
+        it the journal whose SHA-256 it has, if there is one, and no other. ``journal``: of another store, to be copied.
 
         Raises :class:`StoreError` if the disk refuses (full, read-only, not permitted).
         """
@@ -116,14 +117,16 @@ class Store:
             replace(path, text.encode())
             if before != path:
                 before.unlink(missing_ok=True)
+            if journal is not None and journal.exists():
+                shutil.copyfile(journal, self.draft(result.spec))
             kept = path.with_suffix(JOURNAL)
-            for journal in (self.draft(result.spec), before.with_suffix(JOURNAL), kept):
-                if not journal.exists():
+            for file in (self.draft(result.spec), before.with_suffix(JOURNAL), kept):
+                if not file.exists():
                     continue
-                if hashlib.sha256(journal.read_bytes()).hexdigest() == result.environment.journal_sha256:
-                    journal.replace(kept)
+                if hashlib.sha256(file.read_bytes()).hexdigest() == result.environment.journal_sha256:
+                    file.replace(kept)
                 else:  # of an earlier run of this cell, or of one whose result was never stored
-                    journal.unlink()
+                    file.unlink()
         except OSError as error:
             cause = error.strerror or str(error)
             remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
@@ -135,6 +138,10 @@ class Store:
     def draft(self, spec: RunSpec) -> Path:
         """Where the journal of a run of ``spec`` waits until its result is saved (:meth:`save`)."""
         return self.root / f".{spec.hash}{JOURNAL}"
+
+    def journal(self, result: Result) -> Path:
+        """Where the journal of the stored ``result`` is, if it has one."""
+        return self._kept(result.spec, machine_of(result), number_of(result)).with_suffix(JOURNAL)
 
     def find(self, spec: RunSpec, machine: str, number: int = 0) -> Result | None:
         """The stored result of exactly this (resolved) ``spec`` in round ``number``, or None; an unreadable one counts

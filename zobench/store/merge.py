@@ -62,8 +62,9 @@ def merge(sources: Sequence[Path], into: Path, *, keep_text: bool = False) -> Me
 
 def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
     key = result.spec, machine_of(result), number_of(result)
+    journal = None if source.name.endswith(ENDING) else Store(source).journal(result)
     if not target.has(*key):
-        target.save(result)
+        target.save(result, journal)
         merged.added += 1
         return
     target.problems = []
@@ -75,7 +76,7 @@ def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
     else:
         better = _worth(result) > _worth(stored)
         if better:
-            target.save(result)
+            target.save(result, journal)
         kept, left = (result, stored) if better else (stored, result)
         places = (source, target.root) if better else (target.root, source)
         merged.choices.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from zobench.engine.interface import Start, TunedEngine
 from zobench.engine.passes import attention
 from zobench.engine.weights.blocks import is_tuned
 from zobench.engine.weights.wire import FORMATS
+from zobench.machine.memory import disk_folder
 from zobench.methods import Method
 from zobench.methods.engines import EngineParts
 from zobench.models.identity import GGUF
@@ -215,9 +215,7 @@ def initial_weights(spec: RunSpec, model: PreTrainedModel) -> Weights:
     return RandomWeights(model, spec.seed)
 
 
-def disk_dir() -> Path | None:
-    """The folder of the disk tier: that of this process's order, else ``ZOBENCH_DISK_DIR``, or None for the system's
-    temporary folder."""
+def disk_dir() -> Path:
+    """The folder of the disk tier: that of this process's order, else as :func:`disk_folder` says."""
     order = current()
-    named = order.disk_dir if order and order.disk_dir else os.environ.get("ZOBENCH_DISK_DIR")
-    return Path(named) if named else None
+    return disk_folder(order.disk_dir if order else None)
