@@ -312,6 +312,9 @@ def test_only_finished_results_carry_metrics() -> None:
     for outcome in set(Outcome) - {Outcome.OK}:
         assert metrics(result(outcome=outcome)) == {}
     assert metrics(result(samples={}))["throughput"] is None
+    memory = {"device_peak_bytes": 1, "device_wide_peak_bytes": 5}
+    on_gpu = result(spec=RunSpec(model="OPT-125M").resolve("cuda:0"), memory=memory)
+    assert metrics(on_gpu)["device_peak_bytes"] == 1, "the allocator's, as in the file"
     assert metrics(result(samples={"step_seconds": [None]}))["throughput"] is None
 
 

@@ -261,11 +261,14 @@ def place_of(result: Result) -> str:
 def metrics(result: Result) -> dict[str, float | None]:
     """What an ``ok`` result measured, in base units: seconds, tokens/s, bytes, shares. Empty for other outcomes.
 
-    A plug-in's metric is not among them: it is had by its name (``METRICS.get(name).of(result)``), as a table does.
+    ``device_peak_bytes`` is the allocator's, as in ``Result.memory``, where the papers' GPU memory is
+    ``device_wide_peak_bytes``. A plug-in's metric is not among them: it is had by its name
+    (``METRICS.get(name).of(result)``), as a table does.
     """
     if result.outcome is not Outcome.OK:
         return {}
-    return {**result.memory, **{metric.key: metric.of(result) for metric in METRICS.builtin() if metric.key in COLUMNS}}
+    shown = (metric for metric in METRICS.builtin() if metric.key in COLUMNS and metric.name != "gpu_memory")
+    return {**result.memory, **{metric.key: metric.of(result) for metric in shown}}
 
 
 COLUMNS = (
