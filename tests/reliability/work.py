@@ -22,7 +22,6 @@ from zobench.machine import files
 from zobench.measure.sampler import Sampler
 from zobench.methods.base import Taken
 from zobench.models import tokenizers
-from zobench.result import Result
 from zobench.runspec import METHODS
 from zobench.store import Store, text_of
 from zobench.store.merge import merge
@@ -226,8 +225,8 @@ class Merging(Work):
     def _act(self, folder: Path, done: Callable[[int], None]) -> None:
         save, saved = Store.save, itertools.count(1)
 
-        def counted(store: Store, result: Result) -> Path:
-            path = save(store, result)
+        def counted(store: Store, *given: Any) -> Path:
+            path = save(store, *given)
             done(next(saved))
             return path
 

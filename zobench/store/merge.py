@@ -73,6 +73,8 @@ def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
         merged.problems += [f"{problem}; remove it to merge that of {source}" for problem in target.problems]
     elif result in (stored, sendable(stored)) or sendable(result) == stored:  # one of them may have been packed
         merged.equal += 1
+        if journal is not None and journal.exists() and not target.journal(stored).exists():
+            target.save(stored, journal)  # a merge was killed before it, or did not copy journals yet
     else:
         better = _worth(result) > _worth(stored)
         if better:
