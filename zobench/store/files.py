@@ -20,6 +20,7 @@ from zobench.result import Outcome, Result
 from zobench.result.repeats import folded, number_of
 from zobench.runspec import FIELDS, RunSpec, provenance
 from zobench.runspec.registries import METRICS
+from zobench.store.measured import ALLOCATED_MEMORY, GPU_MEMORY
 from zobench.store.reading import read
 
 if TYPE_CHECKING:
@@ -267,8 +268,8 @@ def metrics(result: Result) -> dict[str, float | None]:
     """
     if result.outcome is not Outcome.OK:
         return {}
-    shown = (metric for metric in METRICS.builtin() if metric.key in COLUMNS and metric.name != "gpu_memory")
-    return {**result.memory, **{metric.key: metric.of(result) for metric in shown}}
+    shown = [ALLOCATED_MEMORY if metric is GPU_MEMORY else metric for metric in METRICS.builtin()]
+    return {**result.memory, **{metric.key: metric.of(result) for metric in shown if metric.key in COLUMNS}}
 
 
 COLUMNS = (
