@@ -43,6 +43,17 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(cwd, refused, cells, argumen
     assert cells == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    ["run --model opt-tiny", "sweep smoke", "finetune --model opt-tiny --task sst2", "doctor", "selftest"],
+)
+def test_a_disk_folder_that_is_not_there_is_refused_before_anything_runs(refused, cells, monkeypatch, arguments):
+    monkeypatch.setenv("ZOBENCH_DISK_DIR", "nosuch")
+    line = refused(*arguments.split(), "--device", "cpu")
+    assert line == "zobench: `ZOBENCH_DISK_DIR` must be a folder, but got 'nosuch'; it is not there; check it"
+    assert cells == []
+
+
 def test_what_the_system_refuses_is_one_line_and_exit_code_1(cwd, zobench, monkeypatch) -> None:
     monkeypatch.setattr(rates, "ask", _refuse)
     monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(cwd / "cache"))

@@ -19,7 +19,7 @@ from zobench.execute.monitor import Monitor
 from zobench.recipes.reference import PAPERS
 from zobench.result.repeats import renewed
 from zobench.runspec import RunSpec
-from zobench.session.inputs import check_folder, check_results
+from zobench.session.inputs import check_disk, check_results
 from zobench.store import Store
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def run_matrix(
     device_wanted = str(values.pop("device", device))
     chosen = SweepOptions(changes=values, **options)  # type: ignore[arg-type]
     recipes.find("runners", name)
-    check_folder("--disk-dir", disk_dir)
+    check_disk(disk_dir)
     check_results(results)
     screen = Terminal(dry=dry_run, verbose=verbose)
     session = LocalMachine(Store(results), device_wanted, disk_dir=disk_dir, monitor=screen, dry=dry_run)

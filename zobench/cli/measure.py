@@ -110,7 +110,7 @@ def run(
     given = {"model": model, "name": name, "engine": engine, "device_memory": device_memory, "task": task}
     values = changed(named(changes, **given, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
     bound, silent = inputs.parse_seconds("--timeout", timeout), output == "-"
-    inputs.check_folder("--disk-dir", disk_dir)
+    inputs.check_disk(disk_dir)
     inputs.check_json(output)
     if results is not None:
         inputs.check_out("--results", results)
@@ -153,6 +153,7 @@ def doctor(device: common.Device = "auto", disk_dir: common.DiskDir = None, quie
     """Say what is here, what is missing, and how fast it is."""
     from zobench.measure import doctor as examination
 
+    inputs.check_disk(disk_dir)
     chosen, why = choose_device(device)
     console.say(why)
     with console.error_console().status("measuring, a few seconds"):
@@ -174,7 +175,7 @@ def selftest(
     if not 0 < minutes < float("inf"):
         raise ValueError(f"`--minutes > 0` must hold, but got {minutes:g}; leave it out for 10")
     wanted, values = checks.chosen(only or []), changed(changes)
-    inputs.check_folder("--disk-dir", disk_dir)
+    inputs.check_disk(disk_dir)
     inputs.check_json(output)
     chosen, why = choose_device(str(values.pop("device", device)))
     console.say(why)
@@ -247,7 +248,7 @@ def campaign(
     from zobench.session.campaigns import CampaignRun, campaign_session
 
     inputs.check_results(results)
-    inputs.check_folder("--disk-dir", disk_dir)
+    inputs.check_disk(disk_dir)
     seconds = inputs.parse_seconds("--budget", budget)
     if name is None:
         if part is not None or budget is not None or more:
@@ -331,7 +332,7 @@ def submit_matrix(
     if executor.name == "slurm":
         handed_over = handover.to_slurm(store, device, executor.request(), screen)
     else:
-        inputs.check_folder("--disk-dir", disk_dir)
+        inputs.check_disk(disk_dir)
         session = LocalMachine(store, device, disk_dir=disk_dir, monitor=screen, dry=dry_run)
         handed_over = handover.to_pool(session, executor.jobs)
     if handed_over is not None:

@@ -60,6 +60,14 @@ def check_folder(argument: str, folder: Path | None, *, or_archive: bool = False
         raise ValueError(f"`{argument}` must be a folder, but got {str(folder)!r}; {remedy}")
 
 
+def check_disk(folder: Path | None) -> None:
+    """As :func:`check_folder`, of ``--disk-dir``, or where that is not given of ``ZOBENCH_DISK_DIR``."""
+    named = os.environ.get("ZOBENCH_DISK_DIR")
+    if folder is None and named:
+        check_folder("ZOBENCH_DISK_DIR", Path(named))
+    check_folder("--disk-dir", folder)
+
+
 def check_results(folder: Path, argument: str = "results") -> None:
     """Raises ``ValueError`` if ``folder``, which need not exist, is a file or a dead link, or lies in one."""
     check_folder(argument, next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)))
@@ -120,6 +128,7 @@ def check_places(out: Path | None, data_dir: Path | None, results: Path) -> None
     if data_dir is not None and not data_dir.exists():
         raise ValueError(f"`--data-dir` must be a folder with the tasks' files, but there is no {data_dir}; check it")
     check_folder("--data-dir", data_dir)
+    check_disk(None)
     if out is not None:
         check_out("--out", out)
     check_results(results)
