@@ -76,7 +76,7 @@ def rows_of(text: torch.Tensor, rows: int, tokens: int, seed: int) -> Iterator[t
     """Batches (rows, tokens) cut from random places of ``text``, int64 of shape (n,)."""
     generator = np.random.default_rng(seed)
     while True:
-        begins = generator.integers(0, len(text) - tokens, size=rows)
+        begins = generator.integers(0, len(text) - tokens + 1, size=rows)
         yield torch.stack([text[begin : begin + tokens] for begin in begins])
 
 

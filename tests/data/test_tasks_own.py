@@ -121,6 +121,16 @@ def test_a_byte_order_mark_is_no_part_of_a_text_and_a_field_may_be_long(folder: 
     assert len(train.examples[0].prompt) > 200_000
 
 
+def test_a_file_that_is_read_in_another_format_is_another_task(folder: Path) -> None:
+    data = '[data]\ntrain = "rows.csv"\ntest = "rows.csv"\n'
+    named = [data, data + 'format = "csv"\n', data + 'format = "text"\n']
+    names = []
+    for text in named:
+        (folder / "my.toml").write_text(text + '[text]\ncolumn = "text"\n')
+        names.append(load(folder / "my.toml").identity)
+    assert names[0] == names[1] != names[2]
+
+
 MISTAKES: dict[str, tuple[str, str]] = {
     "a column of the template": (
         DATA + '[prompt]\ntemplate = "{sentence}"\n' + LABELS,

@@ -38,11 +38,14 @@ def test_splits_are_mezos(real_data: Path, name: str, train: int, dev: int, test
     assert bool(parts.notes) == ((train, dev, test) != (1000, 500, 1000))
 
 
-def test_a_small_set_that_accumulate_does_not_divide_is_refused_at_once() -> None:
+def test_a_small_set_that_accumulate_or_ranks_do_not_divide_is_refused_at_once() -> None:
     small = {"train_size": 10, "dev_size": 12, "batch_size": 12}
     assert len(split(spec("cb", accumulate=2, **small), TASKS.get("cb"), [0, 1] * 20, 5).train) == 10
     with pytest.raises(ValueError, match="got accumulate=3 for the 10 examples of train, fewer than batch_size=12"):
         split(spec("cb", accumulate=3, **small), TASKS.get("cb"), [0, 1] * 20, 5)
+    ranks = {"engine": "offload", "tier": "pageable", "gpus": 3, "parallel": "ddp"}
+    with pytest.raises(ValueError, match="got parallel=ddp for the 10 examples of train, fewer than batch_size=12"):
+        split(spec("cb", **small, **ranks), TASKS.get("cb"), [0, 1] * 20, 5)
 
 
 def test_a_small_set_keeps_the_sizes_that_fit() -> None:
@@ -86,5 +89,7 @@ def test_k_shots_are_the_first_of_each_class_of_a_shuffle(seed: int) -> None:
 def test_shots_beyond_the_rarest_class() -> None:
     answers = [0] * 50 + [1] * 40 + [2] * 17
     split(spec("cb", shots=8), TASKS.get("cb"), answers, 9)
+    with pytest.raises(ValueError, match="`dev_size` has no meaning beside shots=8, but got 40; leave one of them out"):
+        split(spec("cb", shots=8, dev_size=40), TASKS.get("cb"), answers, 9)
     with pytest.raises(ValueError, match=r"`shots=9` needs 18 examples .* but got 17 of Maybe; use shots=8 or less"):
         split(spec("cb", shots=9), TASKS.get("cb"), answers, 9)

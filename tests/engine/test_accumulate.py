@@ -1,5 +1,7 @@
 """Micro-batches: one g at the same points, the losses and gradients of the whole batch, resumed bit for bit."""
 
+import math
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -45,6 +47,13 @@ def test_gradients_are_those_of_transformers_on_the_whole_batch() -> None:
         engine.backward(batch())
         for name, tensor in engine.model.named_parameters():
             torch.testing.assert_close(tensor.grad, plain.get_parameter(name).grad, rtol=1e-3, atol=1e-6)
+
+
+def test_a_batch_in_which_nothing_counts_is_no_number() -> None:
+    nothing = Batch(batch().input_ids, torch.full_like(batch().labels, IGNORED))
+    for count in (1, 2):
+        with Backprop(model_of("llama"), EngineConfig(placement="resident", accumulate=count)) as engine:
+            assert math.isnan(engine.backward(nothing))
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,7 @@ def test_nothing_is_kept_of_the_layers_below(name):
     [
         ({"config": EngineConfig(placement="resident", noise="counter")},
          "needs placement=resident and noise=torch, but got placement=resident, noise=counter"),
+        ({"config": EngineConfig(placement="resident", noise="stored")}, "and noise=torch, but got .*, noise=stored"),
         ({"zo_layers": 4}, "`0 <= zo_layers <= 3` must hold for this model, but got zo_layers=4"),
         ({"train": lambda name: False}, "some parameter must require gradients, but none does"),
     ],

@@ -92,6 +92,7 @@ def test_granularity_needs_all_matrices_in_linears():
         ({"tier": "checkpoint", "noise": "counter"}, "needs writeback_every=inf and wire=none"),
         ({"placement": "resident", "wire": "fp8"}, "need placement=offload, but got placement=resident"),
         ({"noise": "counter", "fused_update": False, "writeback_every": 4}, "needs writeback_every=1, but got 4"),
+        ({"consolidate_after": 5}, "needs writeback_every=inf, but got writeback_every=1"),
     ],
 )
 def test_a_configuration_that_cannot_be_says_why(values, error):

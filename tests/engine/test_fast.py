@@ -1,6 +1,7 @@
 """The fast engine: every granularity, write-back interval, number of directions and placement, against a plain loop."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from transformers import PhiConfig, PhiForCausalLM
 
 from tests.support.causal import SIZES
 from tests.support.devices import CUDA, on_devices
+from tests.support.families import made
 from tests.support.fast import (
     EPS,
     LR,
@@ -25,9 +27,12 @@ from tests.support.fast import (
 )
 from tests.support.parity import engine_of, materialised
 from tests.support.reference import pristine_mezo
-from zobench import ZOSGD, Engine, EngineConfig, models
+from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, models
+from zobench.engine.base import PassRecord
 from zobench.engine.weights.survival import Survival
 from zobench.models import weights
+from zobench.testing.local import Kept
+from zobench.testing.suite import assert_same
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
@@ -93,6 +98,45 @@ def test_a_checkpoint_is_its_own_tier_and_is_not_written(tmp_path):
         assert_equal(mine, expected)
         assert consolidated == (threshold == 7)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_run_on_a_checkpoint_resumes_from_what_was_consolidated(tmp_path):
+    """In 16 bits, where updates that are rounded together are rounded otherwise than one after another."""
+    materialised("opt-tiny", "bf16").save_pretrained(tmp_path)
+    config = EngineConfig(
+        noise="counter", tier="checkpoint", writeback_every="inf", consolidate_after=3, disk_dir=tmp_path
+    )
+
+    def engine(start=None):
+        model = models.build("opt-tiny", "bf16")
+        return Engine(model, config, weights=weights.PretrainedWeights(tmp_path, model), start=start)
+
+    records, (batch,) = [], batches("opt-tiny", count=1)
+    with engine() as ran:
+        for step in range(8):
+            points = (Point(step, 1e-2), Point(step, -1e-2))
+            plus, minus = ran.probe(batch, points)
+            entry = Entry(step=step, seed=step, g=(plus - minus) / 2e-2, lr=1e-2)
+            ran.commit([entry])
+            records.append(PassRecord(points=points, entries=(entry,)))
+        ran.drain()
+        with engine(kept := Kept(ran)) as again:
+            assert {unit.applied for unit in again.blocks} == {6}
+            again.retrace(records, kept)
+            assert_same(dict(again.named_tensors()), dict(ran.named_tensors()))
+            assert again.evaluate(batch) == ran.evaluate(batch)
+
+
+def test_a_block_that_stands_for_several_has_room_for_the_largest():
+    """Of Gemma 4, whose layers differ in the width of a head."""
+    (batch,) = batches("opt-tiny", count=1)
+    ids = batch.input_ids % 64
+    for tier in ("pageable", "disk"):
+        with Engine(made("gemma4_text"), EngineConfig(noise="counter", shared_blocks=1, slots=1, tier=tier)) as engine:
+            sizes = [engine.rest_bytes(unit) for unit in engine.blocks]
+            assert len(set(sizes)) == 2
+            assert engine.bytes_at_rest == max(sizes)
+            assert math.isfinite(engine.evaluate(Batch(ids, ids)))
 
 
 @pytest.mark.parametrize("every", [1, "inf"])

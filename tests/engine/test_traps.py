@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from transformers import EsmConfig, EsmForMaskedLM
 
+from tests.support.causal import SIZES
 from tests.support.parity import batches, engine_of, materialised
 from tests.support.reference import draw_seeds, mezo
 from zobench import ZOSGD, Engine, EngineConfig, Point, RunSpec, models, run
@@ -15,6 +17,20 @@ def test_seed_zero_is_a_direction_like_any_other():
         base = mine.evaluate(batch)
         moved = mine.probe(batch, [Point(0, 1e-2), Point(1, 1e-2)])
     assert len({base, *moved}) == 3
+
+
+def test_a_model_of_which_no_engine_could_be_built_computes_what_it_did():
+    """The head's holder adds a bias, which the head adopts while there is an engine."""
+    torch.manual_seed(0)
+    sizes = {**SIZES, "intermediate_size": 64, "mask_token_id": 32, "position_embedding_type": "rotary"}
+    model = EsmForMaskedLM(EsmConfig(**sizes, token_dropout=False)).eval()
+    torch.nn.init.normal_(model.lm_head.bias)
+    ids = torch.arange(4, 18).view(2, 7)
+    with torch.no_grad():
+        before = model(input_ids=ids, labels=ids).loss
+        with pytest.raises(ValueError, match="`resident_blocks <= 3` must hold"):
+            Engine(model, EngineConfig(noise="counter", resident_blocks=9))
+        assert torch.equal(model(input_ids=ids, labels=ids).loss, before)
 
 
 def test_the_frameworks_random_state_neither_matters_nor_changes():

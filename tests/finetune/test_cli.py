@@ -214,6 +214,7 @@ def test_a_model_and_a_runs_best_weights_are_evaluated_without_training(zobench,
     for split, key in (("test", "test"), ("dev", "best")):
         code, out, _ = zobench("evaluate", "mine", "--split", split, *data, "--json", "-")
         seen, stored = json.loads(out), result.evaluation[key]
+        assert seen["step"] == stored["step"]
         assert (code, seen["accuracy"], seen["count"]) == (0, stored["accuracy"], stored["count"])
         assert seen["loss"] == pytest.approx(stored["loss"], rel=1e-6)
     code, out, _ = zobench("evaluate", *given[:-1], "--split", "dev", "--seq-len", "64", "--json", "kept.json")
@@ -222,6 +223,9 @@ def test_a_model_and_a_runs_best_weights_are_evaluated_without_training(zobench,
     row = ["dev", f"{start['accuracy']:.1%}", f"{low:.1%}", "to", f"{high:.1%}", f"{start['loss']:.4f}"]
     assert (code, out.splitlines()[1].split()[:6]) == (0, row)
     if more:
+        code, _, err = zobench("evaluate", "mine", *data, "--dtype", "bf16")
+        said = "`dtype` must be the run's, because its journal gives an adapter's weights as they were trained, but got"
+        assert (code, err.splitlines()[-1]) == (2, f"zobench: {said} 'bf16'; leave it out")
         (tmp_path / "mine" / "journal.bin").write_bytes(b"")
         assert zobench("evaluate", "mine", *data)[0] == 2
 

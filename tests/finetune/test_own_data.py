@@ -4,17 +4,23 @@ import itertools
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import GenerationConfig
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from torch.nn import functional
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from tests.support.callbacks import Acting, MachineDownError, crash
 from tests.support.small_task import BAD, GOOD, NOUNS
-from zobench import models
+from zobench import Batch, models
 from zobench.cost import footprint, sizes
 from zobench.data.tasks.file import task_of
 from zobench.data.tasks.task_data import TaskData
@@ -24,7 +30,7 @@ from zobench.runspec import RunSpec
 from zobench.store import Store
 from zobench.training import finetune as run
 from zobench.training.assemble import tuner
-from zobench.training.evaluate import evaluate, greedy
+from zobench.training.evaluate import evaluate, generate, greedy
 
 ROWS = [
     {"text": f"a {word} {noun}", "great": word in GOOD, "pair": ["terrible", "great"], "right": int(word in GOOD),
@@ -126,8 +132,8 @@ def test_what_is_generated_is_what_transformers_generates(way: str, tune: Any) -
     with tuner(wanted) as built:
         for step in range(3):
             built.method.step(built.engine, data.train_batch(step))
-        stop = greedy(built.engine, prompts, most=6, stops=(), pad=1)[0][1]
-        answers = greedy(built.engine, prompts, most=6, stops={stop, 2}, pad=1)
+        stop = greedy(built.engine, prompts, most=6, ends=lambda tokens: False, pad=1)[0][1]
+        answers = greedy(built.engine, prompts, most=6, ends=lambda tokens: tokens[-1] in (stop, 2), pad=1)
         tensors = dict(built.engine.named_tensors())
     model = models.build("opt-tiny", wanted.dtype)
     model.to_empty(device="cpu")
@@ -141,6 +147,37 @@ def test_what_is_generated_is_what_transformers_generates(way: str, tune: Any) -
         assert mine == theirs[0, len(ids) :].tolist()
     assert len({tuple(answer) for answer in answers}) > 1
     assert any(len(mine) < 6 for mine in answers)
+
+
+@pytest.mark.parametrize(
+    ("stop", "written"), [("\n", " great.\n bad"), (" END", " great. END bad"), ("<end>", " great.<end> bad")]
+)
+def test_an_answer_is_what_stands_before_the_stop(stop: str, written: str, tune: Any) -> None:
+    """Also where a token holds more than the stop, as that of ".\\n" of many tokenizers does."""
+    tokenizer = Tokenizer(BPE({char: n for n, char in enumerate([*ByteLevel.alphabet(), ".Ċ"])}, [(".", "Ċ")]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        ByteLevel(add_prefix_space=False, use_regex=False),
+        decoders.ByteLevel(),
+    )
+    data = replace(loaded(tune("answer")), tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    goal = replace(data.asked.goal, stop=stop, new_tokens=40)
+    data = replace(data, task=replace(data.asked, goal=goal))
+    tokens, item = tokenizer.encode(written).ids, data.splits["dev"][0]
+
+    def next_logits(batch: Batch) -> torch.Tensor:
+        return functional.one_hot(
+            torch.tensor([tokens[batch.input_ids.shape[1] - len(item.prompt)]]), len(tokens) + 300
+        )
+
+    engine: Any = SimpleNamespace(next_logits=next_logits)
+    assert generate(engine, data, [item]) == ["great."]
+
+
+def test_text_that_fills_no_row_is_refused_before_a_run(tune: Any, tmp_path: Path) -> None:
+    (tmp_path / "nothing.jsonl").write_text('{"text": ""}\n')
+    wanted = tune("text", '[data]\ntrain = "rows.jsonl"\ntest = "nothing.jsonl"\n' + ASKS["text"])
+    with pytest.raises(ValueError, match=r"nothing\.jsonl: a set must have an example that has a loss, but has none"):
+        loaded(wanted)
 
 
 def test_the_loss_of_an_answer_is_that_of_its_tokens_alone(tune: Any) -> None:

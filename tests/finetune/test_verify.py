@@ -19,7 +19,7 @@ from zobench.runspec import RunSpec
 from zobench.stats.significance import exceeds
 from zobench.store.sendable import sendable
 from zobench.training import finetune as run
-from zobench.training.assess import verify
+from zobench.training.assess import _placed, verify
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,11 @@ def test_weights_are_the_journals_where_forwards_are_in_16_bits(method, options,
     seen = verify(tmp_path / "cast", data_dir=data_dir).seen
     assert [evaluation.loss for evaluation in seen] == [stored["best"]["loss"], stored["test"]["loss"]]
     assert stored["best"]["step"] == 6, "only weights that were changed can tell"
+
+
+def test_a_run_on_a_gpu_whose_blocks_were_pinned_is_verified_on_a_cpu(spec: Any) -> None:
+    ran = spec(noise="counter", engine="offload").replace(device="cuda:0", tier="pinned")
+    assert (_placed(ran, "", "cpu").device, _placed(ran, "", "cpu").tier) == ("cpu", "pageable")
 
 
 def test_what_is_not_the_run_is_refused(copied: Path, data_dir: Path, tmp_path: Path, weights_path: Path) -> None:

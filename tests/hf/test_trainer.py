@@ -168,6 +168,20 @@ def test_a_run_that_stopped_and_resumes_is_one_that_did_not(zo, tmp_path):
     assert again.method.state() == whole.method.state()
 
 
+@pytest.mark.parametrize(
+    "zo", [{"method": "sparse-mezo", "sparsity": 0.5}, {"method": "zo-sgd-sparse", "sparsity": 0.5}]
+)
+def test_which_weights_a_sparse_method_moves_is_kept_whatever_model_a_run_resumes_with(zo, tmp_path):
+    zo = {**zo, "noise": "counter"}
+    whole = trainer(tmp_path / "whole", zo=zo, max_steps=6, save_steps=3, save_strategy="steps", learning_rate=1e-3)
+    whole.train()
+    saved = str(tmp_path / "whole" / "checkpoint-3")
+    model = AutoModelForCausalLM.from_pretrained(saved)
+    again = trainer(tmp_path / "again", model, zo=zo, max_steps=6, learning_rate=1e-3)
+    again.train(resume_from_checkpoint=saved)
+    assert_equal(held(again.engine), held(whole.engine))
+
+
 def test_the_best_model_is_loaded_at_the_end(tmp_path):
     run = trainer(
         tmp_path, zo={"engine": "offload"}, learning_rate=1.0, lr_scheduler_type="constant",

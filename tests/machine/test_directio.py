@@ -9,6 +9,7 @@ import torch
 
 from zobench.machine import directio
 from zobench.machine.directio import ALIGNMENT, DirectFile, aligned, memory_of
+from zobench.machine.files import error_text
 
 
 def pattern(nbytes, seed=0):
@@ -71,6 +72,7 @@ def test_no_space_is_one_line_with_need_and_free_space(tmp_path):
         DirectFile(tmp_path / "a", 10**15)
     assert caught.value.errno == errno.ENOSPC
     assert str(tmp_path) not in str(caught.value)
+    assert error_text(caught.value).startswith("the disk tier needs 1000000.00 GB, but ")
     assert list(tmp_path.iterdir()) == []
     assert len(os.listdir("/proc/self/fd")) == before
 

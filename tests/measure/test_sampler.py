@@ -49,6 +49,15 @@ def test_every_reading_of_a_healthy_gpu(fake_nvml):
     assert samples.notes == []
 
 
+def test_of_a_busy_machine_the_cores_that_the_watched_process_may_use_count(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1} if pid == 7 else {0, 1})
+    (tmp_path / "stat").write_text(
+        "cpu 850 0 850 9 9 0 0 0\ncpu0 800 0 800 9 9 0 0 0\ncpu1 50 0 40 9 9 5 5 0\nintr 1\n"
+    )
+    busy = HostReader(7, str(tmp_path), str(tmp_path)).read()["machine_busy_seconds"]
+    assert busy == 100 / os.sysconf("SC_CLK_TCK")
+
+
 def test_each_failing_call_costs_only_its_own_reading(fake_nvml):
     calls = {
         "nvmlDeviceGetMemoryInfo": "device_used_bytes",
@@ -190,6 +199,8 @@ def test_mean_power_is_what_the_counter_of_energy_grew_by():
     assert observe._power(seen, seen.window(1.0, 3.0), (1.0, 3.0))["mean_power_watts"] == 400.0
     without = Samples(pid=1, series=seen.series | {"energy_joules": [None] * 4})
     assert observe._power(without, without.window(1.0, 3.0), (1.0, 3.0))["mean_power_watts"] == 175.0
+    of_a_cpu = Samples(pid=1, series=seen.series | {"power_watts": [None] * 4})
+    assert observe._power(of_a_cpu, of_a_cpu.window(1.0, 3.0), (1.0, 3.0))["mean_power_watts"] == 400.0
 
 
 def test_a_mark_that_nobody_waited_for_loses_no_samples(monkeypatch):

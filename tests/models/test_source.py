@@ -104,6 +104,8 @@ def test_every_sampled_byte_of_the_weights_counts(tmp_path: Path) -> None:
         ("./good", {"tie_embeddings": False}, "`tie_embeddings` must be as the config.json of good has it (true), but "
          "got false; leave it out, or edit tie_word_embeddings there"),
         ("./good", {"name": "opt-125m"}, "`name` must not be a registered model's, but got 'opt-125m'; give another"),
+        ("Phi-2", {}, "`model` must name one model, but Phi-2 is here and names the configuration of Phi-2 that comes "
+         "with zobench too; write ./Phi-2, or go to another folder"),
         ("zzzzzz", {}, "unknown model 'zzzzzz'; see `zobench list models`, or give a folder (./my-model), a hub id "
          "(owner/name) or a file.gguf"),
     ],
@@ -114,6 +116,7 @@ def test_what_cannot_be_a_model_is_one_line(model, more, text, tmp_path, monkeyp
     written(tmp_path / "foreign", {"model_type": "mine", "auto_map": {}})
     written(tmp_path / "t5", {"model_type": "t5"})
     written(tmp_path / "good", LLAMA)
+    written(tmp_path / "Phi-2", LLAMA)
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the text is compared whole)
         given(model, **more)
     assert str(error.value) == text.format(here=tmp_path)

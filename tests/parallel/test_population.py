@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from zobench import Engine, EngineConfig, RunSpec, methods
+from zobench import Batch, Engine, EngineConfig, Point, RunSpec, methods
+from zobench.data.batch import IGNORED
 from zobench.methods import StepResult
 from zobench.parallel.engine import ParallelEngine
 from zobench.parallel.mesh import Mesh
@@ -53,6 +54,20 @@ def steps(member: Any) -> tuple[list[StepResult], dict[str, Tensor]]:
     method = methods.make(SPEC)
     done = [method.step(member, batch()) for batch in (full, padded, full)]
     return done, dict(member.named_tensors())
+
+
+def test_a_shard_in_which_nothing_counts_changes_no_mean():
+    batch = full()
+    rows = len(batch.input_ids) // RANKS * RANKS
+    labels = batch.labels[:rows].clone()
+    labels[rows // RANKS :] = IGNORED
+    batch = Batch(batch.input_ids[:rows], labels)
+    points, worlds = [Point(3, 1e-2), Point(3, -1e-2)], Worlds()
+    with ExitStack() as opened, ThreadPoolExecutor(RANKS) as pool:
+        alone, *engines = [opened.enter_context(engine()) for _ in range(1 + RANKS)]
+        ranks = [ParallelEngine(each, worlds.of(rank)) for rank, each in enumerate(engines)]
+        for losses in pool.map(lambda rank: rank.probe(batch, points), ranks):
+            assert losses == pytest.approx(alone.probe(batch, points), rel=1e-6)
 
 
 def test_two_ranks_look_at_half_of_the_members_each():

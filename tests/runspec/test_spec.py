@@ -94,6 +94,9 @@ specs = (
         ({"eps": float("nan")}, "`eps` must be finite, but got nan; MeZO uses eps=1e-3"),
         ({"model": ""}, "`model` must be a name, but got ''; see `zobench list models`"),
         ({"device": "tpu"}, "`device` must be auto, cpu, cuda or cuda:N, but got 'tpu'; use device=auto"),
+        ({"noise": "counter", "survival": True, "method": "sparse-mezo"},
+         "`survival` needs a method whose update is lr * "
+         "g * z, but got method=sparse-mezo, definition=as-written; use survival=false"),
         ({"steps": "5"}, "`steps` must be of type int, but got '5'; for example steps=5"),
     ],
 )  # fmt: skip

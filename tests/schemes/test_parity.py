@@ -18,9 +18,14 @@ from tests.support.adapters import (
     peft_name,
     pristine_mezo,
 )  # fmt: skip
+from tests.support.families import made
 from tests.support.reference import draw_seeds
-from zobench import ZOSGD, Engine, EngineConfig
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, schemes
 from zobench.engine import Batch, Point
+from zobench.engine.passes.loss import counted
+from zobench.models.weights import ModelWeights
+from zobench.schemes.adapters import PROMPT_TOKENS
+from zobench.schemes.base import real_tokens
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny", "roberta-tiny")
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # peft's own call
@@ -99,6 +104,38 @@ def test_padding_changes_nothing(scheme, name):
         total, count = total + tokens * loss(theirs, unpadded), count + tokens
     with Engine(model, config, weights=initial, drive=done.drive) as engine:
         assert engine.evaluate(batch) == pytest.approx(total / count, rel=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "scheme"), [("gpt2", "prompt"), ("gpt2", "prefix"), ("gemma2", "prompt")])
+def test_positions_of_padding_and_scaled_embeddings_are_the_models(family, scheme):
+    """GPT-2 has no position before the first; Gemma multiplies its embeddings."""
+    base, model, spec = made(family), made(family), RunSpec(model="opt-tiny", scheme=scheme, seq_len=17)
+    for module in model.modules():  # as an empty model: its buffers have values
+        for name, tensor in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(tensor.to("meta")))
+    model.tie_weights()
+    done = schemes.apply(spec, model)
+    (batch,) = batches("opt-tiny", 1, "ragged")
+    batch = Batch(
+        batch.input_ids % 60 + 3, torch.where(batch.labels < 0, -100, batch.labels % 60 + 3), batch.attention_mask
+    )
+    rows = [
+        Batch(ids[mask == 1][None], labels[mask == 1][None])
+        for ids, labels, mask in zip(batch.input_ids, batch.labels, batch.attention_mask, strict=True)
+    ]
+    tokens = torch.tensor([real_tokens(base, PROMPT_TOKENS, spec.seed, "prompt")])
+    with Engine(
+        model, EngineConfig(), weights=done.weights(ModelWeights(base), EngineConfig()), drive=done.drive
+    ) as engine:
+        losses, counts = [engine.evaluate(row) for row in rows], [counted(model, row) for row in rows]
+        mean = sum(loss * count for loss, count in zip(losses, counts, strict=True)) / sum(counts)
+        assert engine.evaluate(batch) == pytest.approx(mean, rel=1e-6)
+    if scheme == "prompt":
+        ids, labels = rows[0].input_ids, rows[0].labels
+        behind = torch.cat([torch.full_like(tokens, -100), labels], 1)
+        expected = base(torch.cat([tokens, ids], 1), labels=behind).loss.item()
+        assert losses[0] == pytest.approx(expected, rel=1e-5)
 
 
 @functools.cache

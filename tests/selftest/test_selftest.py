@@ -111,6 +111,14 @@ def test_what_two_devices_may_differ_by_is_what_the_rounding_of_a_loss_allows():
     assert engines.differs(nothing, right, engines.ROUNDING).startswith("the loss of step 1 is nan")
 
 
+def test_a_device_that_computes_no_number_is_a_finding_that_json_holds(monkeypatch):
+    right = engines.trained("cpu", noise="counter")
+    broken = right._replace(losses=[*right.losses[:-1], float("nan")])
+    monkeypatch.setattr(engines, "trained", lambda device, **changes: broken if device == "cuda:0" else right)
+    (finding,) = engines.devices(replace(HERE, device="cuda:0"))
+    assert (finding.status, finding.numbers["loss_difference"]) == (Status.FAILED, None)
+
+
 # --- speed ------------------------------------------------------------------------------------------------------------
 
 

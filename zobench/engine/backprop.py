@@ -59,8 +59,8 @@ class Backprop:
     ) -> None:  # fmt: skip
         _check(model, config, weights, zo_layers)
         self.model, self.config = model.eval(), config
-        self._give_back_bias = adopt_bias(model)
         self._drive, self._packer = drive, Packer(model, config, drive)
+        self._give_back_bias = adopt_bias(model)
         self._optimizer: torch.optim.Optimizer | None = None
         self._closed = False
         self._put_on_device(model, weights)
@@ -250,11 +250,12 @@ class Backprop:
         total = counted(self.model, batch) if self.config.accumulate > 1 else 1
 
         def backpropagated(part: Batch) -> list[float]:
-            weight = counted(self.model, part) / total if self.config.accumulate > 1 else 1.0
+            weight = counted(self.model, part) / max(1, total) if self.config.accumulate > 1 else 1.0
             with precision(self.config):
                 loss = self._loss(part)
             if loss.requires_grad and weight:
-                (loss * (scale * weight * share)).backward()
+                counting = loss if share else loss.nan_to_num(0.0)  # a mean of nothing, which ranks go through together
+                (counting * (scale * weight * share)).backward()
             return [float(on_cpu(loss.detach()))]
 
         with torch.enable_grad():
@@ -319,7 +320,7 @@ def _check(model: nn.Module, config: EngineConfig, weights: Weights | None, zo_l
     """Refuses what would fail later, or be wrong."""
     check(model, config, weights)
     judged(model, config)
-    if config.streams or not NOISES[config.noise].in_place:
+    if config.streams or not NOISES[config.noise].in_place or NOISES[config.noise].is_stored:
         raise ValueError(
             f"backpropagation needs placement=resident and noise=torch, but got placement={config.placement}, "
             f"noise={config.noise}; its layers are needed all at once; use both"

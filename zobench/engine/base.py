@@ -226,6 +226,10 @@ def _rules(config: EngineConfig) -> Iterator[tuple[bool, str]]:
         "model has nothing in a tier",
     )
     yield (
+        config.consolidate_after is not None and every != "inf",
+        f"`consolidate_after` needs writeback_every=inf, but got writeback_every={every}; leave one of them out",
+    )
+    yield (
         not tier.is_filled and (every != "inf" or wire.is_packed),
         "`tier=checkpoint` needs writeback_every=inf and wire=none, because it is read as it lies, but got "
         f"writeback_every={every}, wire={config.wire}; use tier=disk",

@@ -68,6 +68,15 @@ class Source:
         position = self.start.position(unit.name)
         unit.applied, unit.part = position.applied, max(unit.part, position.part)
 
+    def restore(self, unit: Unit, tier: Tier, block: int, buffer: Tensor) -> None:
+        """Lets a unit of a tier that is only read begin as ``start`` has it; ``buffer`` is as long as the block."""
+        assert self.start is not None
+        tier.upload(block, buffer)
+        if self.start.fill(unit.name, buffer):
+            tier.offload(block, buffer)
+            unit.changed = True
+        self.set_position(unit)
+
     def put_on_device(self, unit: Unit, device: str) -> None:
         """Puts a unit on the device for good, unless it is there."""
         if unit.buffer is None:
@@ -197,9 +206,15 @@ def _stream(
     if config.shared_blocks is not None:
         ring = min(ring, config.shared_blocks * (len(units) // (layers - config.resident_blocks)))
     extents = wire.extents if isinstance(wire, StoredWire) else functools.partial(located, weights=source.weights)
-    tier = make_tier(config, units, sizes, ring, extents, hosts)
+    resting = [max(sizes[number % ring :: ring]) for number in range(len(units))]  # a shared block serves several
+    if hosts is not None and resting != sizes:
+        raise ValueError("`weights=shared` needs blocks of one size where ranks share them; use weights=random")
+    tier = make_tier(config, units, resting, ring, extents, hosts)
     undo.callback(tier.close)
     _fill(tier, units, config, source, wire)
+    if source.start is not None and not TIERS[config.tier].is_filled:
+        for number, (unit, size) in enumerate(zip(units, sizes, strict=True)):
+            source.restore(unit, tier, number, allocate(size))
     if hosts is not None and source.start is not None:
         for unit, changed in zip(units, hosts.any([unit.changed for unit in units]), strict=True):
             unit.changed = changed  # what the rank that filled a block knows of its unit, all ranks must
@@ -221,7 +236,7 @@ def _stream(
         units, sizes, written, tier, lanes, new_slot, slots=config.slots, overlap=config.overlap, fresh=fresh,
         free=getattr(new_slot, "free", None),
     )  # fmt: skip
-    return pipeline, sum(sizes[:ring])
+    return pipeline, sum(resting[:ring])
 
 
 def _fill(tier: Tier, units: Sequence[Unit], config: EngineConfig, source: Source, wire: Wire | None) -> None:

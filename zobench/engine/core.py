@@ -85,10 +85,14 @@ class Engine:
         self.failed = self._closed = False
         self._give_back_bias = adopt_bias(model)
         source = Source(weights=weights or ModelWeights(model), state=state, start=start)
-        built = build(
-            model, config, source, self.journal, self.touch,
-            rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts, marks=found_marks, directions=directions,
-        )  # fmt: skip
+        try:
+            built = build(
+                model, config, source, self.journal, self.touch, rule=rule, thresholds=thresholds or {}, lanes=lanes,
+                hosts=hosts, marks=found_marks, directions=directions,
+            )  # fmt: skip
+        except BaseException:
+            self._give_back_bias()
+            raise
         self.store, self.noise, self.arithmetic = built.store, built.noise, built.arithmetic
         self.forwards, self.thresholds = built.forwards, built.thresholds
         self.blocks, self.residents, self.units = self.store.blocks, self.store.residents, self.store.units

@@ -157,7 +157,6 @@ class ZOMixin:
     if TYPE_CHECKING:
         args: TrainingArguments
         model: PreTrainedModel
-        model_wrapped: nn.Module
         optimizer: torch.optim.Optimizer | None
 
     def __init__(self, *args: Any, zo: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
@@ -269,7 +268,7 @@ class ZOMixin:
         super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
         folder, step = Path(output_dir), self.state.global_step  # type: ignore[attr-defined]
         snapshot.prune(folder, ())  # of another run with this folder
-        state = {"method": self.method.state(), "spec": self.spec.to_dict()}
+        state = {"method": self.method.state(), "spec": self.spec.to_dict(), "thresholds": self._thresholds}
         snapshot.write_tensors(folder, step, self.engine.state_tensors(), state)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -282,6 +281,7 @@ class ZOMixin:
             )
         state = snapshot.state(snapshots[0])
         check_same(self.spec, state["spec"])
+        self._thresholds = state.get("thresholds", self._thresholds)  # of the weights that the run began from
         saved = snapshot.SnapshotWeights(snapshots[0])
         self._start_from(folder, saved if saved.names else None)
         self.method.restore(state["method"])

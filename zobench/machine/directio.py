@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zobench.machine.files import writing
+from zobench.machine.files import NoRoomError, writing
 from zobench.machine.memory import free_disk_bytes
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class DirectFile:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             needs, free = self.nbytes / 1e9, free_disk_bytes(folder) / 1e9
-            raise OSError(
+            raise NoRoomError(
                 error.errno,
                 f"the disk tier needs {needs:.2f} GB, but its folder's file system has {free:.2f} GB free; "
                 "free some space or name a folder on another disk",

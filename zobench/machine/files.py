@@ -23,10 +23,18 @@ REMEDY = {
 """What helps where a disk takes no more, by its error."""
 
 
+class NoRoomError(OSError):
+    """A disk has too little room. ``strerror``: one line with how much is needed, how much is free, and the remedy."""
+
+    strerror: str
+
+
 def error_text(error: OSError) -> str:
     """One line of an error: of a disk that takes no more the file, the cause and the remedy."""
     if error.errno not in REMEDY:
         return str(error)
+    if isinstance(error, NoRoomError):
+        return error.strerror
     return f"{error.filename or 'a file'} must be writable, but got {os.strerror(error.errno)!r}; {REMEDY[error.errno]}"
 
 

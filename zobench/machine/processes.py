@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Set
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -22,6 +23,23 @@ def ended_by(code: int) -> str:
 def python_path() -> str:
     """PYTHONPATH for a process that is to import this zobench, installed or not."""
     return os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
+
+
+def usable_cores(pid: int = 0) -> Set[bytes]:
+    """The rows of /proc/stat of the cores that process ``pid`` may use, 0 for this one; that of all cores together
+    where the system does not tell."""
+    try:
+        return {b"cpu%d" % number for number in os.sched_getaffinity(pid)}
+    except (AttributeError, OSError):  # not on macOS; no such process
+        return {b"cpu"}
+
+
+def busy_seconds(stat: bytes, rows: Set[bytes]) -> float | None:
+    """Seconds that the cores of ``rows`` of /proc/stat, whose content is ``stat``, were busy: user, nice, system, irq,
+    softirq; not idle or waiting. None where it does not say."""
+    cores = [line.split() for line in stat.splitlines() if line.startswith(b"cpu")]
+    ticks = [int(core[column]) for core in cores if core[0] in rows and len(core) > 7 for column in (1, 2, 3, 6, 7)]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
 def torchrun_ranks() -> int:

@@ -83,7 +83,7 @@ def _power(seen: Samples, during: Samples, window: tuple[float, float]) -> dict[
     energy, power = seen.energy_between(*window), during.mean_power_watts
     return {
         "energy_joules": energy,
-        "mean_power_watts": power if power is None or energy is None else energy / (window[1] - window[0]),
+        "mean_power_watts": power if energy is None else energy / (window[1] - window[0]),
         **{name: getattr(during, name) for name in names},
         "samples": len(during),
         "median_sm_clock_hz": _median(during.series["sm_clock_hz"]),

@@ -21,7 +21,7 @@ from typing import Any
 
 from zobench.machine.memory import status_bytes
 from zobench.machine.nvml import Nvml
-from zobench.machine.processes import python_path
+from zobench.machine.processes import busy_seconds, python_path, usable_cores
 from zobench.measure.samples import FIELDS, Samples, watched_pid
 
 COST_LIMIT = 0.005
@@ -208,6 +208,7 @@ class HostReader:
         names = (f"{pid}/status", f"{pid}/stat", "vmstat", "stat")
         self._status, self._stat, self._vmstat, self._machine = [self._open(f"{proc}/{name}") for name in names]
         self._page, self._tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+        self._cores = usable_cores(pid)
 
     def _open(self, path: str) -> int | None:
         try:
@@ -223,18 +224,13 @@ class HostReader:
             "rss_bytes": status_bytes(status, b"VmRSS:"),
             "cpu_seconds": self._cpu_seconds(_contents(self._stat)),
             "swapped_bytes": self._swapped(_contents(self._vmstat)),
-            "machine_busy_seconds": self._busy_seconds(_contents(self._machine)),
+            "machine_busy_seconds": busy_seconds(_contents(self._machine), self._cores),
             "energy_joules": self._energy.read(),
         }
 
     def _cpu_seconds(self, stat: bytes) -> float | None:
         fields = stat[stat.rfind(b")") + 1 :].split()  # the name before it may hold spaces
         return (int(fields[11]) + int(fields[12])) / self._tick if len(fields) > 12 else None
-
-    def _busy_seconds(self, stat: bytes) -> float | None:
-        """Seconds that all cores together were busy: user, nice, system, irq, softirq; not idle or waiting."""
-        fields = stat.split(b"\n", 1)[0].split()
-        return sum(int(fields[column]) for column in (1, 2, 3, 6, 7)) / self._tick if len(fields) > 7 else None
 
     def _swapped(self, vmstat: bytes) -> float | None:
         counts = [vmstat.find(key) for key in (b"\npswpin ", b"\npswpout ")]
@@ -245,7 +241,7 @@ class HostReader:
 
 def _contents(file: int | None) -> bytes:
     try:
-        return b"" if file is None else os.pread(file, 16384, 0)
+        return b"" if file is None else os.pread(file, 1 << 17, 0)  # a row of /proc/stat for each of 1,000 cores
     except ProcessLookupError:  # the process has ended; the sample then holds None
         return b""
 

@@ -110,7 +110,7 @@ class Samples:
 
     @property
     def other_cpu_cores(self) -> float | None:
-        """Cores that the rest of the machine kept busy, on average."""
+        """Of the cores that the watched process may use those that others kept busy, on average."""
         busy, used = _growth(self.series["machine_busy_seconds"]), _growth(self.series["cpu_seconds"])
         times = _readings(self.series["t"])
         if busy is None or used is None or times[-1] <= times[0]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from zobench.machine.files import contents
+from zobench.machine.processes import busy_seconds, usable_cores
 from zobench.result.record import FEWER
 from zobench.runspec.order import current
 
@@ -109,11 +110,8 @@ def _process_seconds(children: bool) -> float:
 
 
 def _busy_seconds(stat: str = "/proc/stat") -> float | None:
-    """Seconds that the cores which this process may use were busy: user, nice, system, irq, softirq."""
-    names = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else {"cpu"}
-    rows = [line.split() for line in contents(stat).decode().splitlines()]
-    ticks = [int(row[column]) for row in rows if row and row[0] in names for column in (1, 2, 3, 6, 7)]
-    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+    """Seconds that the cores which this process may use were busy."""
+    return busy_seconds(contents(stat), usable_cores())
 
 
 def available_cores() -> int:

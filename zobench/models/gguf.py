@@ -100,6 +100,8 @@ def _refusing(file: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # on a file that was cut off it fails with whatever its place is
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not the file's fault
+            raise
         raise ValueError(
             f"transformers must be able to read {file.name}, but cannot ({first_line(error)}); download it again, or "
             "give the model's folder of safetensors"

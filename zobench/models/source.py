@@ -125,17 +125,16 @@ def _snapshot(hub_id: str, weights: bool) -> Path:
 
 def place_of(given: str) -> str:
     """What ``given`` names: the absolute path of a folder or file, a hub id, or a package's model. Raises
-    ``ValueError`` for what is none of these, and for a name that a package's model and a folder here have."""
-    if (name := published.get(given)) is not None:
-        return name
-    local = Path(given).expanduser()
-    if (model := packaged.get(given)) is not None:
+    ``ValueError`` for what is none of these, and for a name that a folder here has too."""
+    local, model = Path(given).expanduser(), packaged.get(given)
+    if (name := published.get(given) or (model.name if model else None)) is not None:
         if local.exists():
+            where = f"is PyPI's {name}" if model else f"names the configuration of {name} that comes with zobench"
             raise ValueError(
-                f"`model` must name one model, but {given} is here and is PyPI's {model.name} too; write ./{given}, or "
-                "go to another folder"
+                f"`model` must name one model, but {given} is here and {where} too; write ./{given}, or go to another "
+                "folder"
             )
-        return model.name
+        return name
     is_path = local.exists() or given.startswith((".", "/", "~")) or given.lower().endswith(".gguf")
     if is_path or given.count("/") > 1:
         return str(local.absolute())

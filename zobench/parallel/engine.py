@@ -82,6 +82,7 @@ class ParallelEngine:
         ranks = torch.tensor([[mesh.at(shard, sign) for sign in range(signs)] for shard in range(shards)])
         by_sign = table[ranks]
         counts, in_order = by_sign[:, 0, 0], by_sign[:, :, 1:].transpose(1, 2).flatten(1)
+        in_order = torch.where((counts == 0)[:, None] & (counts.sum() > 0), 0.0, in_order)  # a mean of nothing is NaN
         means: list[float] = ((counts[:, None] * in_order).sum(0) / counts.sum()).tolist()
         return means
 

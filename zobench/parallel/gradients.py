@@ -45,10 +45,12 @@ class ShardedBackprop(Backprop):
         with _naming_the_lost(), warnings.catch_warnings():
             # of blocks whose output is a view, lest it is changed in place: transformers' models do not
             warnings.filterwarnings("ignore", "FSDP2-wrapped module")
-            share = counts[mesh.shard] * mesh.shards / sum(counts)
+            total = sum(counts)
+            share = counts[mesh.shard] * mesh.shards / max(1, total)
             loss = self._descend(shards[mesh.shard], scale, share)  # FSDP takes the mean over the ranks
         losses = self.world.gather(torch.tensor([loss], dtype=torch.float64))[:, 0].tolist()
-        return float(sum(count * shard_loss for count, shard_loss in zip(counts, losses, strict=True)) / sum(counts))
+        rows = [(count, shard_loss) for count, shard_loss in zip(counts, losses, strict=True) if count]
+        return sum(count * shard_loss for count, shard_loss in rows) / total if total else math.nan
 
     def gradient_norm(self) -> float:
         square = sum(

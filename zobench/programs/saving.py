@@ -91,10 +91,10 @@ def _report(
 ) -> None:
     saved: list[Saved] = [made for made in saver.saved if not made.error]
     if not saver.saved:
-        warnings.append(
-            f"no checkpoint was due: with checkpoint_every={spec.checkpoint_every} the first needs "
-            f"steps={spec.checkpoint_every + AFTER_A_CHECKPOINT}, but there are {spec.steps}"
-        )
+        least = spec.checkpoint_every + AFTER_A_CHECKPOINT
+        needs = f"with checkpoint_every={spec.checkpoint_every} the first needs steps={least}, but"
+        given = f"there are {spec.steps}" if spec.steps < least else "the steps ended before it"
+        warnings.append(f"no checkpoint was due: {needs} {given}")
     parts["checkpoint_stall_seconds"] = [made.stall for made in saved if made.overlapped]
     parts["checkpoint_seconds"] = [made.seconds for made in saved]
     parts["checkpoint_written_bytes"] = [float(made.nbytes) for made in saved]

@@ -190,12 +190,23 @@ def check_constraints(spec: SpecFields, fields: Fields) -> None:
             f"`checkpoint` and `checkpoint_every` go together, but got checkpoint={kind}, "
             f"checkpoint_every={every}; use checkpoint=journal with checkpoint_every=100, or neither"
         )
+    definition = METHODS.get(spec.value("method")).definition(spec)
+    if spec.value("survival") and definition.rule is not None:
+        raise ValueError(
+            f"`survival` needs a method whose update is lr * g * z, but got method={spec.value('method')}, "
+            f"definition={spec.definition}; use survival=false"
+        )
     batch, parts = spec.value("batch_size"), spec.value("accumulate")
     if batch % parts:
         raise ValueError(
             f"`batch_size` must be a multiple of accumulate, but got batch_size={batch}, accumulate={parts}; use "
             f"batch_size={-(-batch // parts) * parts}"
         )
+
+
+def shards(parallel: str, gpus: int) -> int:
+    """The number of parts into which ``gpus`` devices cut a batch."""
+    return {"ddp": gpus, "fsdp": gpus, "2d": gpus // 2, "2d-outer": gpus // 2}.get(parallel, 1)
 
 
 def _check_world(spec: SpecFields) -> None:
@@ -225,11 +236,11 @@ def _check_world(spec: SpecFields) -> None:
             f"`parallel=2d` needs an even number of gpus on each node, so that pairs stay inside, but got gpus={gpus}, "
             f"nodes={nodes}; use parallel=ddp"
         )
-    shards = {"ddp": gpus, "fsdp": gpus, "2d": gpus // 2, "2d-outer": gpus // 2}.get(parallel, 1)
-    if batch % shards:
+    count = shards(parallel, gpus)
+    if batch % count:
         raise ValueError(
-            f"`batch_size` must be a multiple of {shards}, the shards of parallel={parallel} with gpus={gpus}, but got "
-            f"batch_size={batch}; use batch_size={-(-batch // shards) * shards}"
+            f"`batch_size` must be a multiple of {count}, the shards of parallel={parallel} with gpus={gpus}, but got "
+            f"batch_size={batch}; use batch_size={-(-batch // count) * count}"
         )
     if (moved := spec.value("transfers")) in ("sliced", "naive") and gpus == nodes:
         raise ValueError(

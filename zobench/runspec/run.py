@@ -179,7 +179,8 @@ class RunSpec:
         incidental=True,
     ))
     survival: bool = declare(SwitchField(
-        False, "measure how much of the intended updates is in the weights after rounding", incidental=True,
+        False, "without a task: measure how much of the intended updates is in the weights after rounding",
+        incidental=True,
     ))
     method: str = declare(RegistryField(
         "zo-sgd", "the optimization method", registry=registries.METHODS, label=VALUE, listed=True, paced=True,

@@ -185,17 +185,20 @@ class Prompt(Adapter):
         table = cast("Tensor", model.get_input_embeddings().weight)
         self._table = next(name for name, tensor in model.named_parameters() if tensor is table)
         self._shape, self._dtype = (1, table.shape[1]), table.dtype
+        words = model.get_input_embeddings()
+        self._scale = float(getattr(words, "scalar_embed_scale", getattr(words, "embed_scale", 1.0)))  # Gemma's, Bart's
         self._tokens = real_tokens(model, PROMPT_TOKENS, spec.seed, "prompt")
         # peft's own choice is the model's width, which is not the table's where a projection is between (OPT-350M)
         super().__init__(spec, model, PromptTuningConfig(num_virtual_tokens=PROMPT_TOKENS, token_dim=table.shape[1]))
         self.drive = drive
 
     def values(self, base: Weights, config: EngineConfig) -> Callable[[str], Tensor]:
-        """The rows of the base's word embedding that belong to the chosen tokens."""
+        """The rows of the base's word embedding that belong to the chosen tokens, as large as that embedding makes
+        them."""
         rows = [torch.empty(self._shape, dtype=self._dtype) for _ in self._tokens]
         for token, row in zip(self._tokens, rows, strict=True):
             base.fill(self._table, row, token)
-        prompt = torch.cat(rows).float()
+        prompt = torch.cat(rows).float() * self._scale
         return lambda name: prompt
 
 

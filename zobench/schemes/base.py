@@ -164,7 +164,8 @@ def extended(model: nn.Module, attention_mask: Tensor | None, virtual: int) -> t
     if attention_mask is None:
         return None, None
     mask = functional.pad(attention_mask, (virtual, 0), value=1)
-    return mask, mask.cumsum(1) * mask - 1 + _first_position(model)
+    positions = mask.cumsum(1) * mask - 1 + _first_position(model)
+    return mask, positions.clamp(min=0)  # of padding, which no token sees, GPT-2's table has no row -1
 
 
 def _first_position(model: nn.Module) -> int:

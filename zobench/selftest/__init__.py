@@ -4,6 +4,7 @@ that this makes."""
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,12 +29,13 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found: ``told`` is one line, ``numbers`` what it was judged by (bytes, seconds, shares, counts)."""
+    """What a check found: ``told`` is one line, ``numbers`` what it was judged by (bytes, seconds, shares, counts;
+    None: not finite)."""
 
     name: str
     status: Status
     told: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +67,9 @@ class Check:
 
 
 def judged(name: str, wrong: str, right: str, **numbers: float) -> Finding:
-    """A finding that is ok and says ``right``, unless something is ``wrong``."""
-    return Finding(name, Status.FAILED if wrong else Status.OK, wrong or right, numbers)
+    """A finding that is ok and says ``right``, unless something is ``wrong``; a number that is not finite is None."""
+    finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    return Finding(name, Status.FAILED if wrong else Status.OK, wrong or right, finite)
 
 
 def absent(names: Sequence[str], why: str) -> list[Finding]:

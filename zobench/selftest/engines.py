@@ -4,6 +4,7 @@ and device memory: the allocator's peak of real steps, against the ledger's on t
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -117,7 +118,8 @@ def devices(settings: CheckSettings) -> list[Finding]:
     """The device against the CPU: counter noise has the same bits there, products the same up to their rounding."""
     tested, reference = (trained(device, noise="counter") for device in (settings.device, "cpu"))
     difference = differs(tested, reference, ROUNDING)
-    worst = max(abs(a / b - 1) for a, b in zip(tested.losses, reference.losses, strict=True))
+    shares = [abs(a / b - 1) for a, b in zip(tested.losses, reference.losses, strict=True)]
+    worst = math.nan if any(map(math.isnan, shares)) else max(shares)
     right = f"losses differ from the CPU's by {worst:.1e} of them at most, g and weights within what that allows"
     return [judged("device = CPU", difference, right, loss_difference=worst, allowed=ROUNDING)]
 

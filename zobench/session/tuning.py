@@ -16,7 +16,7 @@ from zobench.machine.device import choose_device
 from zobench.machine.texts import gigabytes
 from zobench.recipes import matrix
 from zobench.result import Result
-from zobench.runspec import RunSpec, check_effect
+from zobench.runspec import DECLARED, RunSpec, check_effect
 from zobench.runspec.registries import scheme_of
 from zobench.session.inputs import check_places
 from zobench.stats.significance import Difference
@@ -74,7 +74,19 @@ def evaluated_spec(values: dict[str, Any], run: EndedRun | None, device: str) ->
     of a pretrained model. Raises ``ValueError`` where the model is predicted not to fit."""
     chosen, why = choose_device(str(values.pop("device", device)))
     if run is not None:
-        spec = models.identified(run.spec.alone().replace(**values)).resolve(chosen)
+        trained = run.spec.alone()
+        wanted = trained.replace(**values)
+        fixed = [] if run.has_whole_model else [
+            name for name, field in DECLARED.items()
+            if getattr(wanted, name) != getattr(trained, name)
+            and not (field.of_task or field.unhashed or name == "batch_size")
+        ]  # fmt: skip
+        if fixed:
+            raise ValueError(
+                f"`{fixed[0]}` must be the run's, because its journal gives an adapter's weights as they were trained, "
+                f"but got {getattr(wanted, fixed[0])!r}; leave it out"
+            )
+        spec = models.identified(wanted).resolve(chosen)
     elif values.get("task", "none") == "none":
         raise ValueError("`--task` must be given, but is not; see `zobench list tasks`")
     else:

@@ -103,6 +103,8 @@ class EndedRun:
         """The run's spec, of the weights that it has saved where these are a whole model: as they are, since packing
         them in a wire's format would round the updates away that a journal kept."""
         spec = self.result.spec
+        if TIERS[spec.tier].is_pinned:  # which only a CUDA device takes
+            spec = spec.replace(tier="auto")
         if not self.has_whole_model:
             return spec
         if not TIERS[spec.tier].is_filled:  # the base weights' own file, which the saved ones are not in
@@ -126,16 +128,18 @@ def assess(
     data = task_data(spec, words, data_dir)
     if not data.splits[split]:
         raise ValueError(f"`{split}_size >= 1` must hold, but {split} has no examples; add --set {split}_size=500")
-    with _weights(models.checked(spec, spec.device), run, say) as built:
-        seen = evaluate(built.engine, data, split, 0)
+    step = 0 if run is None else int(run.result.evaluation["best"]["step"])
+    with _weights(models.checked(spec, spec.device), run, step, say) as built:
+        seen = evaluate(built.engine, data, split, step)
     return Assessed(spec, seen, data.majority(split), data.facts)
 
 
-def _weights(spec: RunSpec, run: EndedRun | None, say: Callable[[str], None]) -> AbstractContextManager[Tuner]:
+def _weights(
+    spec: RunSpec, run: EndedRun | None, step: int, say: Callable[[str], None]
+) -> AbstractContextManager[Tuner]:
     if run is None or run.has_whole_model:
         return tuner(planned(spec.alone())[0])
-    spec_of_run = run.result.spec.replace(device=spec.device)
-    return best_weights(spec_of_run, run.folder, int(run.result.evaluation["best"]["step"]), say)
+    return best_weights(run.result.spec, run.folder, step, say, _placed(run.result.spec, "", spec.device))
 
 
 WANTED = 0.01
@@ -302,7 +306,8 @@ def _placed(spec: RunSpec, model: str, device: str) -> RunSpec:
     if model:
         location = models.place_of(model)
         spec = spec.replace(model_path=location) if spec.config_hash else spec.replace(weights_path=location)
-    return models.checked(spec.replace(device=device), device)
+    tier = "pageable" if TIERS[spec.tier].is_pinned and not device.startswith("cuda") else spec.tier
+    return models.checked(spec.replace(device=device, tier=tier), device)
 
 
 def _check_data(said: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

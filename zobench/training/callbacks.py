@@ -135,14 +135,17 @@ class Callbacks:
         try:
             yield
         finally:
-            self._each(lambda callback: callback.close())
+            self._each(lambda callback: callback.close(), ends=True)
 
-    def _each(self, call: Callable[[Callback], None]) -> None:
+    def _each(self, call: Callable[[Callback], None], ends: bool = False) -> None:
         for callback in list(self._callbacks):
             try:
                 call(callback)
             except Exception as error:  # whatever a stranger's code does: the run is worth more
                 self._callbacks.remove(callback)
+                if not ends:
+                    with contextlib.suppress(Exception):  # what it failed with is told below
+                        callback.close()
                 cause = " ".join(f"{type(error).__name__}: {error}".split())
                 name = type(callback).__name__
                 _LOG.warning("warning: the callback %s failed (%s); the run goes on without it", name, cause)

@@ -33,6 +33,8 @@ def diverged(spec: RunSpec, curve: Sequence[Sequence[float | None]]) -> list[str
     gone = [row[0] for row in curve if not _is_finite(row[1])]
     if not gone:
         return []
+    if gone[0] == 0:
+        return ["the loss on dev was not finite before the first step: the model cannot compute it in this dtype"]
     kept = "the best weights are those of an earlier step" if trained(curve) else "its weights are good for nothing"
     return [f"diverged: the loss on dev was not finite after step {gone[0]:g}; {kept}; try an lr below {spec.lr:g}"]
 

@@ -92,7 +92,8 @@ def _in_16_bits(
     spec: RunSpec, given: Collection[str], data_dir: Path | None, say: Callable[[str], None]
 ) -> tuple[RunSpec, str]:
     """The spec with products in bf16 where they are fast and g is alike, else itself; and a line that says why."""
-    fast = _with(spec, {"autocast": "bf16", **({} if "attention" in given else {"attention": "fast"})})
+    fast = None if "attention" in given else _with(spec, {"autocast": "bf16", "attention": "fast"})
+    fast = fast or _with(spec, {"autocast": "bf16"})
     if fast is None:
         return spec, f"autocast: none, because {spec.method} with scheme={spec.scheme} takes no other"
     single, half = (matmul_rate("cpu", name, SECONDS) for name in ("fp32", "bf16"))

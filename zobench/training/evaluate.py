@@ -8,7 +8,7 @@ device once for all prompts of a batch. The tokens are those of ``transformers``
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -125,22 +125,28 @@ def _in_order(
 
 
 def generate(engine: TunedEngine, data: TaskData, items: Sequence[Encoded]) -> list[str]:
-    """An answer to each question, at most as long as the task's goal allows, without special tokens and the spaces at
-    its ends. It ends with the goal's ``stop``, of which the last token counts, or with the tokenizer's end of text."""
+    """An answer to each question, at most as long as the task's goal allows: what is written before the goal's
+    ``stop``, which may be part of a token or several, or before the tokenizer's end of text. Without special tokens and
+    the spaces at its ends."""
     goal, tokenizer = data.asked.goal, data.tokenizer
     assert tokenizer is not None
-    stops = {*tokenizer(goal.stop, add_special_tokens=False)["input_ids"][-1:], tokenizer.eos_token_id}
-    answers = greedy(engine, [item.prompt for item in items], most=goal.new_tokens, stops=stops, pad=data.pad)
-    return [str(tokenizer.decode(tokens, skip_special_tokens=True)).strip() for tokens in answers]
+
+    def ends(tokens: Sequence[int]) -> bool:
+        return tokens[-1] == tokenizer.eos_token_id or goal.stop in str(tokenizer.decode(list(tokens)))
+
+    answers = greedy(engine, [item.prompt for item in items], most=goal.new_tokens, ends=ends, pad=data.pad)
+    texts = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in answers]
+    return [text.partition(goal.stop)[0].strip() for text in texts]
 
 
 def greedy(
-    engine: TunedEngine, prompts: Sequence[Sequence[int]], *, most: int, stops: Collection[int | None], pad: int
+    engine: TunedEngine, prompts: Sequence[Sequence[int]], *, most: int, ends: Callable[[Sequence[int]], bool], pad: int
 ) -> list[list[int]]:
-    """What follows each of ``prompts``, up to ``most`` tokens, one of ``stops`` the last of them."""
+    """What follows each of ``prompts``, up to ``most`` tokens, or up to the first token with which the answer
+    ``ends``."""
     answers: list[list[int]] = [[] for _ in prompts]
     for _ in range(most):
-        open_ones = [number for number, tokens in enumerate(answers) if not tokens or tokens[-1] not in stops]
+        open_ones = [number for number, tokens in enumerate(answers) if not tokens or not ends(tokens)]
         if not open_ones:
             break
         ids, mask = padded([[*prompts[number], *answers[number]] for number in open_ones], pad, left=True)

@@ -102,10 +102,14 @@ def examined(
 
 
 @contextmanager
-def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
-    """A tuner with the weights after ``step`` steps: from their snapshot, or an earlier one and the journal."""
-    numerics = origin.same_sums(spec, folder / origin.JOURNAL, say)
-    alone = planned(spec.alone(), numerics)[0]
+def best_weights(
+    spec: RunSpec, folder: Path, step: int, say: Callable[[str], None], placed: RunSpec | None = None
+) -> Iterator[Tuner]:
+    """A tuner with the weights after ``step`` steps of the run ``spec``: from their snapshot, or an earlier one and the
+    journal. ``placed``: the same run on another device, where they are wanted there."""
+    placed = placed or spec
+    numerics = origin.same_sums(placed, folder / origin.JOURNAL, say)
+    alone = planned(placed.alone(), numerics)[0]
     if METHODS.get(spec.method).backpropagates:
         with tuner(alone, snapshot.path_of(folder, step), numerics=numerics) as built:
             yield built
@@ -114,7 +118,7 @@ def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], No
     journal.check_header(folder / JOURNAL, header, origin.header_of(spec, empty_model(spec), numerics))
     items = up_to(items, step)
     start = replay.newest(folder, header, items, say)
-    with tuner(alone, start=start, ran=spec, numerics=numerics) as built:
+    with tuner(alone, start=start, ran=placed, numerics=numerics) as built:
         replay.bring(built.engine, built.method, items, start)
         yield built
 

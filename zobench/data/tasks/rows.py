@@ -81,6 +81,8 @@ def read(folder: Path, data: Mapping[str, Any]) -> Sets:
             path = folder / name
             rows = RowSet(name, list(_from_file(path, "path" if "path" in data else role, data.get("format", ""))))
             digest.update(f"{role}:{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+            if (kind := data.get("format")) and kind != FORMATS.get(path.suffix.lower()):  # it reads other rows of them
+                digest.update(f"{kind}\n".encode())
         if not rows.rows:
             raise ValueError(f"{rows.where} must hold rows, but is empty; give a whole set")
         whole[role] = rows

@@ -20,7 +20,8 @@ from zobench.data.tasks.file import task_of
 from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import LabelledSet, read
 from zobench.data.tasks.task import Task
-from zobench.runspec import RunSpec
+from zobench.runspec import DECLARED, RunSpec
+from zobench.runspec.constraints import shards
 from zobench.runspec.registry import resolve
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class TaskData:
         encoder, encoding = _encoder(spec, task, tokenizer, masked, positions), resolve(task.goal.encoding)()
         named = dict(zip(task.parts, sources, strict=True))
         units = {part: encoding.units(encoder, source.examples) for part, source in named.items()}
+        for part, source in named.items():
+            if not units[part]:
+                raise ValueError(f"{source.name}: a set must have an example that has a loss, but has none; add text")
         numbers = split(
             spec, task, [unit.answer for unit in units["train"]], len(units["validation"]),
             len(units["dev"]) if "dev" in units else None,
@@ -241,6 +245,11 @@ def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, de
     of CB, 300 of COPA, and, by the same rule with dev 500, 54 of WSC. With ``spec.shots``: :func:`_per_class`.
     """
     notes: list[str] = []
+    for name in ("train_size", "dev_size"):
+        if spec.shots and spec.value(name) != DECLARED[name].default:
+            raise ValueError(
+                f"`{name}` has no meaning beside shots={spec.shots}, but got {spec.value(name)}; leave one of them out"
+            )
     if spec.shots:
         train, dev = _per_class(spec, task, answers)
     elif dev_count is None:
@@ -258,11 +267,13 @@ def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, de
         notes.append(f"test has {len(test)} examples, not {spec.test_size}: there are no more")
     if len(train) < spec.batch_size:
         notes.append(f"a batch has {len(train)} examples, not {spec.batch_size}: train has no more")
-        if len(train) % spec.accumulate:
-            raise ValueError(
-                f"`accumulate` must divide a batch, but got accumulate={spec.accumulate} for the {len(train)} examples "
-                f"of train, fewer than batch_size={spec.batch_size}; use accumulate=1"
-            )
+        for name, parts in (("accumulate", spec.accumulate), ("parallel", shards(spec.parallel, spec.gpus))):
+            if len(train) % parts:
+                raise ValueError(
+                    f"`{name}` must divide a batch, but got {name}={spec.value(name)} for the {len(train)} examples of "
+                    f"train, fewer than batch_size={spec.batch_size}; use a batch_size that train holds, or {name}="
+                    f"{DECLARED[name].default}"
+                )
     return Split(train, dev, test, notes)
 
 
