@@ -173,7 +173,7 @@ def _built(kind: type[nn.Module], config: Any, dtype: torch.dtype) -> nn.Module:
     if size > LARGEST:
         raise ValueError(f"it has {size} parameters, more than {LARGEST}")
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(SEED)
+        torch.default_generator.manual_seed(SEED)
         twin: nn.Module = kind._from_config(config, dtype=dtype).eval()  # type: ignore[attr-defined]
         with torch.no_grad():
             for tensor in twin.parameters():

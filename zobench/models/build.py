@@ -71,7 +71,7 @@ def _empty_parameters() -> Iterator[None]:
     hook = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
     try:
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             yield
     finally:
         hook.remove()

@@ -60,7 +60,7 @@ def drawn(model: PreTrainedModel, name: str, writer: str, seed: int) -> Tensor:
     blank: Any = _blank(model.get_submodule(writer), "cpu")
     parts = key.split(".")[:-1]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         for depth in range(len(parts), -1, -1):
             model._init_weights(blank.get_submodule(".".join(parts[:depth])))  # type: ignore[no-untyped-call]
     values: Tensor = blank.get_parameter(key).detach()

@@ -75,7 +75,8 @@ def lost(spec: RunSpec, gradient: float) -> str:
 
     eps = torch.finfo(getattr(torch, models.DTYPES.get(kept, "float8_e4m3fn"))).eps
     half_ulp = eps / 2 * 2.0 ** math.floor(math.log2(TYPICAL_WEIGHT))
-    typical = spec.lr * (1.0 if size is UpdateSize.SIGN else gradient)
+    together = spec.writeback_every if isinstance(spec.writeback_every, int) else 1  # updates that are rounded at once
+    typical = spec.lr * (1.0 if size is UpdateSize.SIGN else gradient) * together
     if typical >= half_ulp:
         return ""
     wider = "wire=none" if WIRES[spec.wire].is_packed else "fp32"

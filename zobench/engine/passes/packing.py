@@ -205,7 +205,7 @@ def _verdict(model: nn.Module, config: Any) -> str:
 def _largest_difference(kind: Any, config: Any) -> float:
     """Between the logits of three rows with common beginnings, packed, with every kernel, and each by itself."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         twin = kind._from_config(copy.deepcopy(config), dtype=torch.float32).eval()
         for tensor in twin.parameters():
             tensor.add_(torch.randn_like(tensor), alpha=0.05)

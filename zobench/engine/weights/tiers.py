@@ -140,9 +140,13 @@ class Staging:
         self._pieces = [allocate(min(largest // 2, PIECE)) for _ in range(2)]
         self._copied: list[torch.Event | None] = [None, None]
         self._pinned = list[Tensor]()
-        for piece in self._pieces:
-            self._device.register(piece)
-            self._pinned.append(piece)
+        try:
+            for piece in self._pieces:
+                self._device.register(piece)
+                self._pinned.append(piece)
+        except BaseException:
+            self.close()  # what is registered must not be unmapped
+            raise
 
     def upload(self, slot: Tensor, read: Move) -> None:
         """Fills ``slot``, a uint8 buffer on the device, with what ``read`` gives; returns when it is there."""
