@@ -29,6 +29,7 @@ READERS = {
     "runners": ("zobench.recipes",),
     "tables": ("zobench.recipes",),
     "plots": ("zobench.recipes",),
+    "campaigns": ("zobench.recipes.campaign",),
     "results/paper": ("zobench.recipes",),
     "docs": ("tests.test_design_docs",),
 }

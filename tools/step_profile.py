@@ -35,7 +35,7 @@ KINDS = {
     "copies": ("aten::copy_", "aten::cat", "aten::index", "aten::clone", "aten::fill_", "aten::zero_"),
 }
 """By the beginning or a part of an operator's name; the first that fits counts, what fits none is "other"."""
-KERNELS = ("advance", "advance_flat", "flip", "normals")
+KERNELS = ("advance", "advance_flat", "flip", "normals", "normals_each")
 
 
 def step_of(values: dict[str, Any], steps: int) -> tuple[contextlib.ExitStack, Callable[[int], object]]:

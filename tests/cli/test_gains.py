@@ -26,6 +26,10 @@ def test_the_fastest_cell_stands_against_mezos_own_way_at_the_same_work() -> Non
     assert gains([plain, measured(1.0, None, noise="counter")])[0].endswith(" of MeZO's own way (measured here)")
     assert gains([plain, measured(5.0, 1, engine="offload")]) == []  # nothing is faster
     assert gains([fast, longer]) == []
+    for other in ({"compile": True}, {"method": "zo-adam"}, {"gpus": 2, "parallel": "ddp", "batch_size": 2}):
+        same = {"batch_size": other.get("batch_size", 1), "method": other.get("method", "zo-sgd")}
+        assert gains([measured(4.0, 1000, **other), measured(1.0, 250, noise="counter", **same)]) == []  # not MeZO's
+    assert gains([plain, measured(1.0, 250, lr=1e-3)]) == []
     few = [measured(4.0, 1000, 2), measured(3.0, 250, 2, engine="offload")]
     assert gains(few) == []  # so few steps show no difference
     loud = dataclasses.replace(fast, warnings=["other processes kept 1.0 cores busy meanwhile; expect slower steps"])

@@ -29,6 +29,7 @@ from zobench.execute import rates
                                      "'oomm'; did you mean oom?"),
         ("sweep smoke --results file", "`results` must be a folder, but got 'file'; it is a file; name a folder"),
         ("sweep bad_key.toml", "bad_key.toml: unknown key 'axis' in the file; did you mean axes?"),
+        ("sweep picture.toml", "picture.toml: `tables` must be tables, but zo2/figure3 is a figure; leave it out"),
         ("table zo2/table1 --results file/x", "`results` must be a folder, but got "),
         ("list model", "unknown list 'model'; did you mean models?"),
     ],
@@ -36,6 +37,7 @@ from zobench.execute import rates
 def test_a_mistake_ends_in_one_line_and_exit_code_2(cwd, refused, cells, arguments, message) -> None:
     (cwd / "file").write_text("")
     (cwd / "bad_key.toml").write_text("[axis]\n")
+    (cwd / "picture.toml").write_text('tables = ["zo2/figure3"]\n[base]\nmodel = "opt-tiny"\nseq_len = 16\n')
     words = arguments.split()
     wants_device = words[0] in ("run", "sweep") and len(words) > 1 and words[-1] not in ("--model", "--set")
     line = refused(*words, *(["--device", "cpu"] if wants_device else []))

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from tests.support.causal import model_of
-from zobench import Engine, EngineConfig
+from zobench import Engine, EngineConfig, models
 from zobench.durable.journal import JournalFile
 from zobench.engine.base import Entry
 from zobench.runspec import RunSpec
+from zobench.session.tuning import spec_of_run, tuned_spec
 from zobench.training import choices
 from zobench.training.origin import JOURNAL
 from zobench.training.run import finetune
@@ -120,6 +121,26 @@ def test_no_update_is_lost_at_a_small_learning_rate() -> None:
         shares[name] = moved / (1e-6 * math.sqrt(2 / math.pi) * sum(key.numel() for key in before.values()))
     assert shares["cast"] == pytest.approx(1, abs=0.02)
     assert shares["bf16"] < 0.2
+
+
+def test_a_run_resumes_whose_task_file_or_model_was_moved(tmp_path, monkeypatch) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a fine film", "good": 1}\n{"text": "a dull plot", "good": 0}\n' * 4)
+    text = (
+        '[data]\npath = "rows.jsonl"\nsplit = { seed = 0, dev = 2, test = 2 }\n[prompt]\ntemplate = "{text} It was"\n'
+    )
+    (tmp_path / "mine.toml").write_text(text + '[labels]\ncolumn = "good"\nwords = { 0 = "bad", 1 = "good" }\n')
+    models.build_config("opt-tiny").save_pretrained(tmp_path / "first")
+    asked = {"model": str(tmp_path / "first"), "task": str(tmp_path / "mine.toml"), "weights": "random"}
+    ran, _ = tuned_spec(dict(asked), "cpu")
+    monkeypatch.setattr("zobench.session.tuning.begun", lambda folder: ran)
+    (tmp_path / "first").rename(tmp_path / "moved")
+    (tmp_path / "mine.toml").rename(tmp_path / "mine2.toml")
+    (tmp_path / "mine2.toml").write_text('name = "mine"\n' + (tmp_path / "mine2.toml").read_text())
+    elsewhere = {"model": str(tmp_path / "moved"), "task": str(tmp_path / "mine2.toml")}
+    resumed, _ = spec_of_run(elsewhere, "auto", tmp_path)
+    assert (resumed.hash, resumed.model_path, resumed.task_file) == (ran.hash, *elsewhere.values())
+    with pytest.raises(ValueError, match=r"but got lr=0\.5, which it does not have"):
+        spec_of_run({**elsewhere, "lr": 0.5}, "auto", tmp_path)
 
 
 @pytest.mark.slow

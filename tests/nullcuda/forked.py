@@ -13,6 +13,8 @@ from tests.support import warm
 
 def python(program: str, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """``python -c PROGRAM ARGUMENTS`` on the null GPU, with ``settings`` in its environment."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings}
+    interpreter = build.interpreter()
+    libraries = {"TRITON_LIBCUDA_PATH": str(interpreter.parents[1] / "lib")}  # as tests/nullcuda/start.py sets it
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **libraries, **settings}
     with tempfile.TemporaryDirectory() as folder:
-        return warm.python(["-c", program, *arguments], Path(folder), environment, str(build.interpreter()))
+        return warm.python(["-c", program, *arguments], Path(folder), environment, str(interpreter))

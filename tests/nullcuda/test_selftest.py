@@ -1,13 +1,12 @@
 """The selftest on the null GPU: every check that needs a GPU runs, and fails on the fault that it is there for."""
 
 import json
-import os
-import subprocess
 import textwrap
 
 import pytest
 
 from tests.nullcuda import build
+from tests.nullcuda.forked import python
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(build.missing()), reason=build.missing())]
 
@@ -24,9 +23,7 @@ def findings(checks, planted="", **settings):
     """)
     rows, place = {}, json.dumps({"device": "cuda:0", "seconds": 0.0})
     for check in checks:
-        command = [build.interpreter(), "-c", program, check, place]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+        done = python(program, check, place, **settings)
         assert done.returncode == 0, done.stderr
         rows |= {row["name"]: (row["status"], row["told"]) for row in json.loads(done.stdout.splitlines()[-1])}
     return rows

@@ -77,6 +77,12 @@ def test_a_rule_that_leaves_nothing_out_is_told(tmp_path: Path) -> None:
     assert matrix.load(path, "cpu").notes == ()  # it leaves something out elsewhere
 
 
+def test_a_rule_on_lengths_is_about_those_that_cells_run_with(tmp_path: Path) -> None:
+    (path := tmp_path / "mine.toml").write_text('[axes]\nmodel = ["opt-tiny", "OPT-125M"]\n[[exclude]]\nseq_len = 64\n')
+    loaded = matrix.load(path, "cpu")
+    assert ([cell.model for cell in loaded.cells], loaded.notes) == (["OPT-125M"], ())
+
+
 def test_the_last_axis_varies_fastest_and_variants_faster_still(tmp_path: Path) -> None:
     text = """
         [base]

@@ -48,6 +48,16 @@ def test_a_broken_recipe_and_an_unreadable_result_are_told_and_the_rest_is_rende
     assert (few / "out" / "tables" / "p" / "t1.md").is_file()
 
 
+def test_a_figure_that_cannot_be_drawn_leaves_its_table(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> list[Path]:
+        raise ValueError("at most 8 different series")
+
+    monkeypatch.setattr(publish.figures, "save", refused)
+    book = publish.publish(RESULTS, (), few / "out", lambda *_: None)
+    assert "not drawn: p/figure1: at most 8 different series" in book.problems
+    assert {path.name for path in (few / "out" / "figures" / "p").glob("figure1.*")} >= {"figure1.csv", "figure1.md"}
+
+
 @pytest.mark.slow
 def test_a_machine_has_a_figure_of_its_own_and_figures_of_an_earlier_report_are_removed(few: Path) -> None:
     """Files of others stay."""

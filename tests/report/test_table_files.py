@@ -57,6 +57,7 @@ def test_a_table_of_no_paper_has_rows_of_its_own_and_ratios_to_one_of_them(tmp_p
     [
         ('title = "Tiny"', 'titel = "Tiny"', "unknown key 'titel' in the table; did you mean title?"),
         ('title = "Tiny"', "", "`title` must be given in the table, but is missing"),
+        ("seq_len = 100", '"options.rank" = 2', "of whole fields, but got options.rank; write options = { rank"),
         ("seq_len = 100", 'seq_len = "100"', "`seq_len` must be of type int, but got '100'"),
         ('method = "mezo"', 'methot = "mezo"',
          "unknown key 'methot' in `reference` of [[columns]]; did you mean method"),

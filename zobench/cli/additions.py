@@ -64,7 +64,9 @@ def add(
 
 @task.command()
 def new(
-    data: Annotated[Path, typer.Argument(metavar="FILE", help="Rows: .csv, .tsv, .jsonl, .txt, .parquet.")],
+    data: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Rows: .csv, .tsv, .jsonl, .json, .ndjson, .txt, .parquet.")
+    ],
 ) -> None:
     """Write a task file beside rows with text and labels: columns are guessed, the prompt is plain. Edit it."""
     from zobench.data.tasks import draft

@@ -105,7 +105,7 @@ Scheme = Annotated[str | None, _cell(help="full, lora, prefix or prompt [full]."
 SeqLen = Annotated[str | None, _cell("--seq-len", metavar="N", help="Tokens of a sequence; with a task the most.")]
 Dtype = Annotated[str | None, _cell(metavar="TYPE", help="Of the weights: fp32, fp16 or bf16.")]
 BatchSize = Annotated[str | None, _cell("--batch-size", metavar="N", help="Sequences of a step.")]
-Steps = Annotated[str | None, _cell(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 fo].")]
+Steps = Annotated[str | None, _cell(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 of first-order].")]
 WeightsPath = Annotated[
     str | None, _cell(metavar="DIR", help="Folder or hub id of weights and tokenizer [the model's on the hub].")
 ]
@@ -115,7 +115,7 @@ Log = Annotated[
     list[str] | None, _kept("--log", metavar="NAME", help="tensorboard, wandb or mlflow, beside CSV; repeatable.")
 ]
 EachStep = Annotated[bool, _kept("-v", "--verbose", help="A line for each step.")]
-Name = Annotated[str | None, _cell(help="What tables call such a folder or file [its own name].")]
+Name = Annotated[str | None, _cell(help="What tables call a model that is a folder or file [its name].")]
 Device = Annotated[str, _where(help="auto, cpu, cuda or cuda:N.")]
 Results = Annotated[Path, _kept("--results", metavar="DIR", help="Where results are kept.")]
 Stored = Annotated[Path, _kept(

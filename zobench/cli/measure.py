@@ -189,7 +189,7 @@ def selftest(
 
 
 _Card = Annotated[
-    str | None, typer.Option("--gpu", metavar="GPU", help="Whose data sheet it is, of `zobench list gpus`.")
+    str | None, typer.Option("--gpu", metavar="GPU", help="The card, of `zobench list gpus`; needed on a GPU.")
 ]
 _SECONDS = 12.0  # of measuring; more than before a sweep, because the file is for later and for others
 

@@ -36,9 +36,11 @@ def table(
     form: Annotated[str | None, typer.Option("--format", help="terminal, markdown, latex, csv or parquet.")] = None,
     machine: Annotated[str | None, typer.Option(help="Only this machine's results.")] = None,
     output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File; its ending is a format.")] = None,
-    price: Annotated[float | None, typer.Option("--price", metavar="PRICE", help="Of an hour, for `cost`.")] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", metavar="PRICE", help="Price of an hour of the machine, for `cost`.")
+    ] = None,
     accuracy: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="On dev, that `time_to_accuracy` is the time to.")
+        str | None, typer.Option(metavar="PERCENT", help="Accuracy on dev up to which `time_to_accuracy` counts.")
     ] = None,
 ) -> None:
     """Print a table of stored results beside the paper's."""
@@ -67,13 +69,13 @@ def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="models, methods, matrices, campaigns, tables, figures, tasks, metrics, programs, gpus, fields "
-            "[all but fields].",
+            help="models, methods, schemes, matrices, campaigns, tables, figures, tasks, metrics, programs, gpus, "
+            "fields [all but fields].",
             autocompletion=completion.lists,
         ),
     ] = "",
 ) -> None:
-    """List models, methods, matrices, campaigns, tables, figures, tasks, metrics, programs, GPUs, fields of a run."""
+    """List models, methods, schemes, matrices, campaigns, tables, figures, tasks, metrics, programs, GPUs, fields."""
     from zobench.cli import lists
 
     lists.show_lists(what)

@@ -143,7 +143,7 @@ def footnote(target: TargetMachine | None, shown: Sequence[Setup] = ()) -> str:
     the others beside it."""
     where = {
         "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU fitted to runs of its own",
-        "other": "on a GPU known by its data sheet alone",
+        "other": "on a GPU known by its data sheet",
     }  # fmt: skip
     about = f" {where[target.gpu.errors]}" if target else ""
     has_range = not shown or not shown[0].lacks

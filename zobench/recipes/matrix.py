@@ -137,6 +137,9 @@ def _body(file: Mapping[str, Any], device: str) -> dict[str, Any]:
     _check(file.get("on", {}), ("cpu", "cuda"), "[on]")
     for kind, section in file.get("on", {}).items():
         _check(section, [key for key in ("budget", *PART_KEYS) if key in keys], f"[on.{kind}]")
+        stated = {key for method in file.get("methods", []) for key in flat(method)}
+        if both := sorted(stated & flat(section.get("base", {})).keys()):  # a table of the protocol reads no device's
+            raise ValueError(f"`{both[0]}` of [on.{kind}.base] must not be a method's, but is; state it in [[methods]]")
     return _overlay(file, file.get("on", {}).get(device.split(":")[0], {}))
 
 
@@ -285,4 +288,6 @@ def _value(values: Mapping[str, Any], key: str) -> Any:
     """The value that a spec of ``values`` has under ``key``; one that no spec can have is an error."""
     if key == "model":
         return models.identifying_name(str(values["model"])) if "model" in values else None
+    if key == "seq_len" and key not in values:
+        return with_length(values).seq_len
     return value_in(values, key)

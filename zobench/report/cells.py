@@ -274,7 +274,7 @@ def _caveats(
     common = fields(paper) if paper else {}
     for field, (ran_with, reported) in (deviations(spec, paper) if paper else {}).items():
         notes.append(f"{DEVIATION}{field} {ran_with}; the paper has {reported}.")
-    for field, (meant, *allowed) in {**column.where, **row.where}.items():
+    for field, (meant, *allowed) in _line_conditions(row, column).items():
         if allowed and field not in (*common, row.over) and getattr(spec, field) != meant:
             notes.append(f"{DEVIATION}{field} {getattr(spec, field)}; the heading means {meant}.")
     if spec.weights == "shared":

@@ -69,6 +69,8 @@ def _claim(
     the target, seconds of a step, or memory."""
     if at_least is None and at_most is None:
         raise ValueError(f"a claim must have a bound, but {text!r} has none; add at_least or at_most")
+    if at_least is not None and at_most is not None and at_least > at_most:
+        raise ValueError(f"`at_least <= at_most` must hold, but {text!r} has {at_least} and {at_most}; exchange them")
     return Claim(text=f"{text} ({source})", metric=metric, ratio=of, at_least=at_least, at_most=at_most)
 
 

@@ -52,8 +52,9 @@ def added(table: Table, grid: Grid) -> Grid:
     that asks for it."""
     if table.paper not in PAPERS and not any(column.predicted for column in table.columns):
         return grid
-    named = Counter(cell.paper["gpu"] for cell in flat(grid) if cell.paper and cell.paper["gpu"])
-    card = papers_gpus(anchored=True)[named.most_common(1)[0][0] if named else USUAL_GPU]
+    cards = papers_gpus(anchored=True)
+    named = Counter(cell.paper["gpu"] for cell in flat(grid) if cell.paper and cell.paper["gpu"] in cards)
+    card = cards[named.most_common(1)[0][0] if named else USUAL_GPU]
     forecasts = mapped(grid, lambda cell: replace(cell, forecast=of(table, cell, card)))
     shares = _of_another(flat(forecasts))
     return mapped(forecasts, lambda cell: _widened(cell, shares))

@@ -34,8 +34,8 @@ _HEADERS = ("Machine", "tokens/s ↑", "Memory (MB) ↓", "Floor (%) ↑", "J/to
 _COLUMNS = ("cell", "spec", "rank", "machine", "metric", "unit", "value", "low", "high", "commit", "date", "run")
 _NOTHING = CellText(text="—", tone="blank")
 _RULES = (
-    "Ranked by tokens/s, within runs of one and the same spec; two machines share a rank where the 95 % intervals of "
-    "their tokens/s overlap, or one has none.",
+    "Ranked by tokens/s, within runs of one and the same spec: a rank is one more than the number of machines whose "
+    "95 % interval of tokens/s lies above the machine's own.",
     "Memory: the device's peak; on a CPU what the process grew by. Floor: the least time that the machine's own rates "
     "allow a step, over the time it took. J/token: where a counter of energy can be read. 1 MB is 1048576 bytes.",
     "Date: of the last round, in UTC; runs outside of rounds have none. —: not available.",

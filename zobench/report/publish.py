@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +33,23 @@ def publish(
     count = len(contents.artifacts)
     for i, artifact in enumerate(contents.artifacts):
         progress(artifact.name, count + i, 2 * count)
+        files = list[Path]()
         try:
-            files = write_artifact(artifact, out)
+            for file in write_artifact(artifact, out):
+                files.append(file)
         except ValueError as error:  # one picture that cannot be drawn must not take the page with it
             undrawn.append(f"not drawn: {artifact.name}: {error}")
         else:
             images[artifact.name] = _images(files)
-            written += files
-    if contents.opening is not None and contents.opening.chart.drawn:
-        files = figures.save(contents.opening.chart, out / "figures" / opening.NAME)
-        images[opening.NAME] = _images(files)
         written += files
+    if contents.opening is not None and contents.opening.chart.drawn:
+        try:
+            files = figures.save(contents.opening.chart, out / "figures" / opening.NAME)
+        except ValueError as error:
+            undrawn.append(f"not drawn: {opening.NAME}: {error}")
+        else:
+            images[opening.NAME] = _images(files)
+            written += files
     _remove_earlier(out, [*((item.kind, item.name) for item in contents.artifacts), ("figure", opening.NAME)], written)
     contents = replace(contents, problems=(*contents.problems, *undrawn))
     progress(PAGE, 2 * count, 2 * count)
@@ -54,16 +60,17 @@ def publish(
     return contents
 
 
-def write_artifact(artifact: Artifact, out: Path) -> list[Path]:
-    """The files of one table or figure, below ``out/tables`` or ``out/figures``."""
+def write_artifact(artifact: Artifact, out: Path) -> Iterator[Path]:
+    """Writes the files of one table or figure, below ``out/tables`` or ``out/figures``, and yields each. Raises
+    ``ValueError`` for a chart that cannot be drawn, after the text."""
     stem = f"{artifact.kind}s/{clean(artifact.name)}"
-    written = [_write(out, f"{stem}.csv", csv_of(artifact.frame))] if artifact.frame is not None else []
+    if artifact.frame is not None:
+        yield _write(out, f"{stem}.csv", csv_of(artifact.frame))
     if artifact.sheets:
-        written.append(_write(out, f"{stem}.md", markdown.write(artifact.sheets)))
-        written.append(_write(out, f"{stem}.tex", latex.write(artifact.sheets)))
+        yield _write(out, f"{stem}.md", markdown.write(artifact.sheets))
+        yield _write(out, f"{stem}.tex", latex.write(artifact.sheets))
     for chart in (chart for chart in artifact.charts if chart.drawn):
-        written += figures.save(chart, out / f"{artifact.kind}s" / clean(chart.name))
-    return written
+        yield from figures.save(chart, out / f"{artifact.kind}s" / clean(chart.name))
 
 
 def _images(files: Sequence[Path]) -> list[str]:

@@ -21,6 +21,9 @@ def checked_conditions(key: str, section: str, data: Mapping[str, Any]) -> Mappi
     conditions = {}
     for name, value in data.items():
         check_key(name)
+        if "." in name:
+            field, _, part = name.partition(".")
+            raise ValueError(f"`{key}` must be of whole fields, but got {name}; write {field} = {{ {part} = ... }}")
         values = tuple(value) if isinstance(value, list) else (value,)
         if not values:
             raise ValueError(f"`{key}.{name}` must allow a value, but got [] in {section}; leave it out to allow all")
@@ -220,9 +223,13 @@ def _check_headers(table: Table) -> None:
             f"`baseline` must be the header of a column or a row, but got {table.baseline!r}; "
             f"{suggestion(table.baseline, headers)}"
         )
-    for header in (header for column in table.columns for header in column.minus or ()):
-        if header not in (headers := [*columns, *rows]):
-            raise ValueError(f"`minus` needs headers of this table, but got {header!r}; {suggestion(header, headers)}")
+    for first, second in (column.minus for column in table.columns if column.minus):
+        for header, headers in ((first, columns), (second, [*columns, *rows])):
+            if header not in headers:
+                raise ValueError(
+                    f"`minus` needs a column's header, then a column's or a row's, but got {header!r}; "
+                    f"{suggestion(header, headers)}"
+                )
     for claim in table.claims:
         low, high = claim.at_least, claim.at_most
         if low is None and high is None:

@@ -214,7 +214,7 @@ class FileField(RegistryField):
         return value if isinstance(value, str) and _IDENTITY.fullmatch(value) else super().check(value)
 
     def names(self, value: str) -> bool:
-        return "@" not in value and super().names(value)
+        return "@" not in value and not value.endswith(self.suffix) and super().names(value)
 
     def hint(self, value: str) -> str:
         if value.lower().endswith(_DATA):

@@ -160,5 +160,5 @@ def _like(default: Any, value: Any) -> Any:
     if isinstance(default, str):
         return value if isinstance(value, str) else json.dumps(value)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < 1e300 else None
     return value if type(value) is type(default) else None

@@ -159,11 +159,13 @@ class CampaignRun:
                     f"stops before {outlook.on.part.name}, which needs {duration(outlook.left)} (predicted): "
                     f"{duration(max(0.0, rest))} of the budget are left", "yellow",
                 )  # fmt: skip
-                total.waiting = sum(len(later.progress.left) for later in left[number:])
+                total.waiting += sum(len(later.progress.left) for later in left[number:])
                 break
             summary = self._run_part(outlook, f"{number + 1} of {len(left)}", rest)
             total.results += summary.results
             total.unsaved += summary.unsaved
+            total.lost_repeats += summary.lost_repeats
+            total.waiting += summary.waiting
             total.interrupted = summary.interrupted
             if total.interrupted:
                 break

@@ -176,7 +176,7 @@ def parse_bytes(option: str, text: str | None, *, per_second: bool = False) -> i
             raise ValueError(f"`{option}` must be a speed above 0, but got {text!r}; write {option} 5GB/s") from None
     if (nbytes := parse_size(option, text)) <= 0:
         raise ValueError(f"`{option} > 0` must hold, but got {text!r}; write {option} 64GB")
-    if text.strip().isdecimal():
+    if text.strip()[-1].isdecimal():
         raise ValueError(f"`{option}` must have a unit, but got {text!r}; write {option} {text.strip()}GB")
     return nbytes
 

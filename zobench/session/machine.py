@@ -170,9 +170,9 @@ def matrix_cells(
     """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, which
     limits those that offload, or "". ``narrow`` and ``part``: see :func:`zobench.recipes.matrix.load`; ``rates``: this
     machine's, from which a budget in seconds is priced. Raises ``ValueError`` where no cell can be limited."""
-    changes = {key: value for key, value in values.items() if key != "device_memory"}
-    cells = matrix.load(path, device, changes, narrow, lambda unit, spec: price(unit, spec, rates), part)
     size = check_value("device_memory", values.get("device_memory", 0))
+    changes = {key: value for key, value in values.items() if key != "device_memory" or not size}
+    cells = matrix.load(path, device, changes, narrow, lambda unit, spec: price(unit, spec, rates), part)
     if size and cells.contest:
         raise ValueError(f"`device_memory` is not for the protocol {path.name}; leave it out")
     if not size:

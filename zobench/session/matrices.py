@@ -156,8 +156,14 @@ class MatrixSweep:
             _check_turns(options, self.matrix, self.cells)
         budget = self.matrix.budget if options.budget is None else options.budget
         self._budget = None if options.turns else parse_seconds("budget", budget)
+        if options.turns and budget is not None:
+            session.say(
+                f"budget: {budget}, as {path.name} says, does not hold for turns, which are ended with all cells"
+            )
         self._selftest = parse_seconds(f"{path.name}: selftest", self.matrix.selftest)
-        items = map(artifacts.load, self.matrix.tables)  # a mistake in a recipe should not wait for the sweep's end
+        items = [artifacts.load(item) for item in self.matrix.tables]  # a mistake should not wait for the sweep's end
+        if pictures := [item.name for item in items if item.is_figure]:
+            raise ValueError(f"{path.name}: `tables` must be tables, but {pictures[0]} is a figure; leave it out")
         self.tables = [item for item in items if isinstance(item, Table)]
         self._repeats = _repeats(options, self.matrix)
         contest = self.matrix.contest
@@ -263,7 +269,7 @@ def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:
     until = None if wanted is None else parse_percent("until", wanted)
     given = matrix.repeats if options.repeats is None else options.repeats
     count = given if given is not None else MOST if until is not None else 1
-    if isinstance(count, bool) or count < 1:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ValueError(f"`repeats >= 1` must hold, but got {given}; use 1 to run each cell once")
     if until == 0:
         raise ValueError("`until` must be above 0%, but got 0%; leave it out and say how many repeats")

@@ -37,8 +37,11 @@ def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]
     check_effect(asked, values)
     spec, notes = asked.resolve(chosen), [why, reason]
     if "seq_len" not in values:
-        spec = spec.replace(seq_len=spec.seq_len - scheme_of(spec).virtual_tokens)
-        notes.append(f"seq_len: {spec.seq_len}, the longest text that {spec.model} takes here")
+        positions = models.position_count(spec) - scheme_of(spec).virtual_tokens
+        is_longest = positions <= spec.seq_len
+        spec = spec.replace(seq_len=min(spec.seq_len, positions))
+        why = f"the longest text that {spec.model} takes here" if is_longest else "as in the papers"
+        notes.append(f"seq_len: {spec.seq_len}, {why}")
     return spec, [note for note in notes if note]
 
 
@@ -59,14 +62,22 @@ def spec_of_run(values: Mapping[str, Any], device: str, begun_in: Path | None) -
     name, model = str(given.pop("name", spec.model)), str(given.pop("model", spec.model))
     wanted = spec.replace(**given).resolve(chosen)
     is_model = model == spec.model or models.identifying_name(model) in (spec.model, spec.model_path)
+    moved = {"task_file": wanted.task_file} if "task" in given else {}
+    if not is_model and spec.config_hash:  # a folder that was moved or renamed is the same model
+        there = models.identified(spec.replace(model=model, name="", model_path="", config_hash="", weights_hash=""))
+        is_model = (there.config_hash, there.weights_hash) == (spec.config_hash, spec.weights_hash)
+        moved["model_path"] = there.model_path
     differs = [f"model={model}"] * (not is_model) + [f"name={name}"] * (name != spec.model)
-    differs += [f"{key}={value}" for key, value in wanted.to_dict().items() if value != spec.to_dict()[key]]
+    differs += [
+        f"{key}={value}" for key, value in wanted.to_dict().items()
+        if value != spec.to_dict()[key] and not DECLARED[key].unhashed
+    ]  # fmt: skip
     if differs:
         raise ValueError(
             f"`--resume` goes on with the run in {begun_in}, {spec.label}, but got {', '.join(differs)}, which it does "
             "not have; leave that out, or name another --out"
         )
-    return spec, [f"resume: {spec.task_name} and all else as the journal in {begun_in} says"]
+    return spec.replace(**moved), [f"resume: {spec.task_name} and all else as the journal in {begun_in} says"]
 
 
 def evaluated_spec(values: dict[str, Any], run: EndedRun | None, device: str) -> tuple[RunSpec, str]:

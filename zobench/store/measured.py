@@ -243,7 +243,7 @@ UPDATE_SURVIVAL = Quantity(
     name="update_survival", key="update_survival", part="update_survival",
     value=lambda result: next(iter(result.parts.get("update_survival", [])), None), base_unit="1", units=PERCENT,
     about="Update kept: how much of the intended updates is in the weights after rounding.", share=True,
-    absent=("—", "it was not asked for (survival=true, without a task)"),
+    absent=("—", "it was not asked for (survival=true)"),
 )  # fmt: skip
 CHECKPOINTS = (
     per_run(
