@@ -64,9 +64,9 @@ def spec_of_run(values: Mapping[str, Any], device: str, begun_in: Path | None) -
     is_model = model == spec.model or models.identifying_name(model) in (spec.model, spec.model_path)
     moved = {"task_file": wanted.task_file} if "task" in given else {}
     if not is_model and spec.config_hash:  # a folder that was moved or renamed is the same model
-        there = models.identified(spec.replace(model=model, name="", model_path="", config_hash="", weights_hash=""))
-        is_model = (there.config_hash, there.weights_hash) == (spec.config_hash, spec.weights_hash)
-        moved["model_path"] = there.model_path
+        other = models.identified(spec.replace(model=model, name="", model_path="", config_hash="", weights_hash=""))
+        is_model = (other.config_hash, other.weights_hash) == (spec.config_hash, spec.weights_hash)
+        moved["model_path"] = other.model_path
     differs = [f"model={model}"] * (not is_model) + [f"name={name}"] * (name != spec.model)
     differs += [
         f"{key}={value}" for key, value in wanted.to_dict().items()
