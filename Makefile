@@ -42,14 +42,17 @@ docs: $(VENV)/.docs
 
 # The CUDA path without a GPU, see tests/nullcuda: torch's CUDA build (526 MB, once) over a null runtime. Everything, and
 # what continuous integration has the time for.
-NULLCUDA = OMP_NUM_THREADS=1 NULLCUDA_MACHINE=2xh100 $$($(BIN)/python -m tests.nullcuda.build) -m pytest -n $(WORKERS) -p tests.nullcuda.plugin
+NULLCUDA = OMP_NUM_THREADS=1 NULLCUDA_MACHINE=2xh100 $$($(BIN)/python -m tests.nullcuda.build) -m pytest -n $(WORKERS) --dist worksteal -p tests.nullcuda.plugin
+# What starts the null GPU's interpreter for itself; the other two run in it.
+STARTING = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/nullcuda \
+    --ignore tests/nullcuda/test_engine.py --ignore tests/nullcuda/test_parity.py
 
 # The kernels' compiler beside the pinned one: whoever has a newer torch has a newer Triton.
 OTHER_TRITON = 3.9.0
 
 nullcuda: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.nullcuda.build
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/nullcuda
+	$(STARTING)
 	OMP_NUM_THREADS=1 ZOBENCH_ALL_KERNELS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/kernels/test_ahead_of_time.py
 	$(BIN)/pip install -q --no-deps --upgrade --target $(VENV)/other-triton triton==$(OTHER_TRITON)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(VENV)/other-triton $(BIN)/python -m pytest -n $(WORKERS) tests/kernels/test_ahead_of_time.py
@@ -57,7 +60,7 @@ nullcuda: $(VENV)/.dev
 
 nullcuda-quick: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.nullcuda.build
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/nullcuda
+	$(STARTING)
 	$(NULLCUDA) -m gpu tests/gpu tests/nullcuda/test_engine.py tests/nullcuda/test_parity.py -k "$(NULLCUDA_QUICK)"
 NULLCUDA_QUICK = budget or found or timeline or sanitizer or pinned_in_part or watch_for_waits or opt-tiny-tile-inf or block-1-none or ledger and linear or zo-adam or pertp-sliced or lora or tile-3-fp8
 

@@ -16,5 +16,8 @@ def python(program: str, *arguments: str, **settings: str) -> subprocess.Complet
     interpreter = build.interpreter()
     libraries = {"TRITON_LIBCUDA_PATH": str(interpreter.parents[1] / "lib")}  # as tests/nullcuda/start.py sets it
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **libraries, **settings}
+    if "NULLCUDA_VALUES" in settings:  # which is read when torch is loaded
+        command = [str(interpreter), "-c", program, *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
     with tempfile.TemporaryDirectory() as folder:
         return warm.python(["-c", program, *arguments], Path(folder), environment, str(interpreter))
