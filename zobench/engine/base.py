@@ -195,8 +195,7 @@ def _rules(config: EngineConfig) -> Iterator[tuple[bool, str]]:
     yield config.slots < 1, f"`slots >= 1` must hold, but got slots={config.slots}; use slots=3"
     yield (
         every != "inf" and not (isinstance(every, int) and every >= 1),
-        f'`writeback_every` must be at least 1 or "inf", but got {every!r}; use writeback_every=1 to write every step, '
-        "as published",
+        f'`writeback_every` must be at least 1 or "inf", but got {every!r}; use writeback_every=1, as published',
     )
     for name, least in (("resident_blocks", 0), ("accumulate", 1), ("consolidate_after", 1), ("logits_bytes", 1)):
         value = getattr(config, name)

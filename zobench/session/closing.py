@@ -17,8 +17,8 @@ def gains(results: Sequence[Result]) -> list[str]:
     the fastest cell's throughput and memory as multiples of MeZO's. Only differences that ``zobench compare`` finds."""
     alike: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
-        if result.outcome is Outcome.OK and result.step_seconds and result.spec.task == "none":
-            spec = result.spec
+        spec, is_ok = result.spec, result.outcome is Outcome.OK and result.step_seconds
+        if is_ok and spec.task == "none" and spec.method == DECLARED["method"].default:
             alike.setdefault(tuple(getattr(spec, name) for name in _SAME), []).append(result)
     lines = []
     for cells in reversed(alike.values()):
@@ -27,20 +27,15 @@ def gains(results: Sequence[Result]) -> list[str]:
         if plain is None or best is plain:
             continue
         ratio = evidence.times_ratio(best, plain)
-        words = [word for word in best.spec.label.split() if word not in plain.spec.label.split()]
-        if (
-            words
-            and _adds(best.spec, plain.spec)
-            and ratio is not None
-            and ratio.interval is not None
-            and ratio.interval[1] < 1
-        ):
-            lines.append(_against(best, plain, words, 1 / ratio.value, ratio.interval))
+        if not _adds(best.spec, plain.spec) or ratio is None or ratio.interval is None:
+            continue
+        if ratio.interval[1] < 1:
+            lines.append(_against(best, plain, 1 / ratio.value, ratio.interval))
     return lines
 
 
 _SAME = (
-    "model", "weights", "dtype", "autocast", "batch_size", "seq_len", "data", "method", "scheme", "queries", "gpus",
+    "model", "weights", "dtype", "autocast", "batch_size", "seq_len", "data", "scheme", "queries", "gpus",
 )  # fmt: skip
 """Fields in which the faster cell and MeZO's own way are alike."""
 
@@ -53,18 +48,15 @@ def _adds(spec: RunSpec, plain: RunSpec) -> bool:
 def _is_plain(spec: RunSpec) -> bool:
     """Whether the cell is MeZO as its paper has it: all weights on the device, noise added to the weights in place, and
     nothing else that changes what is measured."""
-    return (
-        all(
-            field.free or field.incidental or name in _SAME or getattr(spec, name) == field.default
-            for name, field in DECLARED.items()
-        )
-        and spec.method == DECLARED["method"].default
+    return all(
+        field.free or field.incidental or name in _SAME or getattr(spec, name) == field.default
+        for name, field in DECLARED.items()
     )
 
 
-def _against(best: Result, plain: Result, words: Sequence[str], speed: float, interval: tuple[float, float]) -> str:
-    """``words``: what the best cell's label adds; ``speed``: how many times the tokens/s; ``interval``: 95 %, of the
-    step times' ratio."""
+def _against(best: Result, plain: Result, speed: float, interval: tuple[float, float]) -> str:
+    """``speed``: how many times the tokens/s; ``interval``: 95 %, of the step times' ratio."""
+    words = [word for word in best.spec.label.split() if word not in plain.spec.label.split()]
     peaks = [result.memory.get("device_peak_bytes") for result in (best, plain)]
     memory = f" in {peaks[0] / peaks[1]:.2f} of its memory" if peaks[0] and peaks[1] else ""
     busy = best.disturbances or plain.disturbances

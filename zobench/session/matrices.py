@@ -156,7 +156,7 @@ class MatrixSweep:
             _check_turns(options, self.matrix, self.cells)
         budget = self.matrix.budget if options.budget is None else options.budget
         self._budget = None if options.turns else parse_seconds("budget", budget)
-        if options.turns and budget is not None:
+        if options.turns and budget is not None and options.part is None:
             session.say(
                 f"budget: {budget}, as {path.name} says, does not hold for turns, which are ended with all cells"
             )

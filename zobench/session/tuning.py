@@ -40,8 +40,8 @@ def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]
         positions = models.position_count(spec) - scheme_of(spec).virtual_tokens
         is_longest = positions <= spec.seq_len
         spec = spec.replace(seq_len=min(spec.seq_len, positions))
-        why = f"the longest text that {spec.model} takes here" if is_longest else "as in the papers"
-        notes.append(f"seq_len: {spec.seq_len}, {why}")
+        length = f"the longest text that {spec.model} takes here" if is_longest else "as in the papers"
+        notes.append(f"seq_len: {spec.seq_len}, {length}")
     return spec, [note for note in notes if note]
 
 
