@@ -144,7 +144,8 @@ def test_a_run_resumes_whose_task_file_or_model_was_moved(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_run_with_products_in_bf16_ends_where_float32_does(spec, data_dir, tmp_path) -> None:
+@pytest.mark.parametrize(("seed", "wanted"), [(0, 0.544), (1, 0.555)])
+def test_a_run_with_products_in_bf16_ends_where_float32_does(seed, wanted, spec, data_dir, tmp_path) -> None:
     """Every sentence is positive, so dev's loss falls evenly from 0.735, by 0.16 to 0.19 for seeds 0 to 5, and
     no last digit sends a run another way: the two forms end within 0.001 of each other. lr * g is so small that updates
     rounded to bf16 leave the loss 0.02 higher."""
@@ -154,7 +155,9 @@ def test_a_run_with_products_in_bf16_ends_where_float32_does(spec, data_dir, tmp
     settings = {"noise": "counter", "law": "rademacher", "lr": 1e-5, "eps": 1e-2, "queries": 4, "packed": True}
     times = {"batch_size": 8, "steps": 250, "eval_every": 250}
     for name, how in (("fp32", {}), ("cast", {"autocast": "bf16", "attention": "fast"})):
-        result = finetune(spec(**settings, **times, **how), folder=tmp_path / name, data_dir=tmp_path, examine=False)
+        result = finetune(
+            spec(**settings, **times, **how, seed=seed), folder=tmp_path / name, data_dir=tmp_path, examine=False
+        )
         begun, ended = (row[1] for row in result.evaluation["curve"])
         assert ended < begun - 0.15, name
-        assert ended == pytest.approx(0.544, abs=0.006), name
+        assert ended == pytest.approx(wanted, abs=0.006), name
