@@ -95,6 +95,28 @@ def _narrow(typing, x, array):
     return array.dtype(x, array), generate
 
 
+@_intrinsic
+def _write_signs(typing, word, piece):
+    """The 32 bits of ``word`` (int32) as 32 floats, 1 or -1, to the beginning of ``piece`` (float32). It asks for
+    vectors, since compilers unroll such a loop into scalars."""
+
+    def generate(context, builder, signature, args):
+        lane, lanes = ir.IntType(32), ir.VectorType(ir.IntType(32), 32)
+        undefined = ir.Constant(lanes, ir.Undefined)
+
+        def vector(values):
+            return ir.Constant(lanes, [ir.Constant(lane, value) for value in values])
+
+        first = builder.insert_element(undefined, args[0], ir.Constant(lane, 0))
+        everywhere = builder.shuffle_vector(first, undefined, vector([0] * 32))
+        signs = builder.shl(builder.lshr(everywhere, vector(range(32))), vector([31] * 32))
+        begin = builder.bitcast(context.make_array(piece)(context, builder, args[1]).data, lanes.as_pointer())
+        builder.store(builder.or_(signs, vector([int(_ONE_BITS)] * 32)), begin, align=4)
+        return context.get_dummy_value()
+
+    return types.none(types.int32, piece), generate
+
+
 def _round_to_bfloat16(builder: Any, value: Any) -> Any:
     word = ir.IntType(32)
     bits = builder.bitcast(value, word)
@@ -144,17 +166,26 @@ def _philox(key, tensor_id, block, law):
     return c0, c1, c2, c3
 
 
+@_inlined
+def _words(key, tensor_id, first, count, law, words):
+    """words[:, : count]: the four words of the counters first, first + 1, ..., int32."""
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    for j in range(count):
+        c0, c1, c2, c3 = _philox(key, tensor_id, first + np.uint64(j), law)
+        w0[j], w1[j], w2[j], w3[j] = np.int32(c0), np.int32(c1), np.int32(c2), np.int32(c3)
+
+
 @_compiled
-def _signs(key, tensor_id, first, blocks, z):
+def _signs(key, tensor_id, first, blocks, words, z):
     """z[: 4 * blocks] of a law of signs, from the element 4 * first on: a bit each, 128 of a counter."""
     count, lead = 4 * blocks, np.int64(first & np.uint64(31)) * 4
-    for number in range((lead + count + 127) // 128):
-        four = _philox(key, tensor_id, (first >> np.uint64(5)) + np.uint64(number), np.uint64(1))
+    counters = (lead + count + 127) // 128
+    _words(key, tensor_id, first >> np.uint64(5), (counters + 7) // 8 * 8, np.uint64(1), words)
+    for number in range(counters):
         for word_index in range(4):
-            word, begin = np.int32(four[word_index]), 128 * number + 32 * word_index - lead
-            if begin >= 0 and begin + 32 <= count:  # of a known length, which compilers vectorize
-                for bit in range(32):
-                    z[begin + bit] = _from_bits(np.int32(_ONE_BITS | ((word >> np.int32(bit)) << np.int32(31))))
+            word, begin = words[word_index, number], 128 * number + 32 * word_index - lead
+            if begin >= 0 and begin + 32 <= count:
+                _write_signs(word, z[begin : begin + 32])
             else:
                 for bit in range(-begin if begin < 0 else 0, 32 if count - begin > 32 else count - begin):
                     z[begin + bit] = _from_bits(np.int32(_ONE_BITS | ((word >> np.int32(bit)) << np.int32(31))))
@@ -167,12 +198,10 @@ def _draw(key, tensor_id, first, blocks, words, z):
     Two loops, integers then floats, and 64-bit lanes in the first: the form that compilers vectorize best.
     """
     if key >> np.uint64(62) == np.uint64(1):
-        _signs(key, tensor_id, first, blocks, z)
+        _signs(key, tensor_id, first, blocks, words, z)
         return
+    _words(key, tensor_id, first, blocks, np.uint64(0), words)
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
-    for j in range(blocks):
-        c0, c1, c2, c3 = _philox(key, tensor_id, first + np.uint64(j), np.uint64(0))
-        w0[j], w1[j], w2[j], w3[j] = np.int32(c0), np.int32(c1), np.int32(c2), np.int32(c3)
     for j in range(blocks):
         z[4 * j], z[4 * j + 1] = _box_muller(w0[j], w1[j])
         z[4 * j + 2], z[4 * j + 3] = _box_muller(w2[j], w3[j])
