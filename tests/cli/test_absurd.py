@@ -21,6 +21,7 @@ from zobench.machine.texts import csv_of
 from zobench.recipes import matrix
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.session.inputs import check_file
 from zobench.session.machine import keeping
 from zobench.store import NoLocksError, Store, query
 from zobench.training.search import cells
@@ -80,6 +81,13 @@ def test_a_link_that_leads_nowhere_is_no_folder(tmp_path, zobench, monkeypatch) 
     code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--results", "loop")
     assert code == 2
     assert err.endswith("must be a folder, but got 'loop'; it is a link that leads nowhere; name a folder\n")
+
+
+def test_a_link_to_a_file_that_is_to_be_written_stays_a_link(tmp_path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "target.json")
+    check_file("--json", link)
+    assert (link.is_symlink(), link.exists()) == (True, False)
 
 
 def test_a_store_without_working_locks_is_not_said_to_keep_nothing(tmp_path, monkeypatch) -> None:

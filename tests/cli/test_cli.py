@@ -138,18 +138,21 @@ def test_an_interrupt_of_a_run_ends_with_130(cwd: Path, zobench: Any, monkeypatc
     assert zobench("run", "--model", "opt-tiny", "--device", "cpu")[0] == 130
 
 
-def test_a_run_that_failed_replaces_no_stored_run_that_ended_ok(cwd: Path, zobench: Any, monkeypatch: Any) -> None:
-    ended = iter((Outcome.OK, Outcome.TIMEOUT))
+@pytest.mark.parametrize(("first", "then"), [(Outcome.OK, Outcome.TIMEOUT), (Outcome.OOM, Outcome.SKIPPED)])
+def test_a_run_that_says_less_replaces_no_stored_run(
+    first: Outcome, then: Outcome, cwd: Path, zobench: Any, monkeypatch: Any
+) -> None:
+    ended = iter((first, then))
 
     def measured(spec: RunSpec, *_: Any, **__: Any) -> Result:
         return Result(spec=spec, outcome=next(ended), environment=Facts(machine="m"))
 
     monkeypatch.setattr(single, "measured", measured)
     words = ("run", "--model", "opt-tiny", "--device", "cpu", "--results", "kept")
-    assert zobench(*words)[0] == 0
+    assert zobench(*words)[0] == int(first is not Outcome.OK)
     code, _, err = zobench(*words)
-    assert (code, "kept keeps the earlier run of this cell, which ended ok" in err) == (1, True)
-    assert [run.outcome for run in Store(cwd / "kept").load()] == [Outcome.OK]
+    assert (code, f"kept keeps the earlier run of this cell, which ended {first}" in err) == (1, True)
+    assert [run.outcome for run in Store(cwd / "kept").load()] == [first]
 
 
 def test_json_on_standard_output_is_exactly_the_result_of_the_real_thing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Submitted sweeps: their records, how a cell stands, what is asked of Slurm, and options that do not go together."""
 
+import json
 import shutil
 import sys
 from dataclasses import replace
@@ -31,7 +32,10 @@ def test_a_sweep_is_read_back_as_it_was_written_also_after_its_folder_moved(tmp_
 def test_what_is_not_whole_is_no_sweep_and_the_store_sees_no_result_in_any(tmp_path: Path) -> None:
     made = submitted(tmp_path)
     jobs.write_report(made, 0, JobReport(job="7_0", host="n1", began=1.0))
-    for name, text in (("aaaa", ""), ("bbbb", "{}"), ("cccc", '{"cells": 3}')):
+    whole = json.loads((made.folder / "sweep.json").read_text())
+    later, absurd = json.dumps(whole | {"executor": "later"}), json.dumps(whole | {"submitted": 1e300})
+    texts = {"aaaa": "", "bbbb": "{}", "cccc": '{"cells": 3}', "dddd": later, "eeee": absurd}
+    for name, text in texts.items():
         (tmp_path / ".jobs" / name).mkdir()
         (tmp_path / ".jobs" / name / "sweep.json").write_text(text)
     assert jobs.submissions(tmp_path) == [made]

@@ -34,7 +34,15 @@ BEFORE_COUNTER_NOISE = json.dumps(CALIBRATION | {"noise_elements_per_second": 3e
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "é", '{"copy_bytes_per_second": null}', pytest.param(BEFORE_COUNTER_NOISE, id="old")]
+    "text",
+    [
+        "{",
+        "[]",
+        pytest.param("[" * 100_000, id="deep"),
+        "é",
+        '{"copy_bytes_per_second": null}',
+        pytest.param(BEFORE_COUNTER_NOISE, id="old"),
+    ],
 )
 def test_rates_that_cannot_be_used_are_measured_again(tmp_path, monkeypatch, text) -> None:
     path = rates.kept_in(tmp_path, MACHINE, "cpu")

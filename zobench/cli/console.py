@@ -119,7 +119,7 @@ def write_json(output: str | None, body: Any) -> bool:
     if output == "-":
         print(text)
     else:
-        Path(output).write_text(text + "\n")
+        write_text(Path(output), text + "\n")
     return output == "-"
 
 

@@ -15,7 +15,7 @@ from zobench.machine.device import check_devices, choose_device
 from zobench.machine.network import meet_at
 from zobench.machine.processes import leads
 from zobench.measure.environment import fingerprint_without_torch
-from zobench.result import Result
+from zobench.result import Outcome, Result
 from zobench.result.repeats import number_of
 from zobench.runspec import check_effect
 from zobench.session import inputs
@@ -140,10 +140,10 @@ def run(
 
 
 def _keep(result: Result, store: Store) -> None:
-    """Stores ``result``, unless it did not end ok and an earlier run of the cell did."""
+    """Stores ``result``, unless an earlier run of the cell says more: that ended ok, or this was skipped."""
     earlier = None if result.is_ok else store.find(result.spec, machine_of(result), number_of(result))
-    if earlier is not None and earlier.is_ok:
-        console.say(f"{store.root} keeps the earlier run of this cell, which ended ok")
+    if earlier is not None and (earlier.is_ok or result.outcome is Outcome.SKIPPED):
+        console.say(f"{store.root} keeps the earlier run of this cell, which ended {earlier.outcome}")
     else:
         store.save(result)
 
@@ -200,7 +200,7 @@ def calibrate(
     gpu: _Card = None, device: common.Device = "auto",
 ) -> None:  # fmt: skip
     """Measure what this machine's GPU or CPU reaches, and write it as a file that plan and predict take as --gpu."""
-    from zobench.cost.hardware import measured
+    from zobench.cost.hardware import load, measured
     from zobench.execute.rates import BUSY_CORES
 
     if out.suffix != ".toml":
@@ -209,6 +209,10 @@ def calibrate(
     chosen, why = choose_device(device)
     if not chosen.startswith("cpu") and gpu is None:
         raise ValueError("`--gpu` must name the card, whose data sheet the file begins with, but is missing")
+    if gpu is not None:
+        if chosen.startswith("cpu"):
+            raise ValueError(f"`--gpu` needs a GPU to be measured, but got --gpu {gpu} for {chosen}; leave it out")
+        load(gpu)
     from zobench.measure import calibrate as measuring
 
     facts = fingerprint_without_torch()
@@ -220,7 +224,7 @@ def calibrate(
             f"the machine must be idle to be measured, but other processes kept {others:.1f} cores busy; "
             "run it again when they are done"
         )
-    out.write_text(measured.text_of(chosen, gpu, facts.description, rates), encoding="utf-8")
+    console.write_text(out, measured.text_of(chosen, gpu, facts.description, rates))
     print(f"{out}: `zobench plan --model OPT-13B --gpu {out}`")
 
 
@@ -251,8 +255,11 @@ def campaign(
     inputs.check_disk(disk_dir)
     seconds = inputs.parse_seconds("--budget", budget)
     if name is None:
-        if part is not None or budget is not None or more:
-            raise ValueError("`--part`, `--more` and `--budget` are of one campaign, but none is named; add its NAME")
+        if part is not None or budget is not None or more or busy or retry != "none" or disk_dir is not None:
+            raise ValueError(
+                "`--part`, `--more`, `--budget`, `--busy`, `--retry` and `--disk-dir` are of one campaign, but none is "
+                "named; add its NAME"
+            )
         plan_view.show_campaigns(console.answer_console(), results)
         return
     definition = campaigns.load(recipes.find("campaigns", name))
@@ -295,13 +302,19 @@ def cancel(name: Submitted = None, results: common.Results = Path("results")) ->
     from zobench.session import submitted
 
     inputs.check_results(results)
-    ended = 0
+    ended, refused = 0, []
     sweeps = submitted.submissions(results, name)
     for submission, states in sweeps:
         if left := [state for state in states if state.state in (*jobs.ACTIVE, "unknown")]:
-            submitted.cancel(submission)
+            try:
+                submitted.cancel(submission)
+            except ValueError as error:  # that of another machine does not keep the next from being ended
+                refused.append(str(error))
+                continue
             print(f"cancelled {submission.name} {submission.id}: {jobs.counts(left)}")
             ended += len(left)
+    if refused:
+        raise ValueError("; ".join(refused))
     if not sweeps:
         print(f"no sweep was submitted into {results}")
     if not ended:

@@ -48,7 +48,8 @@ def results_(
 
     if results is not None and named:
         raise ValueError(f"`--results` names the folder, but got {str(named[0])!r} too; leave one of them out")
-    folders = list(map(stored_folder, named or ([] if results is None else [results])))
+    given = map(stored_folder, named or ([] if results is None else [results]))
+    folders = list({folder.resolve(): folder for folder in given}.values())
     wanted, places = query.conditions(where or []), folders or [Path("results")]
     for folder in folders:
         inputs.check_folder("DIR", folder, or_archive=merge_into is not None)

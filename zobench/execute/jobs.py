@@ -26,6 +26,8 @@ from zobench.store import Store
 FOLDER = ".jobs"  # beside the machines' folders of a store, which holds no results
 ACTIVE = ("queued", "running")
 """States of a cell that is still to come; the others are ``lost``, ``cancelled``, ``unknown`` and the outcomes."""
+LATEST = 1e11
+"""Seconds since 1970 beyond which a time is none."""
 _WHERE = {"slurm": "no squeue here to ask", "local": "only the machine with {} can tell"}
 """Why a cell's state is unknown, by executor."""
 
@@ -84,6 +86,10 @@ class Submission:
             cells = tuple(RunSpec.from_stored(values) for values in body["cells"])
             if sorted(cell for group in groups for cell in group) != list(range(len(cells))):
                 raise TypeError("its groups are not of its cells")
+            if body["executor"] not in _WHERE:
+                raise TypeError(f"its executor is {body['executor']!r}")
+            if type(body["submitted"]) not in (int, float) or not 0 <= body["submitted"] < LATEST:
+                raise TypeError(f"it was submitted at {body['submitted']!r}")
             return cls(**{**body, **lists, "folder": folder, "groups": groups, "cells": cells})
         except (KeyError, TypeError) as error:
             raise ValueError(f"{folder / 'sweep.json'} is not a submitted sweep: {error}") from None

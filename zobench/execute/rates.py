@@ -14,6 +14,7 @@ from zobench import cost
 from zobench.execute.process import ask
 from zobench.machine.files import locked, replace
 from zobench.machine.memory import disk_folder
+from zobench.machine.texts import json_of
 from zobench.measure.threads import COUNT
 from zobench.models import cache
 
@@ -140,7 +141,7 @@ def _siblings(machine: str, device: str, disk_dir: Path | None) -> dict[str, Any
 def _usable(text: str | None) -> dict[str, Any] | None:
     """The rates of ``text``; None if there are none, or those of another version, which lack something."""
     try:
-        kept = dict(json.loads(text or ""))
+        kept = dict(json_of(text or ""))
         cost.Rates.of(kept)
         kept["operators_per_second"]
     except (ValueError, TypeError, KeyError):

@@ -21,11 +21,12 @@ def choose_device(wanted: str) -> tuple[str, str]:
     if family in accelerator.REFUSED:
         why = accelerator.REFUSED[family]
         raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but got {wanted!r}: {why}; use device=cpu")
-    if family != "cuda" or not (index or "0").isdigit():
+    if family != "cuda" or not (index or "0").isdecimal():
         raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but got {wanted!r}; use device=auto")
     if int(index or 0) >= count:
         raise ValueError(f"`device={wanted}` must be a visible device, but {visible}; use device=cpu or device=auto")
-    return f"cuda:{index or 0}", f"device: cuda:{index or 0}, as asked"
+    chosen = f"cuda:{int(index or 0)}"
+    return chosen, f"device: {chosen}, as asked"
 
 
 def check_devices(spec: RunSpec) -> None:

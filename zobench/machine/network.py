@@ -16,7 +16,7 @@ LIBRARIES = ("GLOO", "NCCL")
 def parse_endpoint(text: str, said: str = "ZOBENCH_RENDEZVOUS") -> tuple[str, int]:
     """(host, port) of HOST:PORT. Raises ``ValueError``; ``said``: what it was given with."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"`{said}` must be HOST:PORT, but got {text!r}; for example 10.0.0.1:29500")
     return host.strip("[]"), int(port)
 

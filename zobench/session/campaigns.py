@@ -25,7 +25,7 @@ from zobench.recipes.campaign import Campaign, PartOn, load
 from zobench.result import Result
 from zobench.runspec import suggestion
 from zobench.session.inputs import parse_outcomes, parse_seconds
-from zobench.session.machine import LocalMachine, selftest_first
+from zobench.session.machine import LocalMachine, keeping, selftest_first
 from zobench.session.matrices import MatrixSweep, SweepOptions, refuse_torchrun
 from zobench.store import Store
 
@@ -149,7 +149,8 @@ class CampaignRun:
             self._check_idle()
             seconds = parse_seconds(f"{self._campaign.name}: selftest", self._campaign.selftest)
             if seconds is not None:
-                selftest_first(self._session, seconds)
+                with keeping(self._session.store, lambda *_: None):
+                    selftest_first(self._session, seconds)
         for number, outlook in enumerate(left):
             if number:
                 self._check_idle()
@@ -178,7 +179,9 @@ class CampaignRun:
         skipped = sum(len(on.cells) - len(campaigns.fitting(on.cells, runs)) for on in parts)
         results = session.store.root
         option = "" if results == Path("results") else f" --results {shlex.quote(str(results))}"
-        again = f"zobench campaign {shlex.quote(name)}{option}"
+        others = [] if session.disk_dir is None else ["--disk-dir", str(session.disk_dir)]
+        others += ["--busy"] * self._busy + (["--retry", ",".join(self._retry)] if self._retry else [])
+        again = f"zobench campaign {shlex.quote(name)}{option}{f' {shlex.join(others)}' if others else ''}"
         lines = [f"left: {', '.join(waiting)}; to go on: {again}{' --more' * self.more}"] if waiting else []
         if skipped:
             which = "cell was skipped, as it" if skipped == 1 else "cells were skipped, as they"
@@ -188,7 +191,7 @@ class CampaignRun:
         if hidden := len(self._campaign.parts) - len(parts):
             lines.append(f"{beyond(hidden)}: {again} --more")
         if not waiting:
-            archive = f"{session.machine}-{self._campaign.name}.tar.gz"
+            archive = shlex.quote(f"{session.machine}-{self._campaign.name}.tar.gz")
             folder = shlex.quote(str(results))
             lines.append(f"to send it: zobench results {folder} --pack {archive} (docs/campaigns.md)")
         return lines

@@ -92,11 +92,11 @@ def check_file(option: str, path: Path) -> None:
         raise ValueError(f"`{option}` must be a file in a folder that exists, but got {str(path)!r}; {remedy}")
     if path.exists() and not path.is_file():
         return  # a device or a pipe, which is not for trying
-    is_new = not path.exists()
+    is_new, file = not path.exists(), path.resolve()  # of a link that leads to nothing yet, the file it leads to
     try:
-        path.open("ab").close()
+        file.open("ab").close()
         if is_new:
-            path.unlink()
+            file.unlink()
     except OSError as error:
         raise ValueError(
             f"`{option}` must be a file that can be written, but got {str(path)!r} ({error.strerror}); name another"
@@ -151,7 +151,9 @@ def parse_seconds(argument: str, text: str | float | None) -> float | None:
         raise ValueError(f"`{argument}` must be a time, but got {text!r}; write 90s, 10m or 2h30m") from None
     if seconds > 0 and text.strip()[-1].isdigit():
         raise ValueError(f"`{argument}` must have a unit, but got {text!r}; write {text.strip()}s or {text.strip()}m")
-    if not 0 < seconds < float("inf"):
+    if seconds == float("inf"):
+        raise ValueError(f"`{argument}` must be finite, but got {text!r}; leave it out for no limit")
+    if not seconds > 0:
         raise ValueError(f"`{argument} > 0` must hold, but got {text!r}; write 90s, 10m or 2h30m")
     return seconds
 

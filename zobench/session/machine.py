@@ -19,7 +19,7 @@ from zobench.execute.plan import Plan
 from zobench.execute.rates import are_known, calibration
 from zobench.machine.device import choose_device
 from zobench.machine.files import replace
-from zobench.machine.texts import duration
+from zobench.machine.texts import duration, json_of
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.recipes import matrix
 from zobench.recipes.matrix import Matrix
@@ -147,7 +147,7 @@ def selftest_first(session: LocalMachine, seconds: float) -> None:
     session's device has passed it there. One that failed is no reason to measure nothing."""
     path = session.store.root / ".selftest" / f"{session.machine}-{session.device.replace(':', '')}.json"
     try:
-        if json.loads(path.read_bytes())["verdict"] == "ok":
+        if json_of(path.read_bytes())["verdict"] == "ok":
             return session.say(f"selftest: ok before, see {path}")
     except FileNotFoundError:
         pass

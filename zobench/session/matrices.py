@@ -192,11 +192,16 @@ class MatrixSweep:
         """Runs it as ``planned``, after the selftest, and stores each result; a KeyboardInterrupt ends it."""
         self._session.refuse_dry()
         if self._selftest is not None:
-            selftest_first(self._session, self._selftest)
+            with keeping(self._store, lambda *_: None):  # another sweep's cells must not be disturbed by it
+                selftest_first(self._session, self._selftest)
+        return self._run_stages(planned, self._budget, self._stages, whole=self._options.turns)
+
+    def _run_stages(self, planned: Plan, budget: float | None, stages: Stages | None, *, whole: bool) -> Summary:
+        """Runs the plan and, of a protocol, the later ``stages`` in ``budget`` seconds; see :meth:`_run`."""
         begin = time.monotonic()
-        summary, steps, unknown = self._run(planned, self._budget, whole=self._options.turns), planned.steps, 0
-        if self._stages:
-            summary, more, unknown = self._stages.follow(summary, self._budget, begin)
+        summary, steps, unknown = self._run(planned, budget, whole=whole), planned.steps, 0
+        if stages is not None:
+            summary, more, unknown = stages.follow(summary, budget, begin)
             steps = [*steps, *more]
         cells = zip(steps, summary.results, strict=False)  # those that need more time: skipped, or cut off
         cut_off = (run.outcome is Outcome.SKIPPED or run.partial for step, run in cells if step.action == "run")
@@ -205,12 +210,10 @@ class MatrixSweep:
 
     def run_part(self, budget: float | None) -> Summary:
         """Runs those whole rounds of a campaign's part that ``budget`` seconds hold, and shows no plan."""
-        begin = time.monotonic()
         first = self._session.plan(self.cells, self._retry, self._note, self._options.first_round)
         if self._stages:
-            stages = replace(self._stages, show=lambda *_: None)
-            return stages.follow(self._run(first, budget), budget, begin)[0]
-        return self._run(whole_round(first, self._retry), budget, whole=True)
+            return self._run_stages(first, budget, replace(self._stages, show=lambda *_: None), whole=False)
+        return self._run_stages(whole_round(first, self._retry), budget, None, whole=True)
 
     def _run(self, planned: Plan, budget: float | None, *, whole: bool = False) -> Summary:
         """Runs the plan in ``budget`` seconds, while no other sweep writes into the store. ``whole``: a round that has
