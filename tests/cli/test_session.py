@@ -16,6 +16,7 @@ from zobench.execute.monitor import Monitor
 from zobench.result import Result
 from zobench.result.repeats import number_of
 from zobench.session import campaigns
+from zobench.store import BusyError
 
 API: Any = zobench
 """The package as one calls it who makes mistakes that a type checker would find."""
@@ -119,6 +120,26 @@ def test_a_protocol_runs_all_its_stages(cwd: Path, monkeypatch: pytest.MonkeyPat
     assert [spec.seed for spec in ran[-9:]] == [0] * 3 + [1] * 3 + [2] * 3  # three methods, three seeds
     assert all(spec.test_size for spec in ran[-9:])
     assert (len(summary.results), summary.waiting) == (len(ran), 0)
+
+
+def test_a_part_of_a_protocol_without_time_says_how_many_runs_wait(cwd: Path, cells: list[RunSpec]) -> None:
+    support.write(cwd, support.PROTOCOL.replace('weights = "pretrained"\nweights_path = "tiny"\n', ""))
+    sweep = Session(Store(cwd / "results"), "cpu").matrix("mine")
+    assert sweep.run_part(0.0).waiting == len(sweep.cells) + 9  # its grids, then three methods with three seeds
+    assert cells == []
+
+
+def test_no_selftest_runs_while_another_sweep_measures_into_the_store(
+    recipes: Path, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[float] = []
+    monkeypatch.setattr("zobench.session.matrices.selftest_first", lambda _, seconds: ran.append(seconds))
+    (recipes / "runners" / "mine.toml").write_text(f'selftest = "1m"\n{MATRIX}')
+    with Store(recipes / "results").lock(), pytest.raises(BusyError):
+        zobench.sweep("mine", device="cpu")
+    assert (ran, cells) == ([], [])
+    zobench.sweep("mine", device="cpu")
+    assert (ran, len(cells)) == ([60.0], 3)
 
 
 def test_a_comparison_of_two_stores_says_what_cannot_be_read(recipes, cells, caplog) -> None:

@@ -76,6 +76,13 @@ SLOW = (
 """Each of their settings is in another way too, or is a rule whose state another's is like."""
 
 
+def test_a_device_that_is_not_chosen_yet_is_chosen(spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("zobench.machine.accelerator.count", lambda: 0)
+    asked = spec(steps=2, eval_every=2)
+    done = run(asked.replace(device="auto"), folder=tmp_path, data_dir=data_dir)
+    assert (done.outcome, done.spec) == (Outcome.OK, asked)
+
+
 def weights(spec: RunSpec, folder: Path, step: int) -> dict[str, torch.Tensor]:
     """All weights and optimizer state of a run after ``step`` steps, from its folder."""
     with best_weights(spec, folder, step, print) as built:

@@ -180,7 +180,7 @@ class CampaignRun:
         results = session.store.root
         option = "" if results == Path("results") else f" --results {shlex.quote(str(results))}"
         others = [] if session.disk_dir is None else ["--disk-dir", str(session.disk_dir)]
-        others += ["--busy"] * self._busy + (["--retry", ",".join(self._retry)] if self._retry else [])
+        others += ["--busy"] * self._busy + (["--retry", ",".join(sorted(self._retry))] if self._retry else [])
         again = f"zobench campaign {shlex.quote(name)}{option}{f' {shlex.join(others)}' if others else ''}"
         lines = [f"left: {', '.join(waiting)}; to go on: {again}{' --more' * self.more}"] if waiting else []
         if skipped:

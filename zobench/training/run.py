@@ -23,6 +23,7 @@ from zobench.durable import journal, replay, snapshot
 from zobench.durable.journal import Item
 from zobench.durable.scratch import scratch
 from zobench.machine import files
+from zobench.machine.device import choose_device
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
 from zobench.models import tokenizers
@@ -58,7 +59,7 @@ def finetune(
     spec: RunSpec, *, folder: Path | str, data_dir: Path | str | None = None, seal: Seal | None = None,
     examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
-    """Fine-tunes as ``spec`` (resolved) says, keeps its files in ``folder``, and returns the result.
+    """Fine-tunes as ``spec`` says, keeps its files in ``folder``, and returns the result.
 
     Resumes the same run in ``folder`` after the last step in its journal; of a finished run the result is read.
     ``evaluation`` of the result: ``curve``, rows of [step, loss, accuracy] on dev; ``start`` and ``best`` of them;
@@ -76,6 +77,8 @@ def finetune(
     journal cannot be written; and :class:`Interrupted`.
     """
     check_spec(spec)
+    if spec.device == "auto":
+        spec = spec.resolve(choose_device("auto")[0])
     folder, data_dir = Path(folder), None if data_dir is None else Path(data_dir)
     with ranks(spec) as world:
         leads = world is None or world.leads
