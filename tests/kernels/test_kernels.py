@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from tests.support.bits import any_bits
 from tests.support.devices import ON_GPU
 from tests.support.kernels import DTYPES, STARTS, UPDATES, WORD, agree, drawn, needs_triton, run_interpreted, same
 from zobench import kernels
-from zobench.kernels import Span, philox
+from zobench.kernels import Span, cpu_threads, philox
+from zobench.kernels.cpu_threads import TILE, spread
 from zobench.runspec.kinds import LAWS
 
 ANSWERS = [
@@ -54,7 +57,7 @@ def philox_words(counter, key):
 def cpu(monkeypatch):
     """The numba back end with small pieces, so that small tensors are spread over threads."""
     module = pytest.importorskip("zobench.kernels.cpu")
-    monkeypatch.setattr(module, "SMALLEST", 2)
+    monkeypatch.setattr(cpu_threads, "SMALLEST", 2)
     return module
 
 
@@ -101,23 +104,52 @@ def test_numba_equals_the_reference(cpu):
     agree(cpu, sizes=(1, 1023, 1025, 4 * cpu.TILE + 3, 9 * cpu.TILE + 1))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.fixture(params=["one thread", "torch's threads", "a pool's threads"])
+def threads(request, cpu, monkeypatch):
+    """Whose threads kernels run on; "a pool's" are those of a torch without GNU's OpenMP."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if request.param == "one thread" else 3)
+    if request.param == "a pool's threads":
+        monkeypatch.setattr(cpu_threads, "_openmp", lambda: None)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 def test_threads_change_nothing(cpu, threads):
-    before, expected = torch.get_num_threads(), drawn(philox, 1, Span(1, 3), 300_001)
-    torch.set_num_threads(threads)
-    try:
-        assert same(drawn(cpu, 1, Span(1, 3), 300_001), expected)
-    finally:
-        torch.set_num_threads(before)
+    assert same(drawn(cpu, 1, Span(1, 3), 300_001), drawn(philox, 1, Span(1, 3), 300_001))
 
 
-def test_an_error_in_a_piece_reaches_the_caller(cpu):
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_an_error_in_a_piece_reaches_the_caller(cpu, threads, error):
     def fails(begin, end):
         if begin:
-            raise ZeroDivisionError(begin, end)
+            raise error(begin, end)
 
-    with pytest.raises(ZeroDivisionError):
-        cpu._spread(fails, 100 * cpu.TILE)
+    with pytest.raises(error):
+        spread(fails, 100 * TILE)
+
+
+KERNELS_AND_PRODUCTS = """
+import multiprocessing, os, torch
+from zobench.kernels.cpu_threads import TILE, spread
+torch.set_num_threads(3)
+ones = torch.ones(1 << 20)
+(ones * 2).sum()
+count = lambda: len(os.listdir("/proc/self/task"))
+before = count()
+spread(lambda begin, end: None, 100 * TILE)
+print(count() - before)
+child = multiprocessing.get_context("fork").Process(target=spread, args=(lambda begin, end: None, 100 * TILE))
+child.start()
+child.join(60)
+print(child.exitcode)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it counts threads in /proc")
+def test_kernels_run_on_torchs_threads_and_in_a_fork_on_others(cpu):
+    done = subprocess.run([sys.executable, "-c", KERNELS_AND_PRODUCTS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "0"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)

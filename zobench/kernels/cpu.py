@@ -1,7 +1,7 @@
 """The kernels on the CPU: numba loops over cache-sized tiles, spread over threads that hold no lock.
 
 16-bit weights travel as integers, since numba has no such floats: uint16 is bfloat16, int16 is float16.
-numba's cache follows this file's time stamp alone: touch it after changing the constants in ``philox``.
+numba's cache follows this file's time stamp alone: touch it after changing ``TILE`` or the constants in ``philox``.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call,import-untyped,import-not-found"
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +21,9 @@ from torch import Tensor
 
 from zobench.kernels import philox
 from zobench.kernels.base import Span, Update, by_segment, width_of
+from zobench.kernels.cpu_threads import TILE, spread
 
-TILE = 1024
-"""Elements drawn at once: the words, z and W of a tile (12 KiB) stay in the L1 cache."""
 BLOCKS = TILE // 4
-SMALLEST, LARGEST = 32, 512
-"""Tiles that a thread takes at once."""
 
 _VIEWS = {torch.float32: torch.float32, torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 
@@ -320,37 +315,6 @@ def _flip(begin, end, master, scratch):
 _NO_ROWS = np.zeros(1, np.int64)
 
 
-@functools.cache
-def _helpers() -> ThreadPoolExecutor:
-    """The threads beside the caller's, kept between calls; one is started only when none is idle."""
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="zobench-kernel")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_helpers.cache_clear)
-
-
-def _spread(kernel: Callable[..., None], numel: int, *arguments: Any) -> None:
-    """``kernel(begin, end, *arguments)`` over [0, numel), in pieces taken by torch's number of threads."""
-    threads = torch.get_num_threads()
-    # a multiple of TILE: several per thread, so that a busy core takes fewer, yet few calls from Python
-    size = min(max(-(-numel // (8 * threads * TILE)), SMALLEST), LARGEST) * TILE
-    begins = iter(range(0, numel, size))
-
-    def work() -> None:
-        for begin in begins:
-            kernel(begin, min(begin + size, numel), *arguments)
-
-    helpers = min(threads, -(-numel // size)) - 1
-    waiting = [_helpers().submit(work) for _ in range(helpers)]
-    try:
-        work()
-    finally:
-        wait(waiting)
-    for helper in waiting:
-        helper.result()
-
-
 def _array(tensor: Tensor) -> Any:
     return tensor.detach().view(-1).view(_VIEWS[tensor.dtype]).numpy()
 
@@ -368,7 +332,7 @@ def normals(seed: int, span: Span, out: Tensor) -> None:
 def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
     """See ``zobench.kernels.normals_each``."""
     keys = np.array([seed & (1 << 64) - 1 for seed in seeds], np.uint64)
-    _spread(_normals, out.numel(), keys, np.int64(out[0].numel()), *_span_numbers(span, out[0]), _array(out))
+    spread(_normals, out.numel(), keys, np.int64(out[0].numel()), *_span_numbers(span, out[0]), _array(out))
 
 
 def advance(
@@ -388,7 +352,7 @@ def advance(
     arrays = [_array(absent if t is None else t) for t in (master, base, scratch, mirror)]
     draw = np.uint64(seed & (1 << 64) - 1), np.float32(scale)
     is_cast = scratch is not None and mirror is not None and scratch.dtype != master.dtype
-    _spread(_advance, master.numel(), *draw, *_span_numbers(span, master), seeds, rates, is_cast, *arrays)
+    spread(_advance, master.numel(), *draw, *_span_numbers(span, master), seeds, rates, is_cast, *arrays)
 
 
 advance_flat = functools.partial(by_segment, advance)
@@ -397,4 +361,4 @@ advance_flat = functools.partial(by_segment, advance)
 
 def flip(master: Tensor, scratch: Tensor) -> None:
     """See ``zobench.kernels.flip``."""
-    _spread(_flip, master.numel(), _array(master), _array(scratch))
+    spread(_flip, master.numel(), _array(master), _array(scratch))
