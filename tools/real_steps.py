@@ -3,9 +3,10 @@
 ``ZOBENCH_DATA_DIR=DATA python -m tools.real_steps SmolLM2-135M-Instruct`` (or the model's folder) prints a
 table: SST-2 with batches of 8, evaluation of its test sentences, and OPT-125M at 512 and 2048 tokens. "before" is
 what zobench computed before: ``packed=false attention=model``, the head's whole vocabulary, evaluation in the batches
-of a step, casts of perturbed weights in each product; "signs" is ``law=rademacher``; every ratio is of pairs of one
-round. ``task``, ``512``, ``2048``, ``evaluation`` after the model's name choose parts, ``rounds=3`` shortens them.
-Beside each part stand its kernels of attention, and the cores that others kept busy.
+of a step, casts of perturbed weights in each product, kernels on threads of their own; "signs" is
+``law=rademacher``; every ratio is of pairs of one round. ``task``, ``512``, ``2048``, ``evaluation`` after the
+model's name choose parts, ``rounds=3`` shortens them. Beside each part stand its kernels of attention, and the cores
+that others kept busy.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from zobench.data.batch import stream
 from zobench.data.tasks.task_data import TaskData
 from zobench.engine import build
 from zobench.engine.passes import attention, head
+from zobench.kernels import cpu_threads
 from zobench.measure.threads import Neighbours, settle
 from zobench.models import tokenizers
 from zobench.models.source import identified
@@ -88,6 +90,7 @@ def as_before(call: Callable[[], T]) -> Callable[[], T]:
             mock.patch.object(head, "is_relative", return_value=False),
             mock.patch.object(evaluation, "room", return_value=0),
             mock.patch.object(build, "cast_by_products", return_value=None),
+            mock.patch.object(cpu_threads, "_openmp", return_value=None),
         ):
             return call()
 
