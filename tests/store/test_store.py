@@ -326,6 +326,16 @@ def test_only_finished_results_carry_metrics() -> None:
         ({"memory": {"device_peak_bytes": -5}}, "`memory` must hold numbers of 64 bits, 0 or more, or null"),
         ({"timeline": [["a", "b", 0, -1e308, 1e308]]}, "`timeline` must hold rows of [lane, kind, block, start, end]"),
         ({"power": {"energy_joules": -1.0}}, "`power.energy_joules` must be as zobench writes it, but is not"),
+        ({"power": {"other_cpu_cores": "x"}}, "`power.other_cpu_cores` must be as zobench writes it, but is not"),
+        ({"parts": {"checkpoint_stall_seconds": [None, 1.0]}}, "`parts` must hold lists of finite numbers, but does"),
+        ({"parts": {"update_survival": [-1.0]}}, "`parts` must hold numbers of 0 or more for zobench's own metrics"),
+        *(
+            (
+                {"environment": {"machine": MACHINE, "hardware": {"gpus": gpus}}},
+                "`environment.hardware.gpus` must be as",
+            )
+            for gpus in (None, "x", [None])
+        ),
         *(
             ({"environment": {"machine": MACHINE, name: value}}, f"`environment.{name}` must be as zobench writes it")
             for name, value in [
