@@ -63,13 +63,12 @@ def merge(sources: Sequence[Path], into: Path, *, keep_text: bool = False) -> Me
 def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
     key = result.spec, machine_of(result), number_of(result)
     journal = None if source.name.endswith(ENDING) else Store(source).journal(result)
-    if not target.has(*key):
-        target.save(result, journal)
-        merged.added += 1
-        return
     target.problems = []
     stored = target.find(*key)
-    if stored is None:
+    if stored is None and not target.problems:
+        target.save(result, journal)
+        merged.added += 1
+    elif stored is None:
         merged.problems += [f"{problem}; remove it to merge that of {source}" for problem in target.problems]
     elif result in (stored, sendable(stored)) or sendable(result) == stored:  # one of them may have been packed
         merged.equal += 1
