@@ -152,6 +152,9 @@ def test_stores_of_several_machines_become_one(tmp_path: Path, zobench: Any) -> 
     code, out, err = zobench("results", *sources, "--merge-into", str(into))
     assert (code, out, err) == (0, f"{into}: 0 added, 6 there already, 0 chosen between\n", "")
     assert contents(into) == merged
+    machines = [str(path) for source in sources for path in Path(source).iterdir() if path.name[0] != "."]
+    assert zobench("results", *machines, "--merge-into", str(tmp_path / "whole"))[0] == 0
+    assert contents(tmp_path / "whole") == merged
 
 
 def with_steps(count: int, outcome: Outcome = Outcome.OK) -> Result:
@@ -208,12 +211,13 @@ def test_files_that_cannot_be_read_are_told_and_left_on_both_sides(tmp_path: Pat
     assert problems[1].endswith(f"; remove it to merge that of {source}")
 
 
-def test_a_folder_is_not_merged_into_itself_by_another_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["one", f"one/{MACHINE}"])
+def test_a_folder_is_not_merged_into_itself_by_another_name(tmp_path: Path, source: str) -> None:
     Store(tmp_path / "one").save(RUNS[0])
     (tmp_path / "alias").symlink_to("one")
     before = contents(tmp_path / "one")
     with pytest.raises(ValueError, match=r"^`--merge-into` must be none of the merged folders, but got "):
-        merge([tmp_path / "one"], tmp_path / "alias")
+        merge([tmp_path / source], tmp_path / "alias")
     assert contents(tmp_path / "one") == before
 
 

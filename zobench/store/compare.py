@@ -21,7 +21,7 @@ from zobench.result.repeats import differ_in_threads, pairs
 from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
 from zobench.stats import LEVEL, ranks
 from zobench.stats.intervals import FEW, Ratio
-from zobench.store import Store, evidence, first_sweep, machine_of, printable, query
+from zobench.store import Store, evidence, first_sweep, machine_of, opened, printable, query
 from zobench.store.measured import ALLOCATED_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
@@ -97,7 +97,8 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
     if "=" in word and not Path(word).exists():
         return _conditioned(word, root)
     if Path(word).is_dir():
-        named[f"the folder {word}"], problems = _folder(Path(word))
+        store, only = opened(Path(word))
+        named[f"the folder {word}"], problems = store.load(only), store.problems
     machines: dict[str, list[Result]] = {}
     commits: dict[str, list[Result]] = {}
     if os.sep not in word and word not in (".", ".."):
@@ -139,13 +140,6 @@ def differing_fields(words: Iterable[str]) -> frozenset[str]:
     """The fields in which two sides differ that are named by conditions, and so may differ in a pair of cells."""
     named = {text.partition("=")[0].strip() for word in words for text in word.split(",") if "=" in text}
     return frozenset(name for name in named if name.partition(".")[0] in FIELDS)
-
-
-def _folder(path: Path) -> tuple[list[Result], list[str]]:
-    store, machine = Store(path), None
-    if not store.paths() and any(path.glob("*.json")):
-        store, machine = Store(path.resolve().parent), path.resolve().name
-    return store.load(machine), store.problems
 
 
 def commit_of(result: Result) -> str | None:

@@ -222,6 +222,14 @@ class Store:
             self.problems[_MOST_PROBLEMS:] = [f"{self.root}: {self._untold:,} more files"]
 
 
+def opened(path: Path) -> tuple[Store, str | None]:
+    """The store in the folder ``path``, and None; of a machine's folder in a store that store, and the machine."""
+    store = Store(path)
+    if store.paths() or not any(path.glob("*.json")):
+        return store, None
+    return Store(path.resolve().parent), path.resolve().name
+
+
 def printable(text: str) -> str:
     """``text`` with every character that a terminal might obey replaced: names and reasons may come from anywhere."""
     if text.isprintable():

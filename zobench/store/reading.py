@@ -120,7 +120,7 @@ def _checked(values: Any) -> Result:
     _check_plain(result.power, 0)
     sound = {f"power.{name}": _is_count(result.power.get(name)) for name in _POWER}
     gpus = (result.environment.hardware or {}).get("gpus", [])
-    sound["environment.hardware.gpus"] = type(gpus) is list and not set(map(type, gpus)) - {dict}
+    sound["environment.hardware.gpus"] = type(gpus) is list and not set(map(type, gpus)) - {dict, str}
     for name in (name for name, is_sound in sound.items() if not is_sound):
         raise ValueError(f"`{name}` must be as zobench writes it, but is not; this file is not a zobench result")
     if result.timeline and not _is_timeline(result.timeline):
