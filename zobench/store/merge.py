@@ -41,7 +41,7 @@ class Merged:
 
 
 def merge(sources: Sequence[Path], into: Path, *, keep_text: bool = False) -> Merged:
-    """Puts the runs of ``sources``, which may be machines' folders, into the store ``into``, which may have some, in the
+    """Puts the runs of ``sources``, machines' folders too, into the store ``into``, which may have some, in the
     current schema version.
 
     Repeats stay beside each other. Of two different runs of a cell on a machine, in the same round, the one that ended
