@@ -239,6 +239,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_side_is_a_folder_a_machine_or_a_commit(root: Path, word: str, count: int) -> None:
     results, problems = side(word, root)
     assert (len(results), problems) == (count, [])
+    with pytest.raises(ValueError, match="A and B must be results folders, or machines or commits"):
+        side(word * 500, root)
 
 
 # ---- the command

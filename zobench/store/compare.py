@@ -94,9 +94,9 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
     """
     named: dict[str, list[Result]] = {}
     problems: list[str] = []
-    if "=" in word and not Path(word).exists():
+    if "=" in word and not os.path.exists(word):  # which also takes a text that is too long for a path
         return _conditioned(word, root)
-    if Path(word).is_dir():
+    if os.path.isdir(word):
         store, only = opened(Path(word))
         named[f"the folder {word}"], problems = store.load(only), store.problems
     machines: dict[str, list[Result]] = {}
@@ -138,7 +138,7 @@ def _conditioned(word: str, root: Path) -> tuple[list[Result], list[str]]:
 
 def differing_fields(words: Iterable[str]) -> frozenset[str]:
     """The fields in which two sides differ that are named by conditions, and so may differ in a pair of cells."""
-    texts = [text for word in words if not Path(word).exists() for text in word.split(",") if "=" in text]
+    texts = [text for word in words if not os.path.exists(word) for text in word.split(",") if "=" in text]
     named = {text.partition("=")[0].strip() for text in texts}
     return frozenset(name for name in named if name.partition(".")[0] in FIELDS)
 
