@@ -63,8 +63,8 @@ def sweep(
     first is tried: it may be faster. One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so
     far. A result that the disk refuses is told when its cell ends, and saved at the end of the sweep if it can be then.
     """
+    machine, done, refused = fingerprint_without_torch().machine, dict[int, Result](), list[Result]()
     monitor, summary, end = monitor or Monitor(), Summary(), None if budget is None else time.monotonic() + budget
-    done, refused, machine = dict[int, Result](), list[Result](), fingerprint_without_torch().machine
     for index, step, left, over in _in_order(steps, end, lambda step: learned(step, list(done.values()))):
         try:
             monitor.begin(step)
