@@ -40,7 +40,11 @@ def load(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
                 problems.append(str(error))
         runs += [] if inside else store.load()
         problems += store.problems
-    distinct = {(run.spec.hash, _where(run)): run for run in runs if run.is_ok and run.evaluation.get("curve")}
+    distinct = {
+        (run.spec.hash, _where(run), str(run.evaluation["curve"])): run
+        for run in runs
+        if run.is_ok and run.evaluation.get("curve")
+    }
     return list(distinct.values()), problems
 
 
@@ -125,6 +129,8 @@ def _labels(runs: Sequence[Result]) -> list[str]:
         if all(parts) and len(set(parts)) == len(parts):
             break
     names = [part or spec.method for part, spec in zip(parts, specs, strict=True)]
-    distinct = [name if names.count(name) == 1 else f"{name} {spec.hash}"
+    distinct = [f"{name} {spec.hash}" if names.count(name) > 1 else name
                 for name, spec in zip(names, specs, strict=True)]  # fmt: skip
-    return [f"{name} (so far)" if run.partial else name for name, run in zip(distinct, runs, strict=True)]
+    several = [f" {distinct[: i + 1].count(name)}" * (distinct.count(name) > 1) for i, name in enumerate(distinct)]
+    return [f"{name}{number}{' (so far)' * run.partial}"
+            for name, number, run in zip(distinct, several, runs, strict=True)]  # fmt: skip
