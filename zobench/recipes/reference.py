@@ -15,10 +15,8 @@ COLUMNS = (
     *("paper", "artifact", "model", "method", "metric", "unit", "value", "status", "dtype", "autocast", "wire_dtype"),
     *("switch", "batch_size", "seq_len", "steps", "gpus", "gpu", "task", "scheme", "setting"),
 )
-_WHOLE = re.compile("[0-9]{1,18}")
-_NUMBERS = dict.fromkeys(("batch_size", "seq_len", "steps", "gpus"), _WHOLE) | {
-    "value": re.compile(r"-?(?=\.?[0-9])[0-9]{0,18}(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?")
-}
+_NUMBERS = dict.fromkeys(("batch_size", "seq_len", "steps", "gpus"), "[0-9]{1,18}")
+_NUMBERS["value"] = r"-?(?=\.?[0-9])[0-9]{0,18}(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?"
 
 PAPERS = {
     "zo-offloading-neurips24": "ZO-Offloading, NeurIPS'24",
@@ -69,7 +67,7 @@ def _checked(row: dict[str, str], where: str) -> Mapping[str, str]:
     if None in row or None in row.values():
         raise ValueError(f"{where} must have {len(COLUMNS)} columns, as the header has, but has more or fewer")
     for name, pattern in _NUMBERS.items():
-        if row[name] and not pattern.fullmatch(row[name]):
+        if row[name] and not re.fullmatch(pattern, row[name]):
             raise ValueError(f"`{name}` must be a number or empty, but {where} has {row[name][:80]!r}; correct it")
     return row
 

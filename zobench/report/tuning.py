@@ -40,12 +40,8 @@ def load(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
                 problems.append(str(error))
         runs += [] if inside else store.load()
         problems += store.problems
-    distinct = {
-        (run.spec.hash, _where(run), str(run.evaluation["curve"])): run
-        for run in runs
-        if run.is_ok and run.evaluation.get("curve")
-    }
-    return list(distinct.values()), problems
+    drawn = [run for run in runs if run.is_ok and run.evaluation.get("curve")]  # one that is here twice once
+    return list({(run.spec.hash, _where(run), str(run.evaluation["curve"])): run for run in drawn}.values()), problems
 
 
 def _run(folder: Path) -> Result:
@@ -131,6 +127,6 @@ def _labels(runs: Sequence[Result]) -> list[str]:
     names = [part or spec.method for part, spec in zip(parts, specs, strict=True)]
     distinct = [f"{name} {spec.hash}" if names.count(name) > 1 else name
                 for name, spec in zip(names, specs, strict=True)]  # fmt: skip
-    several = [f" {distinct[: i + 1].count(name)}" * (distinct.count(name) > 1) for i, name in enumerate(distinct)]
-    return [f"{name}{number}{' (so far)' * run.partial}"
-            for name, number, run in zip(distinct, several, runs, strict=True)]  # fmt: skip
+    numbers = [f" {distinct[: i + 1].count(name)}" * (distinct.count(name) > 1) for i, name in enumerate(distinct)]
+    ends = [number + " (so far)" * run.partial for number, run in zip(numbers, runs, strict=True)]
+    return [name + end for name, end in zip(distinct, ends, strict=True)]

@@ -20,8 +20,6 @@ _KINDS: dict[str, type] = {
 }  # fmt: skip
 _REAL = {int, float}
 _NUMBER = {*_REAL, type(None)}
-_POWER = ("energy_joules", "mean_power_watts", "other_cpu_cores")
-"""Numbers that reports compute with."""
 _LARGEST = 2**63
 """The bound of every number that is no sample: what a column of whole numbers holds, in a data frame or in Parquet."""
 _SHORTEST, _LONGEST = 1e-9, 1e9
@@ -118,7 +116,8 @@ def _checked(values: Any) -> Result:
         raise ValueError("`memory` must hold numbers of 64 bits, 0 or more, or null, but does not")
     _check_plain(result.environment.to_dict(), 0)
     _check_plain(result.power, 0)
-    sound = {f"power.{name}": _is_count(result.power.get(name)) for name in _POWER}
+    powers = ("energy_joules", "mean_power_watts", "other_cpu_cores")
+    sound = {f"power.{name}": _is_count(result.power.get(name)) for name in powers}
     gpus = (result.environment.hardware or {}).get("gpus", [])
     sound["environment.hardware.gpus"] = type(gpus) is list and not set(map(type, gpus)) - {dict, str}
     for name in (name for name, is_sound in sound.items() if not is_sound):

@@ -38,6 +38,7 @@ _ESCAPED = str.maketrans(
         "·": r"$\cdot$",
     }
 )
+_LETTER = re.compile(r"[^\W\d_a-z]")
 
 WIDEST = 8
 """Columns of numbers that stand side by side on a page."""
@@ -131,8 +132,6 @@ def _numbers(table: Table, machine: str | None, grid: Grid) -> Iterator[tuple[st
                 ratio = source is not None and source.endswith("-ratio")
                 text = f"{value:.3g}" if ratio else rounded(value / cell.metric.scale, cell.metric.format)
                 text += "*" if source == "paper" and cell.is_inferred else ""
-                letters = re.sub(
-                    r"(?![a-z])[^\W\d_]", lambda found: f"u{ord(found[0]):x}", f"{cell_key}-{source}".lower()
-                )
-                key = re.sub(r"[^a-z0-9.]+", "-", letters).strip("-")
+                key = _LETTER.sub(lambda match: f"u{ord(match[0]):x}", f"{cell_key}-{source}".lower())
+                key = re.sub(r"[^a-z0-9.]+", "-", key).strip("-")
                 yield key, text
