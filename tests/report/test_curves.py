@@ -119,6 +119,15 @@ def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_sa
     assert chart.source == "Measured on box (1x BOX)"
 
 
+def test_runs_of_one_spec_are_lines_of_their_own_but_for_copies(tmp_path: Path) -> None:
+    for name, loss in (("a", 0.6), ("b", 0.5), ("copy", 0.6)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(text_of(run((100, loss, 0.7))))
+    runs, _ = tuning.load([tmp_path / "a", tmp_path / "b", tmp_path / "copy"])
+    (chart,) = tuning.figure(runs, forwards=False).charts
+    assert [series.label for series in chart.panels[0].series] == [f"zo-sgd {runs[0].spec.hash} {n}" for n in (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.published import RESULTS, written
-from tests.support.tables import EVIL, TINY, result
+from tests.support.tables import EVIL, MIB, TINY, result
 from zobench.report import publish
 
 
@@ -58,12 +58,26 @@ def test_a_figure_that_cannot_be_drawn_leaves_its_table(few: Path, monkeypatch: 
     assert {path.name for path in (few / "out" / "figures" / "p").glob("figure1.*")} >= {"figure1.csv", "figure1.md"}
 
 
+def test_names_of_any_script_are_numbers_of_their_own_and_one_key_for_two_leaves_the_page(few: Path) -> None:
+    (few / "tables").mkdir()
+    for first, second, problems in (("甲", "乙", ()), ("M 1", "M-1", ("not written: numbers.tex: two numbers of ",))):
+        text = TINY.replace('"t1"', '"t9"').replace('["M1", "M2"]', f'["{first}", "{second}"]')
+        (few / "tables" / "script.toml").write_text(text)
+        runs = [result(first), result(second, memory=9 * MIB)]
+        book = publish.publish(runs, (), few / "out", lambda *_: None)
+        assert all(map(str.startswith, book.problems, problems)), book.problems
+        assert len(book.problems) == len(problems)
+        assert (few / "out" / "index.html").is_file()
+        assert (few / "out" / "numbers.tex").is_file() == (not problems)
+
+
 @pytest.mark.slow
 def test_a_machine_has_a_figure_of_its_own_and_figures_of_an_earlier_report_are_removed(few: Path) -> None:
     """Files of others stay."""
     before = written([result("M1", machine="a"), result("M1", machine="b.1")], few / "out")
     assert {"figures/p/figure1-a.svg", "figures/p/figure1-b.1.svg"} <= set(before)
-    others = [few / "out" / "figures" / "p" / name for name in ("figure11.svg", "figure1.txt")]
+    names = ("figure11.svg", "figure1.txt", "figure1-my-notes.md", "figure1-mine.svg", "figure1-mine.pdf")
+    others = [few / "out" / "figures" / "p" / name for name in names]
     for path in others:
         path.touch()
     left = written([result("M1", machine="a")], few / "out")

@@ -8,8 +8,10 @@ import pytest
 
 from tests.support.tables import EVIL, MIB, PAPER, result, rows, table_from
 from zobench.report import FORMATS, Table, render
-from zobench.report.sheet import rounded
+from zobench.report.cells import fill
+from zobench.report.sheet import WARNING, rounded
 from zobench.result import Facts, Outcome
+from zobench.result.record import DISTURBED
 
 RESULTS = [
     result("M1", memory=200 * MIB, seconds=1.0),
@@ -134,6 +136,14 @@ def test_markup_in_names_and_reasons_is_shown_as_text(tmp_path: Path, fmt: str) 
         body = [line for line in text.splitlines() if line.endswith(r" \\") and "failed" in line]
         assert [len(re.findall(r"(?<!\\)&", line)) for line in body] == [4]
         assert not re.search(r"(?<!\\)[#^~]|(?<!\\)_|^\[", text, re.MULTILINE)
+
+
+def test_warnings_about_times_are_said_of_times_alone(tiny: Table) -> None:
+    warnings = (f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps", "swapped: 3 pages")
+    ((memory, throughput), *_) = fill(tiny, [result("M1", warnings=warnings)], PAPER)
+    warned = [[note.removeprefix(WARNING) for note in group[0].caveats if note.startswith(WARNING)]
+              for group in (memory, throughput)]  # fmt: skip
+    assert warned == [["swapped: 3 pages"], list(warnings)]
 
 
 def test_small_numbers_keep_three_digits() -> None:

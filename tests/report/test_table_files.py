@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tables import PAPER, TINY, result, rows, table_from
-from zobench.recipes.reference import Reference
+from zobench.recipes.reference import COLUMNS, Reference
 from zobench.report import Table, render
 
 OWN = """
@@ -82,9 +82,28 @@ def test_an_ambiguous_paper_value_is_an_error(tiny: Table) -> None:
         render(tiny, [], "markdown", reference=twice)
 
 
-def test_a_reference_file_of_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+HEADER, ROW = ",".join(COLUMNS), ",".join(PAPER.rows[0][name] for name in COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2", r"the header of reference\.csv must be paper,artifact,.*but got \['a', 'b'\]"),
+        (
+            f"{HEADER}\n{ROW}\np,t1",
+            r"line 3 of reference\.csv must have 20 columns, as the header has, but has more or",
+        ),
+        (f"{HEADER}\n{ROW},x", r"line 2 of reference\.csv must have 20 columns, as the header has, but has more or"),
+        (
+            f"{HEADER}\np,t,m,mezo,gpu_memory,MB,many" + "," * 13,
+            "`value` must be a number or empty, but line 2 of .*many",
+        ),
+        (f"{HEADER}\np,t,m,mezo,gpu_memory,MB,1,,,,,,1.5" + "," * 7, "`batch_size` must be a number or .* has '1.5'"),
+    ],
+)
+def test_a_reference_file_of_another_kind_is_refused(tmp_path, monkeypatch, text: str, message: str) -> None:
     (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "reference.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "paper" / "reference.csv").write_text(f"{text}\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"the header of reference\.csv must be paper,artifact,.*but got \['a', 'b'\]"):
+    with pytest.raises(ValueError, match=message):
         Reference.load()

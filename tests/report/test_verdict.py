@@ -22,27 +22,31 @@ def ratio(low: float, high: float, *, header: str = "OPT-1.3B", deviates: bool =
 
 IN, OUT, ACROSS = ratio(0.4, 0.5), ratio(1.2, 1.3), ratio(0.9, 1.1)
 LARGER = ratio(0.4, 0.5, header="OPT-2.7B")
+BOTH = [IN, LARGER]
 
 
 @pytest.mark.parametrize(
     ("same", "other", "paper", "standing"),
     [
-        ([IN, LARGER], [], IN, ClaimOutcome.REPRODUCED),
-        ([IN], [], IN, ClaimOutcome.SHAPE),  # of two rows
-        ([IN, IN], [], IN, ClaimOutcome.SHAPE),  # on two machines
-        ([], [IN], IN, ClaimOutcome.SHAPE),
-        ([IN, LARGER], [OUT], IN, ClaimOutcome.REPRODUCED),  # another size falls short: the paper did not speak of it
-        ([IN], [OUT], IN, ClaimOutcome.UNSHOWN),
-        ([], [], IN, ClaimOutcome.UNSHOWN),
-        ([ACROSS, IN], [], IN, ClaimOutcome.UNSHOWN),
-        ([OUT, IN], [IN], IN, ClaimOutcome.CONTRADICTED),
-        ([IN, IN], [], OUT, ClaimOutcome.CONTRADICTED),  # by the paper's own values
+        ([LARGER], [], [LARGER], ClaimOutcome.REPRODUCED),  # in the other row the paper itself ran out of memory
+        ([IN], [], [LARGER], ClaimOutcome.SHAPE),
+        ([IN], [], [], ClaimOutcome.SHAPE),
+        ([IN, LARGER], [], BOTH, ClaimOutcome.REPRODUCED),
+        ([IN], [], BOTH, ClaimOutcome.SHAPE),  # of two rows
+        ([IN, IN], [], BOTH, ClaimOutcome.SHAPE),  # on two machines
+        ([], [IN], BOTH, ClaimOutcome.SHAPE),
+        ([IN, LARGER], [OUT], BOTH, ClaimOutcome.REPRODUCED),  # another size falls short: the paper did not speak of it
+        ([IN], [OUT], BOTH, ClaimOutcome.UNSHOWN),
+        ([], [], BOTH, ClaimOutcome.UNSHOWN),
+        ([ACROSS, IN], [], BOTH, ClaimOutcome.UNSHOWN),
+        ([OUT, IN], [IN], BOTH, ClaimOutcome.CONTRADICTED),
+        ([IN, IN], [], [OUT], ClaimOutcome.CONTRADICTED),  # by the paper's own values
     ],
 )
 def test_a_claims_word_follows_from_where_it_was_measured(same, other, paper, standing, tmp_path) -> None:
     claim = Claim(text="half", metric="gpu_memory", ratio=("B", "A"), at_least=None, at_most=1)
     table = table_from(tmp_path, TINY + CLAIMS)
-    reported = CheckedClaim(claim=claim, table=table, ratios=(paper,), expected=2)
+    reported = CheckedClaim(claim=claim, table=table, ratios=tuple(paper), expected=2)
     judged = verdict.judge(reported, same, other, dataclasses.replace(reported, ratios=()))
     assert judged.standing is standing
     assert ("not predicted" in judged.evidence) == (standing is ClaimOutcome.UNSHOWN)

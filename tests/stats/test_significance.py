@@ -38,7 +38,8 @@ def test_paired_losses_have_students_t() -> None:
     assert judged.p == pytest.approx(1 - t / math.sqrt(2 + t * t))  # the distribution with 2 degrees of freedom
     alone, equal = significance.paired([0.02]), significance.paired([0.02, 0.02])
     assert (alone.low, alone.high, alone.p) == (-math.inf, math.inf, 1.0)
-    assert (equal.low, equal.high, equal.p) == (0.02, 0.02, 0.0)
+    assert (equal.low, equal.high, equal.p) == (-math.inf, math.inf, 1.0), "without any spread nothing is known"
+    assert significance.paired([0.85 - 0.7, 0.15]).p == 1.0
 
 
 def test_accuracies_have_mcnemars_exact_p() -> None:
@@ -81,6 +82,14 @@ def test_the_joint_interval_is_that_of_radiologys_readers_and_cases() -> None:
     variance = by_seed + by_example - rest
     half = stats.t.ppf(0.975, (variance / by_seed) ** 2) * math.sqrt(variance / 6)
     assert (judged.value, judged.low, judged.high) == pytest.approx((1 / 3, 1 / 3 - half, 1 / 3 + half))
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, 1.0])
+def test_equal_answers_to_all_examples_leave_those_that_were_not_asked(value: float) -> None:
+    """A share of examples answers otherwise that Wilson's interval does not exclude: each by 1, or at an end by 2."""
+    judged, most = significance.joint(np.full((3, 100), value)), stats.binomtest(0, 100).proportion_ci(method="wilson")
+    ends = (max(-1.0, value - most.high * (1 + abs(value))), min(1.0, value + most.high * (1 + abs(value))))
+    assert (judged.value, judged.low, judged.high) == pytest.approx((value, *ends))
 
 
 @pytest.mark.parametrize("of_seeds", [0.0, 0.15])

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -238,6 +239,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_side_is_a_folder_a_machine_or_a_commit(root: Path, word: str, count: int) -> None:
     results, problems = side(word, root)
     assert (len(results), problems) == (count, [])
+    with pytest.raises(ValueError, match="A and B must be results folders, or machines or commits"):
+        side(word * 500, root)
 
 
 # ---- the command
@@ -326,7 +329,7 @@ def test_a_disturbance_of_any_round_is_told() -> None:
     assert cautions(compare([calm], [loud])) == [f"1 cell of B ran while others used the machine: {SPECS[0].label}"]
 
 
-def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path: Path, zobench: Any) -> None:
+def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path, zobench, monkeypatch) -> None:
     resident = RunSpec(model="opt-tiny", seq_len=32).resolve("cpu")
     offload = resident.replace(engine="offload", tier="disk")
     for spec, factor in ((resident, 1.0), (offload, 2.0)):
@@ -347,6 +350,9 @@ def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path: Path, zobench
         lozo = resident.replace(method="lozo", noise="counter", options={"rank": rank})
         for run_ in repeated(lozo, [factor * (1 + 0.1 * n) for n in range(7)]).runs:
             Store(tmp_path).save(run_)
+    shutil.copytree(tmp_path, tmp_path / (name := "engine=all,tier=all"))
+    monkeypatch.chdir(tmp_path)
+    assert zobench("compare", name, str(tmp_path))[0] == 0, "a folder's name says nothing of fields"
     code, out, _ = zobench("compare", "options.rank=2,method=lozo", "options.rank=4", "--results", str(tmp_path))
     assert (code, "1 cell: 1 SLOWER" in out) == (0, True)
     code, _, err = zobench("compare", "engine=resident", "seed=7", "--results", str(tmp_path))
@@ -389,3 +395,12 @@ def test_steps_of_different_tasks_are_not_judged(tmp_path: Path) -> None:
     assert (judged.verdict, judged.ratio) == (Verdict.AMBIGUOUS, None)
     assert judged.reason.startswith("steps of different tasks")
     assert compare([sst2], b, may_differ={"batch_size"}).pairs[0].judgement.unit == "example"
+
+
+@pytest.mark.parametrize(("other", "verdict"), [("opt-tiny", Verdict.AMBIGUOUS), ("theirs", Verdict.FASTER)])
+def test_passes_that_depend_on_a_model_nobody_knows_are_equal_to_its_own_alone(other: str, verdict: Verdict) -> None:
+    theirs = WORK.replace(model="theirs", config_hash="0" * 12, method="zo-sgd-block")
+    a = theirs.replace(seq_len=64) if other == "theirs" else theirs.replace(model=other, config_hash="")
+    sides = [cell(a, steps(4, 0.001, 9, 1))], [cell(theirs, steps(1, 0.001, 9, 2))]
+    judged = compare(*sides, may_differ={"model", "config_hash", "seq_len"}).pairs[0].judgement
+    assert judged.verdict is verdict

@@ -1,11 +1,14 @@
 """Listing, filtering, exporting and merging stored runs: whole columns, checked conditions, the better of two runs."""
 
+import errno
 import itertools
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -70,7 +73,7 @@ def test_a_task_of_a_file_and_a_model_of_a_folder_are_had_by_their_names(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["runs.csv", "runs.parquet"])
-def test_an_export_has_every_column_and_every_number(root: Path, zobench: Any, name: str) -> None:
+def test_an_export_has_every_column_and_every_number(root, zobench, monkeypatch, name: str) -> None:
     assert zobench("results", "--out", name) == (0, f"{name}: 6 runs\n", "")
     back = pd.read_csv(name) if name.endswith("csv") else pd.read_parquet(name)
     expected = frame(Store(root).load())
@@ -79,6 +82,10 @@ def test_an_export_has_every_column_and_every_number(root: Path, zobench: Any, n
     for column in ("throughput", "step_seconds", "device_peak_bytes", "seq_len", "model", "spec_hash", "outcome"):
         pd.testing.assert_series_equal(back[column], expected[column], check_dtype=False)
     assert list(map(float, back["writeback_every"])) == list(map(float, expected["writeback_every"]))
+    before = Path(name).read_bytes()
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    assert zobench("results", "--where", "machine=h200-16c-0a1b2c", "--out", name)[0] == 1
+    assert Path(name).read_bytes() == before, "an export is there whole or not at all"
 
 
 # ---- the listing
@@ -125,6 +132,8 @@ def test_no_runs_say_how_to_get_some_or_that_none_was_meant(root: Path, zobench:
         (["--out", "runs.xlsx"], "`--out` must end in .csv or .parquet, but got 'runs.xlsx'; name it runs.csv"),
         (["--merge-into", "all", "--where", "seed=0"],
          "`--merge-into` needs whole folders, but got another option; merge"),
+        (["--where", "options.rnk=2"], "unknown key 'options.rnk'; did you mean options.rank or "),
+        (["--where", "machine.x=1"], "unknown key 'machine.x'; did you mean machine?"),
         (["--merge-into", "results"], "`--merge-into` must be none of the merged folders, but got 'results'; name"),
     ],
 )  # fmt: skip
@@ -152,6 +161,9 @@ def test_stores_of_several_machines_become_one(tmp_path: Path, zobench: Any) -> 
     code, out, err = zobench("results", *sources, "--merge-into", str(into))
     assert (code, out, err) == (0, f"{into}: 0 added, 6 there already, 0 chosen between\n", "")
     assert contents(into) == merged
+    machines = [str(path) for source in sources for path in Path(source).iterdir() if path.name[0] != "."]
+    assert zobench("results", *machines, "--merge-into", str(tmp_path / "whole"))[0] == 0
+    assert contents(tmp_path / "whole") == merged
 
 
 def with_steps(count: int, outcome: Outcome = Outcome.OK) -> Result:
@@ -208,12 +220,13 @@ def test_files_that_cannot_be_read_are_told_and_left_on_both_sides(tmp_path: Pat
     assert problems[1].endswith(f"; remove it to merge that of {source}")
 
 
-def test_a_folder_is_not_merged_into_itself_by_another_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["one", f"one/{MACHINE}"])
+def test_a_folder_is_not_merged_into_itself_by_another_name(tmp_path: Path, source: str) -> None:
     Store(tmp_path / "one").save(RUNS[0])
     (tmp_path / "alias").symlink_to("one")
     before = contents(tmp_path / "one")
     with pytest.raises(ValueError, match=r"^`--merge-into` must be none of the merged folders, but got "):
-        merge([tmp_path / "one"], tmp_path / "alias")
+        merge([tmp_path / source], tmp_path / "alias")
     assert contents(tmp_path / "one") == before
 
 

@@ -18,7 +18,7 @@ from tests.support import stores
 from zobench.result import Facts, Outcome, Result
 from zobench.result.examples import KEY, packed, unpacked
 from zobench.runspec import RunSpec
-from zobench.store import Store, StoreError, frame, metrics
+from zobench.store import Store, StoreError, files, frame, metrics
 from zobench.store.sendable import sendable
 
 MACHINE = "cpu-2c-4f2a91"
@@ -71,7 +71,7 @@ def test_a_journal_is_kept_beside_exactly_the_result_that_has_its_hash(tmp_path:
 
     def save(text: str, *, drafted: str = "", spec: RunSpec = spec, **changes: Any) -> list[tuple[str, str]]:
         if drafted:
-            store.draft(spec).write_text(drafted)
+            store.draft(spec, MACHINE).write_text(drafted)
         facts = Facts(machine=MACHINE, journal_sha256=hashlib.sha256(text.encode()).hexdigest())
         path = store.save(result(spec=spec, **{"environment": facts, **changes}))
         assert [*tmp_path.glob(".*.journal")] == []
@@ -85,6 +85,37 @@ def test_a_journal_is_kept_beside_exactly_the_result_that_has_its_hash(tmp_path:
     assert save("five", drafted="five") == [(True, "five")]
     lost = {"outcome": Outcome.FAILED, "reason": "lost", "environment": Facts(machine=MACHINE)}
     assert save("", drafted="five", **lost) == []
+
+
+@pytest.mark.parametrize("earlier", ["", "old"])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_kill_while_a_result_is_stored_loses_no_journal(tmp_path, monkeypatch, earlier: str, written: bool) -> None:
+    store = Store(tmp_path)
+
+    def save(text: str) -> None:
+        store.draft(result().spec, MACHINE).write_text(text)
+        store.draft(result().spec, "cpu-1c-000000").write_text("another machine's")
+        facts = Facts(machine=MACHINE, journal_sha256=hashlib.sha256(text.encode()).hexdigest())
+        store.save(result(environment=facts))
+
+    def killed(path: Path, data: bytes) -> None:
+        if written:
+            path.write_bytes(data)
+        raise KeyboardInterrupt
+
+    if earlier:
+        save(earlier)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save("new")
+    expected = ["new"] if written else [earlier] if earlier else []
+    assert [store.journal(stored).read_text() for stored in store.load()] == expected
+    save("new")
+    (stored,) = store.load()
+    assert store.journal(stored).read_text() == "new"
+    assert store.journal(stored).parent.name == MACHINE
+    assert [path.read_text() for path in tmp_path.glob(".*.journal")] == ["another machine's"]
 
 
 def test_a_model_that_was_renamed_keeps_its_result_and_one_file(tmp_path: Path) -> None:
@@ -326,6 +357,16 @@ def test_only_finished_results_carry_metrics() -> None:
         ({"memory": {"device_peak_bytes": -5}}, "`memory` must hold numbers of 64 bits, 0 or more, or null"),
         ({"timeline": [["a", "b", 0, -1e308, 1e308]]}, "`timeline` must hold rows of [lane, kind, block, start, end]"),
         ({"power": {"energy_joules": -1.0}}, "`power.energy_joules` must be as zobench writes it, but is not"),
+        ({"power": {"other_cpu_cores": "x"}}, "`power.other_cpu_cores` must be as zobench writes it, but is not"),
+        ({"parts": {"checkpoint_stall_seconds": [None, 1.0]}}, "`parts` must hold lists of finite numbers, but does"),
+        ({"parts": {"update_survival": [-1.0]}}, "`parts` must hold numbers of 0 or more for zobench's own metrics"),
+        *(
+            (
+                {"environment": {"machine": MACHINE, "hardware": {"gpus": gpus}}},
+                "`environment.hardware.gpus` must be as",
+            )
+            for gpus in (None, "x", [None])
+        ),
         *(
             ({"environment": {"machine": MACHINE, name: value}}, f"`environment.{name}` must be as zobench writes it")
             for name, value in [

@@ -91,6 +91,7 @@ def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, refused: Any) -> 
     torn.write_text("{")
     said = {
         "0000": "'0000' must name a run, but got none: no run in ",
+        "a" * 5000: "RUN must be a result file or 4 to 12 digits of a run's hash, but got 'aaa",
         "12": "RUN must be a result file or 4 to 12 digits of a run's hash, but got '12'; see `zobench results`",
         OFFLOADED.spec.hash: f"'{OFFLOADED.spec.hash}' must name one run, but got {copies[0]}, {copies[1]}; name the f",
         torn.stem.rpartition("-")[

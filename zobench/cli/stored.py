@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -164,7 +165,7 @@ def _cell(word: str, results: Path) -> RunSpec:
     from zobench.recipes import matrix
     from zobench.store import query
 
-    if "=" not in word or Path(word).exists():
+    if "=" not in word or os.path.exists(word):
         return query.named_run(word, results).spec
     values = changed(word.split(","))
     return matrix.single(values, choose_device(str(values.pop("device", "auto")))[0])

@@ -15,7 +15,7 @@ from zobench.execute.plan import HOST_RESERVE, Step
 from zobench.execute.process import run_in_process
 from zobench.execute.together import run_together
 from zobench.machine.texts import duration
-from zobench.measure.environment import failed
+from zobench.measure.environment import failed, fingerprint_without_torch
 from zobench.result import Outcome, Result
 from zobench.store import Store, StoreError
 
@@ -63,14 +63,14 @@ def sweep(
     first is tried: it may be faster. One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so
     far. A result that the disk refuses is told when its cell ends, and saved at the end of the sweep if it can be then.
     """
+    machine, done, refused = fingerprint_without_torch().machine, dict[int, Result](), list[Result]()
     monitor, summary, end = monitor or Monitor(), Summary(), None if budget is None else time.monotonic() + budget
-    done, refused = dict[int, Result](), list[Result]()
     for index, step, left, over in _in_order(steps, end, lambda step: learned(step, list(done.values()))):
         try:
             monitor.begin(step)
             result = (
                 _left_out(step, over) if over else perform(
-                    step, left, timeout, disk_dir, calibration, monitor.tick, store.draft(step.spec)
+                    step, left, timeout, disk_dir, calibration, monitor.tick, store.draft(step.spec, machine)
                 )
             )  # fmt: skip
             ran_out = budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED

@@ -108,7 +108,7 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
     (step,) = planned.steps
     said = replace(said, action=step.action)
     jobs.write_report(submission, cell, said)
-    result = perform(step, None, submission.timeout, disk_dir, planned.rates, journal=store.draft(spec))
+    result = perform(step, None, submission.timeout, disk_dir, planned.rates, journal=store.draft(spec, said.machine))
     if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
         time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
     if is_news(step, result):

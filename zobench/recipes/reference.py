@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ COLUMNS = (
     *("paper", "artifact", "model", "method", "metric", "unit", "value", "status", "dtype", "autocast", "wire_dtype"),
     *("switch", "batch_size", "seq_len", "steps", "gpus", "gpu", "task", "scheme", "setting"),
 )
+_NUMBERS = dict.fromkeys(("batch_size", "seq_len", "steps", "gpus"), "[0-9]{1,18}")
+_NUMBERS["value"] = r"-?(?=\.?[0-9])[0-9]{0,18}(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?"
 
 PAPERS = {
     "zo-offloading-neurips24": "ZO-Offloading, NeurIPS'24",
@@ -39,7 +42,7 @@ class Reference:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 raise ValueError(f"the header of {path.name} must be {','.join(COLUMNS)}, but got {reader.fieldnames}")
-            return cls(tuple(reader))
+            return cls(tuple(_checked(row, f"line {reader.line_num} of {path.name}") for row in reader))
 
     def find(self, conditions: Mapping[str, str]) -> Mapping[str, str] | None:
         """The one reported value under ``conditions``; None if there is none, ``ValueError`` if there are several."""
@@ -57,6 +60,16 @@ class Reference:
         """(paper, table or figure) -> its rows: a report looks thousands of values up."""
         ordered = sorted(self.rows, key=_table_of)
         return {table: tuple(rows) for table, rows in itertools.groupby(ordered, _table_of)}
+
+
+def _checked(row: dict[str, str], where: str) -> Mapping[str, str]:
+    """``row``, which ``where`` has; ``ValueError`` if it has other columns, or text for a number."""
+    if None in row or None in row.values():
+        raise ValueError(f"{where} must have {len(COLUMNS)} columns, as the header has, but has more or fewer")
+    for name, pattern in _NUMBERS.items():
+        if row[name] and not re.fullmatch(pattern, row[name]):
+            raise ValueError(f"`{name}` must be a number or empty, but {where} has {row[name][:80]!r}; correct it")
+    return row
 
 
 def _table_of(row: Mapping[str, str]) -> tuple[str, str]:

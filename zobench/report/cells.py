@@ -283,4 +283,6 @@ def _caveats(
         notes.append(f"{result.skipped_updates} updates were skipped, because the losses were not finite.")
     remarks = evidence.remarks(result) if quantity.timed else []
     notes += [f"{text[0].upper()}{text[1:]}." for text in remarks]
-    return (*notes, *(f"{WARNING}{warning}" for warning in result.warnings))
+    timeless = quantity.steady or (quantity.learned and quantity.base_unit != "s")
+    of_times = result.disturbances if timeless else ()
+    return (*notes, *(f"{WARNING}{warning}" for warning in result.warnings if warning not in of_times))

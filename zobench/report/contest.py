@@ -14,11 +14,12 @@ from zobench.cost import budget
 from zobench.machine.reader import checked, read
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contender, Protocol, Search, is_done
-from zobench.report.table import Claim
+from zobench.report.table import Claim, check_bounds
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, suggestion
 from zobench.stats.intervals import wilson_interval
 from zobench.store import place_of
+from zobench.store.measured import seconds_until, step_at
 from zobench.store.query import grouped
 
 
@@ -67,10 +68,7 @@ def _claim(
 ) -> Claim:  # fmt: skip
     """What a ``source`` says of two methods: the difference of their test accuracies, or the ratio of their forwards to
     the target, seconds of a step, or memory."""
-    if at_least is None and at_most is None:
-        raise ValueError(f"a claim must have a bound, but {text!r} has none; add at_least or at_most")
-    if at_least is not None and at_most is not None and at_least > at_most:
-        raise ValueError(f"`at_least <= at_most` must hold, but {text!r} has {at_least} and {at_most}; exchange them")
+    check_bounds(text, at_least, at_most)
     return Claim(text=f"{text} ({source})", metric=metric, ratio=of, at_least=at_least, at_most=at_most)
 
 
@@ -153,7 +151,7 @@ class MethodStanding:
     @cached_property
     def reached(self) -> list[tuple[Result, int]]:
         """The seeds that reached the target on dev, each with the step of the first evaluation that did."""
-        steps = [(run, _first(run, self.target)) for run in self.runs]
+        steps = [(run, step_at(run, self.target)) for run in self.runs]
         return [(run, step) for run, step in steps if step is not None]
 
     @property
@@ -178,8 +176,8 @@ class MethodStanding:
 
     @property
     def _timed(self) -> list[tuple[Result, float]]:
-        spent = [(run, run.samples["step_seconds"][:step]) for run, step in self.reached]
-        return [(run, math.fsum(filter(None, seconds))) for run, seconds in spent if None not in seconds]
+        spent = [(run, seconds_until(run, step)) for run, step in self.reached]
+        return [(run, seconds) for run, seconds in spent if seconds is not None]
 
     @property
     def joules_to_target(self) -> list[float]:
@@ -187,11 +185,6 @@ class MethodStanding:
         measured."""
         powers = [(seconds, run.power.get("mean_power_watts")) for run, seconds in self._timed]
         return [seconds * power for seconds, power in powers if power is not None]
-
-
-def _first(run: Result, target: float) -> int | None:
-    """The first evaluation after the start whose score on dev is the target at least."""
-    return next((int(step) for step, _, score, *_ in run.evaluation["curve"] if step > 0 and score >= target), None)
 
 
 def average(values: Sequence[float]) -> float | None:

@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zobench.report import frames
@@ -155,7 +156,7 @@ def _against(
         return CellText(text=NONE)
     value, low, high = (format(number / unit, form) for number in (difference.value, difference.low, difference.high))
     if math.isinf(difference.high):
-        return CellText(text=value, notes=("One seed has no spread, so that no interval is known.",))
+        return CellText(text=value, notes=("One seed, or equal ones, have no spread: no interval is known.",))
     return CellText(text=value, detail=f"({low} to {high})")
 
 
@@ -241,6 +242,8 @@ def checked(claim: Claim, ranking: MethodRanking) -> ClaimRatio | None:
     if not shared:
         return None
     mean = significance.paired(shared)
+    if len(shared) > 1 and len(set(shared)) == 1:  # memory, and forwards by whole evaluations, need have no spread
+        mean = replace(mean, low=mean.value, high=mean.value)
     earlier = [_earlier(method) if claim.metric == "forwards" else 0.0 for method in sides]
     low, high = mean.low - earlier[0], mean.high + earlier[1]
     return ClaimRatio(header=claim.ratio[0], value=math.exp(mean.value), low=_exp(low), high=_exp(high))

@@ -66,13 +66,13 @@ class FactTable:
     columns: tuple[FactColumn, ...]
     rows: tuple[Fact, ...]
     run: Mapping[str, Any] = field(default_factory=dict)
-    runner: str = ""
+    runner: ClassVar[str] = ""
     is_figure: ClassVar[bool] = False
 
 
 def parse(data: Mapping[str, Any]) -> FactTable:
     """The facts in ``data``; ``ValueError`` for a key or a name that is not known."""
-    facts = read(FactTable, data, "the table", name=name_of("", data), runner="")
+    facts = read(FactTable, data, "the table", name=name_of("", data))
     for fact in (column.fact for column in facts.columns if column.fact):
         if fact not in FACTS:
             raise ValueError(f"unknown fact {fact!r}; {suggestion(fact, FACTS)}")

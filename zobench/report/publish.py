@@ -51,11 +51,15 @@ def publish(
             images[opening.NAME] = _images(files)
             written += files
     _remove_earlier(out, [*((item.kind, item.name) for item in contents.artifacts), ("figure", opening.NAME)], written)
+    try:
+        _write(out, NUMBERS, latex.macros((item.table, item.grids) for item in filled))
+    except ValueError as error:
+        undrawn.append(f"not written: {NUMBERS}: {error}")
+        (out / NUMBERS).unlink(missing_ok=True)
     contents = replace(contents, problems=(*contents.problems, *undrawn))
     progress(PAGE, 2 * count, 2 * count)
     _write(out, SUMMARY, markdown.write(contents.summary))
     _write(out, COMPARISON, comparison(filled))
-    _write(out, NUMBERS, latex.macros((item.table, item.grids) for item in filled))
     _write(out, PAGE, html.write(contents, images))
     return contents
 
@@ -79,14 +83,17 @@ def _images(files: Sequence[Path]) -> list[str]:
 
 
 def _remove_earlier(out: Path, artifacts: Sequence[tuple[str, str]], written: Sequence[Path]) -> None:
-    """Removes files of the ``artifacts`` (kind, name), under their names or under these and a machine's, that are not
-    among those ``written`` now."""
+    """Removes files of the ``artifacts`` (kind, name), under their names, and pictures under these and a machine's,
+    that are not among those ``written`` now. A picture is one that is there in all formats: others are the user's."""
     for kind, name in artifacts:
         stem = out / f"{kind}s" / clean(name)
-        names = re.compile(rf"{re.escape(stem.name)}(-.*)?\.(csv|md|tex|png|svg|pdf)")
-        for path in stem.parent.glob("*"):
-            if names.fullmatch(path.name) and path not in written:
-                path.unlink()
+        names = re.compile(rf"{re.escape(stem.name)}(-.*)?\.svg")
+        drawn = [path for path in stem.parent.glob("*.svg") if names.fullmatch(path.name)]
+        pictures = [[path.with_suffix(ending) for ending in (".png", ".svg", ".pdf")] for path in drawn]
+        earlier = [path for picture in pictures if all(map(Path.exists, picture)) for path in picture]
+        earlier += [stem.with_name(stem.name + ending) for ending in (".csv", ".md", ".tex", ".png", ".svg", ".pdf")]
+        for path in set(earlier) - set(written):
+            path.unlink(missing_ok=True)
 
 
 def clean(name: str) -> str:

@@ -214,6 +214,14 @@ def check_different(what: str, headers: Sequence[str]) -> None:
         raise ValueError(f"{what} headers must differ, but got {', '.join(headers)}; rename one")
 
 
+def check_bounds(text: str, low: float | None, high: float | None) -> None:
+    """Raises ``ValueError`` if a claim has no bound, or the least above the most."""
+    if low is None and high is None:
+        raise ValueError(f"a claim must have a bound, but {text!r} has none; add at_least or at_most")
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"`at_least <= at_most` must hold, but {text!r} has {low} and {high}; exchange them")
+
+
 def _check_headers(table: Table) -> None:
     rows, columns = [row.header for row in table.rows], [column.header for column in table.columns]
     check_different("column", columns)
@@ -231,11 +239,7 @@ def _check_headers(table: Table) -> None:
                     f"{suggestion(header, headers)}"
                 )
     for claim in table.claims:
-        low, high = claim.at_least, claim.at_most
-        if low is None and high is None:
-            raise ValueError(f"a claim must have a bound, but {claim.text!r} has none; add at_least or at_most")
-        if low is not None and high is not None and low > high:
-            raise ValueError(f"`at_least <= at_most` must hold, but {claim.text!r} has {low} and {high}; exchange them")
+        check_bounds(claim.text, claim.at_least, claim.at_most)
         along, across = (columns, rows) if claim.ratio[0] in columns else (rows, columns)
         for header, headers in (*((side, along) for side in claim.ratio), *((line, across) for line in claim.only)):
             if header not in headers:

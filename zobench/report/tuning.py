@@ -40,8 +40,8 @@ def load(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
                 problems.append(str(error))
         runs += [] if inside else store.load()
         problems += store.problems
-    distinct = {(run.spec.hash, _where(run)): run for run in runs if run.is_ok and run.evaluation.get("curve")}
-    return list(distinct.values()), problems
+    drawn = [run for run in runs if run.is_ok and run.evaluation.get("curve")]  # one that is here twice once
+    return list({(run.spec.hash, _where(run), str(run.evaluation["curve"])): run for run in drawn}.values()), problems
 
 
 def _run(folder: Path) -> Result:
@@ -125,6 +125,8 @@ def _labels(runs: Sequence[Result]) -> list[str]:
         if all(parts) and len(set(parts)) == len(parts):
             break
     names = [part or spec.method for part, spec in zip(parts, specs, strict=True)]
-    distinct = [name if names.count(name) == 1 else f"{name} {spec.hash}"
+    distinct = [f"{name} {spec.hash}" if names.count(name) > 1 else name
                 for name, spec in zip(names, specs, strict=True)]  # fmt: skip
-    return [f"{name} (so far)" if run.partial else name for name, run in zip(distinct, runs, strict=True)]
+    numbers = [f" {distinct[: i + 1].count(name)}" * (distinct.count(name) > 1) for i, name in enumerate(distinct)]
+    ends = [number + " (so far)" * run.partial for number, run in zip(numbers, runs, strict=True)]
+    return [name + end for name, end in zip(distinct, ends, strict=True)]

@@ -31,8 +31,8 @@ class ClaimOutcome(StrEnum):
 
 
 MEANINGS = {
-    ClaimOutcome.REPRODUCED: "measured in all rows that the claim is about, under the paper's conditions (model, "
-    "dtype, batch, length; the hardware may be another), and within its bounds",
+    ClaimOutcome.REPRODUCED: "measured in all rows that the claim is about (and has values of in the paper), under "
+    "the paper's conditions (model, dtype, batch, length; the hardware may be another), and within its bounds",
     ClaimOutcome.SHAPE: "measured in other sizes, dtypes or lengths, or in some of the rows, and within its bounds",
     ClaimOutcome.UNSHOWN: "not measured, or an interval reaches past a bound",
     ClaimOutcome.CONTRADICTED: "out of its bounds by the paper's own values, or by a measurement under the paper's "
@@ -157,7 +157,9 @@ def judge(
         return JudgedClaim(text=text, standing=ClaimOutcome.CONTRADICTED, evidence=evidence)
     if on_machine.verdict == claims.FAILS:
         return JudgedClaim(text=text, standing=ClaimOutcome.CONTRADICTED, evidence=measured)
-    if on_machine.covered == paper.expected and on_machine.verdict == claims.HOLDS:
+    rows = {ratio.header for ratio in paper.ratios}  # without those where the paper itself ran out of memory
+    is_whole = rows <= {ratio.header for ratio in same} if rows else on_machine.covered == paper.expected
+    if is_whole and on_machine.verdict == claims.HOLDS:
         return JudgedClaim(text=text, standing=ClaimOutcome.REPRODUCED, evidence=measured)
     if (same or other) and {on_machine.verdict, elsewhere.verdict} <= {claims.HOLDS, claims.OPEN}:
         return JudgedClaim(text=text, standing=ClaimOutcome.SHAPE, evidence=measured)

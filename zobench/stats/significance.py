@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zobench.stats import LEVEL
+from zobench.stats.intervals import wilson_interval
 from zobench.stats.ranks import chances_of_sums
 
 if TYPE_CHECKING:
@@ -34,14 +35,13 @@ class Difference:
 
 
 def paired(differences: Sequence[float]) -> Difference:
-    """The mean of differences by seed, by Student's t test; of one seed alone nothing is known."""
+    """The mean of differences by seed, by Student's t test; of one seed alone, or of seeds without any spread, nothing
+    is known."""
     from scipy import stats
 
     value = statistics.fmean(differences)
-    if len(differences) < 2:
+    if math.isclose(min(differences), max(differences), rel_tol=1e-9):  # but for rounding
         return Difference(value=value, low=-math.inf, high=math.inf, p=1.0)
-    if len(set(differences)) == 1:  # scipy has no p without any spread
-        return Difference(value=value, low=value, high=value, p=float(value == 0))
     test = stats.ttest_1samp(differences, 0.0)
     low, high = test.confidence_interval(1 - LEVEL)
     return Difference(value=value, low=float(low), high=float(high), p=float(test.pvalue))
@@ -53,7 +53,8 @@ def joint(differences: NDArray[np.float64]) -> Difference:
     Its interval is that of radiology's studies of several readers and cases (Dorfman, Berbaum and Metz 1992), seeds for
     readers: Student's, with the variance of a two-way analysis of variance in which both are drawn, and with the
     degrees of freedom of Hillis (2007). Seeds that differ less than the chance of single answers makes them differ
-    count as far apart as that, with its degrees of freedom. p is exact, of the test that gives each example's sum over
+    count as far apart as that, with its degrees of freedom. Where all answers differ equally, as many examples may
+    differ otherwise as Wilson's interval of none allows. p is exact, of the test that gives each example's sum over
     the seeds either sign: of one seed it is McNemar's.
     """
     from scipy import stats
@@ -69,7 +70,8 @@ def joint(differences: NDArray[np.float64]) -> Difference:
     between, freedom = (by_seed, seeds - 1) if by_seed >= rest else (rest, (seeds - 1) * (count - 1))
     variance = between + max(by_example - rest, 0.0)
     if not variance:
-        return Difference(value=value, low=value, high=value, p=p)
+        half = (1 + abs(value)) * wilson_interval(0.0, count)[1]
+        return Difference(value=value, low=max(value - half, -1.0), high=min(value + half, 1.0), p=p)
     quantile = float(stats.t.ppf(1 - LEVEL / 2, freedom * (variance / between) ** 2 if between else math.inf))
     half = quantile * math.sqrt(variance / (seeds * count))
     return Difference(value=value, low=value - half, high=value + half, p=p)

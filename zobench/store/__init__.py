@@ -9,6 +9,7 @@ from zobench.store.files import frame as frame
 from zobench.store.files import is_current as is_current
 from zobench.store.files import machine_of as machine_of
 from zobench.store.files import metrics as metrics
+from zobench.store.files import opened as opened
 from zobench.store.files import place_of as place_of
 from zobench.store.files import printable as printable
 from zobench.store.files import text_of as text_of

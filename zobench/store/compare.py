@@ -21,7 +21,7 @@ from zobench.result.repeats import differ_in_threads, pairs
 from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
 from zobench.stats import LEVEL, ranks
 from zobench.stats.intervals import FEW, Ratio
-from zobench.store import Store, evidence, first_sweep, machine_of, printable, query
+from zobench.store import Store, evidence, first_sweep, machine_of, opened, printable, query
 from zobench.store.measured import ALLOCATED_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
@@ -94,10 +94,11 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
     """
     named: dict[str, list[Result]] = {}
     problems: list[str] = []
-    if "=" in word and not Path(word).exists():
+    if "=" in word and not os.path.exists(word):  # which also takes a text that is too long for a path
         return _conditioned(word, root)
-    if Path(word).is_dir():
-        named[f"the folder {word}"], problems = _folder(Path(word))
+    if os.path.isdir(word):
+        store, only = opened(Path(word))
+        named[f"the folder {word}"], problems = store.load(only), store.problems
     machines: dict[str, list[Result]] = {}
     commits: dict[str, list[Result]] = {}
     if os.sep not in word and word not in (".", ".."):
@@ -137,15 +138,9 @@ def _conditioned(word: str, root: Path) -> tuple[list[Result], list[str]]:
 
 def differing_fields(words: Iterable[str]) -> frozenset[str]:
     """The fields in which two sides differ that are named by conditions, and so may differ in a pair of cells."""
-    named = {text.partition("=")[0].strip() for word in words for text in word.split(",") if "=" in text}
+    texts = [text for word in words if not os.path.exists(word) for text in word.split(",") if "=" in text]
+    named = {text.partition("=")[0].strip() for text in texts}
     return frozenset(name for name in named if name.partition(".")[0] in FIELDS)
-
-
-def _folder(path: Path) -> tuple[list[Result], list[str]]:
-    store, machine = Store(path), None
-    if not store.paths() and any(path.glob("*.json")):
-        store, machine = Store(path.resolve().parent), path.resolve().name
-    return store.load(machine), store.problems
 
 
 def commit_of(result: Result) -> str | None:
@@ -305,20 +300,21 @@ def work_of_steps(a: RunSpec, b: RunSpec) -> tuple[str, float] | None:
         unit, counts = "example", [float(spec.batch_size) for spec in (a, b)]
     if not any(kind.backpropagates or kind.tangents for kind in map(METHODS.get, (a.method, b.method))):
         looks = [_looks(a), _looks(b)]
-        if None in looks and a.method != b.method:
-            return None
         if looks[0] != looks[1]:
+            if any(isinstance(passes, tuple) for passes in looks):
+                return None
             unit += " and forward pass"
             counts = [count * (passes or 1) for count, passes in zip(counts, looks, strict=True)]
     return (STEP, 1.0) if counts[0] == counts[1] else (unit, counts[0] / counts[1])
 
 
-def _looks(spec: RunSpec) -> float | None:
-    """Forward passes over its batch in a step; None if that depends on the layers of a model that is not known here."""
+def _looks(spec: RunSpec) -> Any:
+    """Forward passes over its batch in a step; what they depend on if that is the layers of a model not known here."""
     kind = METHODS.get(spec.method)
-    if kind.looks(spec, 1) == kind.looks(spec, 9):
-        return kind.looks(spec, 1)
-    return kind.looks(spec, models.of(spec).layers) if models.is_known(spec) else None
+    few, many = kind.looks(spec, 1), kind.looks(spec, 9)
+    if few == many or models.is_known(spec):
+        return few if few == many else kind.looks(spec, models.of(spec).layers)
+    return spec.model, spec.config_hash, few, many
 
 
 def judge_pairs(ratio: Ratio, tolerance: float) -> Judgement:
@@ -377,7 +373,8 @@ def _within(unjudged: Judgement, interval: tuple[float, float], tolerance: float
 
 
 def regressions(comparison: Comparison, limit: float) -> list[str]:
-    """What is worse in B by more than ``limit`` (a share): steps shown to be slower, memory, cells that end no more."""
+    """What is worse in B by more than ``limit`` (a share): steps shown to be slower, memory, cells that end ok no more.
+    A cell that B does not have is no regression: B may have run a part of what A did."""
     worse = []
     for pair in comparison.pairs:
         label, ratio, memory = pair.a.spec.label, pair.judgement.ratio, pair.memory_ratio

@@ -112,22 +112,22 @@ class Store:
         """
         key = result.spec, machine_of(result), number_of(result)
         path, before = self.path(*key), self._kept(*key)
+        kept, draft = path.with_suffix(JOURNAL), self.draft(*key[:2])
         text = text_of(without_place(result))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if journal is not None and journal.exists():
+                shutil.copyfile(journal, draft)
+            if not kept.exists() and _is_of(draft, result):  # else it waits, and is found there, until the result is in
+                draft.replace(kept)
             replace(path, text.encode())
             if before != path:
                 before.unlink(missing_ok=True)
-            if journal is not None and journal.exists():
-                shutil.copyfile(journal, self.draft(result.spec))
-            kept = path.with_suffix(JOURNAL)
-            for file in (self.draft(result.spec), before.with_suffix(JOURNAL), kept):
-                if not file.exists():
-                    continue
-                if hashlib.sha256(file.read_bytes()).hexdigest() == result.environment.journal_sha256:
+            for file in (draft, before.with_suffix(JOURNAL), kept):
+                if _is_of(file, result):
                     file.replace(kept)
                 else:  # of an earlier run of this cell, or of one whose result was never stored
-                    file.unlink()
+                    file.unlink(missing_ok=True)
         except OSError as error:
             cause = error.strerror or str(error)
             remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
@@ -136,23 +136,22 @@ class Store:
             ) from error
         return path
 
-    def draft(self, spec: RunSpec) -> Path:
-        """Where the journal of a run of ``spec`` waits until its result is saved (:meth:`save`)."""
-        return self.root / f".{spec.hash}{JOURNAL}"
+    def draft(self, spec: RunSpec, machine: str) -> Path:
+        """Where the journal of a run of ``spec`` on ``machine`` waits until its result is saved (:meth:`save`)."""
+        return self.root / f".{machine}-{spec.hash}{JOURNAL}"
 
     def journal(self, result: Result) -> Path:
-        """Where the journal of the stored ``result`` is, if it has one."""
-        return self._kept(result.spec, machine_of(result), number_of(result)).with_suffix(JOURNAL)
+        """Where the journal of the stored ``result`` is, if it has one: beside it, or where it waited if :meth:`save`
+        was killed."""
+        draft = self.draft(result.spec, machine_of(result))
+        kept = self._kept(result.spec, machine_of(result), number_of(result)).with_suffix(JOURNAL)
+        return draft if _is_of(draft, result) and not _is_of(kept, result) else kept
 
     def find(self, spec: RunSpec, machine: str, number: int = 0) -> Result | None:
         """The stored result of exactly this (resolved) ``spec`` in round ``number``, or None; an unreadable one counts
         as none."""
         path = self._kept(spec, machine, number)
         return self.read(path) if path.exists() else None
-
-    def has(self, spec: RunSpec, machine: str, number: int = 0) -> bool:
-        """Whether there is a file for this run, readable or not."""
-        return self._kept(spec, machine, number).exists()
 
     def _kept(self, spec: RunSpec, machine: str, number: int) -> Path:
         """:meth:`path`, or the file of the same run under the name that its model was shown by then, as a folder's may
@@ -223,6 +222,14 @@ class Store:
             self.problems[_MOST_PROBLEMS:] = [f"{self.root}: {self._untold:,} more files"]
 
 
+def opened(path: Path) -> tuple[Store, str | None]:
+    """The store in the folder ``path``, and None; of a machine's folder in a store that store, and the machine."""
+    store = Store(path)
+    if store.paths() or not any(path.glob("*.json")):
+        return store, None
+    return Store(path.resolve().parent), path.resolve().name
+
+
 def printable(text: str) -> str:
     """``text`` with every character that a terminal might obey replaced: names and reasons may come from anywhere."""
     if text.isprintable():
@@ -233,6 +240,11 @@ def printable(text: str) -> str:
 def first_sweep(root: Path) -> str:
     """What makes the first results in ``root``: what every command says of an empty folder."""
     return f"`zobench sweep smoke --results {shlex.quote(str(root))}` makes some"
+
+
+def _is_of(journal: Path, result: Result) -> bool:
+    """Whether there is a ``journal``, and of the run with this ``result``."""
+    return journal.exists() and hashlib.sha256(journal.read_bytes()).hexdigest() == result.environment.journal_sha256
 
 
 def text_of(result: Result) -> str:

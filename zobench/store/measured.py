@@ -176,15 +176,23 @@ def _cost(run: Result) -> float | None:
 def _seconds_to_target(run: Result) -> float | None:
     """Of steps, evaluations apart, until the first evaluation on dev that was as good as the target; None of a task
     that is scored by something else than an accuracy."""
-    target, curve, scores = run.environment.target_accuracy, run.evaluation.get("curve", []), run.scores
+    target, scores = run.environment.target_accuracy, run.scores
     if target is None or "accuracy" not in scores:
         return None
-    column = 2 + scores.index("accuracy")
-    step = next((row[0] for row in curve if row[0] > 0 and row[column] >= target), None)
+    step = step_at(run, target, scores.index("accuracy"))
+    return None if step is None else seconds_until(run, step)
+
+
+def step_at(run: Result, target: float, score: int = 0) -> int | None:
+    """The step of the first evaluation on dev after the start whose ``score``, by number, is the target at least."""
+    curve = run.evaluation.get("curve", [])
+    return next((int(row[0]) for row in curve if row[0] > 0 and row[2 + score] >= target), None)
+
+
+def seconds_until(run: Result, step: int) -> float | None:
+    """Seconds of the first ``step`` steps, without evaluations; None unless all of them were timed."""
     seconds = run.samples.get("step_seconds", [])[:step]
-    if step is None or len(seconds) < step or None in seconds:
-        return None
-    return math.fsum(filter(None, seconds))
+    return math.fsum(filter(None, seconds)) if len(seconds) == step and None not in seconds else None
 
 
 COSTS = (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zobench.result import Result
 from zobench.result.repeats import number_of
-from zobench.store.files import Store, machine_of
+from zobench.store.files import Store, machine_of, opened
 from zobench.store.pack import ENDING, unfit
 from zobench.store.reading import LARGEST, parsed
 from zobench.store.sendable import sendable
@@ -41,7 +41,8 @@ class Merged:
 
 
 def merge(sources: Sequence[Path], into: Path, *, keep_text: bool = False) -> Merged:
-    """Puts the runs of ``sources`` into the store ``into``, which may have some, in the current schema version.
+    """Puts the runs of ``sources``, machines' folders too, into the store ``into``, which may have some, in the
+    current schema version.
 
     Repeats stay beside each other. Of two different runs of a cell on a machine, in the same round, the one that ended
     ok stays, then the one with more measured steps, then the one of the later round, as a round that was interrupted is
@@ -50,26 +51,25 @@ def merge(sources: Sequence[Path], into: Path, *, keep_text: bool = False) -> Me
     ``StoreError`` or ``BusyError`` if it cannot be written.
     """
     for source in sources:
-        if source.resolve() == into.resolve():
+        if into.resolve() in (source.resolve(), opened(source)[0].root.resolve()):
             raise ValueError(f"`--merge-into` must be none of the merged folders, but got {str(into)!r}; name another")
     merged, target = Merged(), Store(into)
     with target.lock():
         for source in sources:
+            store = None if source.name.endswith(ENDING) else opened(source)[0]
             for result in _runs_of(source, merged.problems, keep_text=keep_text):
-                _add(result, source, target, merged)
+                _add(result, source, target, merged, None if store is None else store.journal(result))
     return merged
 
 
-def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
+def _add(result: Result, source: Path, target: Store, merged: Merged, journal: Path | None) -> None:
     key = result.spec, machine_of(result), number_of(result)
-    journal = None if source.name.endswith(ENDING) else Store(source).journal(result)
-    if not target.has(*key):
-        target.save(result, journal)
-        merged.added += 1
-        return
     target.problems = []
     stored = target.find(*key)
-    if stored is None:
+    if stored is None and not target.problems:
+        target.save(result, journal)
+        merged.added += 1
+    elif stored is None:
         merged.problems += [f"{problem}; remove it to merge that of {source}" for problem in target.problems]
     elif result in (stored, sendable(stored)) or sendable(result) == stored:  # one of them may have been packed
         merged.equal += 1
@@ -106,8 +106,8 @@ def _runs_of(source: Path, problems: list[str], *, keep_text: bool = False) -> I
     ``ValueError`` for what is no such archive.
     """
     if not source.name.endswith(ENDING):
-        store = Store(source)
-        yield from store.each()
+        store, machine = opened(source)
+        yield from store.each(machine)
         problems += store.problems
         return
     for _ in _members(source):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zobench import models
-from zobench.machine.files import check_extras, writing
+from zobench.machine import files
 from zobench.machine.texts import csv_of
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, check_value, labels, parse_value, suggestion
+from zobench.runspec import FIELDS, METHODS, check_value, labels, parse_value, suggestion
 from zobench.runspec.fields import FileField
 from zobench.store import Store, first_sweep, frame, machine_of, printable
 from zobench.store.reading import read
@@ -40,8 +41,8 @@ def conditions(texts: Iterable[str]) -> Conditions:
         key, sign, value = (word.strip() for word in text.partition("="))
         if not sign:
             raise ValueError(f"`--where` needs KEY=VALUE, but got {text!r}; for example --where model=OPT-125M")
-        if key.partition(".")[0] not in KEYS:
-            raise ValueError(f"unknown key {key!r}; {suggestion(key, KEYS)}")
+        if key not in (keys := _options() if key.startswith("options.") else KEYS):
+            raise ValueError(f"unknown key {key!r}; {suggestion(key, keys)}")
         allowed[key] = allowed.get(key, frozenset()) | {_wanted(key, value)}
     return allowed
 
@@ -84,7 +85,7 @@ def named_run(run: str, root: Path) -> Result:
 
     Raises ``ValueError`` if there is none, more than one, or the file is no result.
     """
-    if Path(run).is_file():
+    if os.path.isfile(run):  # also of a text too long for a path
         try:
             return read(Path(run))
         except ValueError as error:
@@ -115,17 +116,15 @@ def _first_rounds(store: Store, run: str) -> list[Path]:
 
 
 def export(results: Sequence[Result], path: Path) -> None:
-    """Writes all columns of the results' data frame to ``path``; its ending chooses CSV or Parquet."""
+    """Writes all columns of the results' data frame to ``path``, whole or not at all; its ending chooses CSV or
+    Parquet."""
     check_export(path)
     table = frame(results)
-    with writing(path):
-        if path.suffix == ".csv":
-            path.write_text(csv_of(table), encoding="utf-8")
-            return
-        table["writeback_every"] = table["writeback_every"].astype(
-            str
-        )  # a number or inf: a Parquet column has one type
-        table.to_parquet(path, index=False)
+    if path.suffix == ".csv":
+        data = csv_of(table).encode()
+    else:  # a number or inf: a Parquet column has one type
+        data = table.astype({"writeback_every": str}).to_parquet(index=False)
+    files.replace(path, data)
 
 
 def check_export(path: Path) -> None:
@@ -134,7 +133,12 @@ def check_export(path: Path) -> None:
     if path.suffix not in EXPORTS:
         raise ValueError(f"`--out` must end in {' or '.join(EXPORTS)}, but got {str(path)!r}; name it runs.csv")
     if path.suffix == ".parquet":
-        check_extras("a Parquet file", ("pyarrow",))
+        files.check_extras("a Parquet file", ("pyarrow",))
+
+
+def _options() -> list[str]:
+    """What a condition on an option can be about: those of all methods, plug-ins too."""
+    return sorted({f"options.{name}" for method in METHODS for name in method.options})
 
 
 def _wanted(key: str, text: str) -> Any:

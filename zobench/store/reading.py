@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from operator import le
 from pathlib import Path
 from typing import Any, NoReturn
 
 from zobench.result import Result
 from zobench.result.examples import checked
+from zobench.runspec.registries import METRICS
 
 _KINDS: dict[str, type] = {
     "reason": str, "samples": dict, "warmup": dict, "memory": dict, "power": dict, "parts": dict,
@@ -102,23 +103,25 @@ def _checked(values: Any) -> Result:
             raise ValueError(f"`{name}` must be of type {kind.__name__}, but is not; this file is not a zobench result")
     if set(map(type, result.warnings)) - {str}:
         raise ValueError("`warnings` must hold text, but do not")
-    for name in ("samples", "warmup", "parts"):
+    for name in ("samples", "warmup"):
         _check_series(name, getattr(result, name))
+    _check_series("parts", result.parts, _REAL)
+    if any(number < 0 for metric in METRICS.builtin() for number in result.parts.get(metric.part, [])):
+        raise ValueError("`parts` must hold numbers of 0 or more for zobench's own metrics, but does not")
     for name in ("samples", "warmup"):
         numbers = getattr(result, name).get("step_seconds", [])  # reports divide by them and draw them
         if not all(_SHORTEST <= number <= _LONGEST for number in numbers if number is not None):
             raise ValueError(f"`{name}.step_seconds` must be {_SHORTEST:g} to {_LONGEST:g}, but one is not")
-    counts = [value for value in [*result.memory.values(), result.skipped_updates] if value is not None]
-    if not all(_bounded(value) and value >= 0 for value in counts):
+    if not all(map(_is_count, [*result.memory.values(), result.skipped_updates])):
         raise ValueError("`memory` must hold numbers of 64 bits, 0 or more, or null, but does not")
     _check_plain(result.environment.to_dict(), 0)
     _check_plain(result.power, 0)
-    for name in ("energy_joules", "mean_power_watts"):
-        value = result.power.get(name)
-        if value is not None and not (_bounded(value) and value >= 0):
-            raise ValueError(
-                f"`power.{name}` must be as zobench writes it, but is not; this file is not a zobench result"
-            )
+    powers = ("energy_joules", "mean_power_watts", "other_cpu_cores")
+    sound = {f"power.{name}": _is_count(result.power.get(name)) for name in powers}
+    gpus = (result.environment.hardware or {}).get("gpus", [])
+    sound["environment.hardware.gpus"] = type(gpus) is list and not set(map(type, gpus)) - {dict, str}
+    for name in (name for name, is_sound in sound.items() if not is_sound):
+        raise ValueError(f"`{name}` must be as zobench writes it, but is not; this file is not a zobench result")
     if result.timeline and not _is_timeline(result.timeline):
         raise ValueError("`timeline` must hold rows of [lane, kind, block, start, end], but does not")
     _check_trace(result.trace)
@@ -131,10 +134,16 @@ def _bounded(value: Any) -> bool:
     return type(value) in _REAL and -_LARGEST < value < _LARGEST  # no NaN passes
 
 
-def _check_series(name: str, series: Mapping[str, Any]) -> None:
+def _is_count(value: Any) -> bool:
+    """A number of 0 or more, or null."""
+    return value is None or (_bounded(value) and value >= 0)
+
+
+def _check_series(name: str, series: Mapping[str, Any], kinds: Set[type] = _NUMBER) -> None:
     for numbers in series.values():
-        if type(numbers) is not list or set(map(type, numbers)) - _NUMBER or not _finite(numbers):
-            raise ValueError(f"`{name}` must hold lists of finite numbers or null, but does not")
+        if type(numbers) is not list or not set(map(type, numbers)) <= kinds or not _finite(numbers):
+            null = " or null" * (kinds is _NUMBER)
+            raise ValueError(f"`{name}` must hold lists of finite numbers{null}, but does not")
 
 
 def _finite(numbers: Sequence[Any]) -> bool:

@@ -38,6 +38,7 @@ _ESCAPED = str.maketrans(
         "·": r"$\cdot$",
     }
 )
+_LETTER = re.compile(r"[^\W\d_a-z]")
 
 WIDEST = 8
 """Columns of numbers that stand side by side on a page."""
@@ -110,7 +111,8 @@ def _entry(entry: CellText) -> str:
 
 def macros(filled: Iterable[tuple[Table, Iterable[tuple[str | None, Grid]]]]) -> str:
     """Definitions of all measured and reported values, each as its table prints it, one LaTeX macro per number:
-    ``\\zobench{zo2-table1-opt-13b-zo2-fp32-throughput-paper}``."""
+    ``\\zobench{zo2-table1-opt-13b-zo2-fp32-throughput-paper}``; a letter that is not of a to z by its code, ``u3b2``.
+    Raises ``ValueError`` for two numbers of one key."""
     numbers: dict[str, str] = {}
     for table, grids in filled:
         for machine, grid in grids:
@@ -130,5 +132,6 @@ def _numbers(table: Table, machine: str | None, grid: Grid) -> Iterator[tuple[st
                 ratio = source is not None and source.endswith("-ratio")
                 text = f"{value:.3g}" if ratio else rounded(value / cell.metric.scale, cell.metric.format)
                 text += "*" if source == "paper" and cell.is_inferred else ""
-                key = re.sub(r"[^a-z0-9.]+", "-", f"{cell_key}-{source}".lower()).strip("-")
+                key = _LETTER.sub(lambda match: f"u{ord(match[0]):x}", f"{cell_key}-{source}".lower())
+                key = re.sub(r"[^a-z0-9.]+", "-", key).strip("-")
                 yield key, text
