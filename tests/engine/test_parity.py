@@ -75,11 +75,3 @@ def test_engine_equals_plain_mezo_on_three_rows_at_any_eps(name, dtype, decay, e
     run = engine_run("cpu", name, dtype, None, decay, MODES[mode], eps, 3)
     assert (run[0], run[1], run[3]) == (losses, gradients, final_loss)
     assert all(torch.equal(run[2][key], tensor) for key, tensor in final_weights.items())
-
-
-def test_the_reference_learns():
-    """The reference itself is right: with a useful step size it lowers the loss of a fixed batch."""
-    model = materialised("opt-tiny", "fp32", True)
-    data = batches("opt-tiny", count=1) * 150
-    losses, _ = mezo(model, data, range(150), eps=1e-3, lr=1e-3)
-    assert sum(losses[-20:]) < 0.97 * sum(losses[:20])
