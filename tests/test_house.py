@@ -83,13 +83,5 @@ def _names_cuda(package: Path) -> list[str]:
     return sorted(name for name, text in files.items() if name != ACCELERATOR and named.search(text))
 
 
-def test_a_name_of_cudas_outside_its_module_is_found(tmp_path: Path) -> None:
-    (tmp_path / "machine").mkdir()
-    for name in (ACCELERATOR, "engine.py"):
-        (tmp_path / name).write_text("import torch\nx = torch.backends.cuda.matmul\n")
-    (tmp_path / "other.py").write_text("built = torch.version.cuda\n")
-    assert _names_cuda(tmp_path) == ["engine.py"]
-
-
 def test_only_the_accelerator_names_cudas_part_of_torch() -> None:
-    assert _names_cuda(ROOT / "zobench") == ["programs/adapter.py"], "which runs where zobench is not"
+    assert _names_cuda(ROOT / "zobench") == ["programs/adapter.py"], "which is found, and runs where zobench is not"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from zobench.durable import snapshot
+from zobench.durable import replay, snapshot
 from zobench.durable.snapshot import SnapshotStart, SnapshotWeights, Writer, steps, to_json
 from zobench.engine.base import Position
 
@@ -162,6 +162,16 @@ def test_a_changed_state_is_found(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"but is damaged \(the checksum of state.json differs\); remove it$"):
             SnapshotStart(file.parent)
         assert snapshot.steps(tmp_path) == [4]
+
+
+@pytest.mark.parametrize(("changes", "taken"), [({}, True), ({"run": "another"}, False), ({"base": "another"}, False)])
+def test_a_snapshot_of_another_run_or_base_is_left_out(tmp_path: Path, changes: dict[str, str], taken: bool) -> None:
+    writer = Writer(tmp_path, 4)
+    writer.add("a", 0, B)
+    writer.finish({**STATE, "positions": to_json({"a": Position()}), **changes})
+    said: list[str] = []
+    start = replay.newest(tmp_path, {"run": STATE["run"], "base": STATE["base"]}, [], said.append)
+    assert (start is not None, not said) == (taken, taken)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from tests.support.devices import CUDA, HOST, on_devices
-from tests.support.parity import EPS, LR, MODES, RUN_SEED, STEPS, batches, materialised
+from tests.support.parity import EPS, LR, MODES, RUN_SEED, STEPS, batches, engine_of, materialised
 from tests.support.reference import draw_seeds, mezo
-from zobench import ZOSGD, Engine, EngineConfig, models
-from zobench.models import weights
+from zobench import ZOSGD
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
 
@@ -33,9 +32,8 @@ def reference(device, name, dtype, tied, decay, eps=EPS, rows=1):
 
 
 def engine_run(device, name, dtype, tied, decay, mode, eps=EPS, rows=1):
-    model, data = models.build(name, dtype, tied), batches_on(device, name, decay, rows)
-    place = {} if "placement" in mode else {"tier": HOST[device]}
-    with Engine(model, EngineConfig(device=device, **place | mode), weights=weights.RandomWeights(model, 3)) as engine:
+    data, place = batches_on(device, name, decay, rows), {} if "placement" in mode else {"tier": HOST[device]}
+    with engine_of(name, dtype, tied, device=device, **place | mode) as engine:
         method = ZOSGD(lr=LR, eps=eps, seed=RUN_SEED, weight_decay=decay)
         steps = [method.step(engine, batch) for batch in data]
         final = engine.evaluate(data[0])
