@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.bits import assert_equal
 from tests.support.parity import engine_of, materialised
 from zobench import ZOSGD, Batch
 
@@ -34,10 +35,6 @@ def mezo_run(programs):
     return steps, dict(model.named_parameters())
 
 
-def equal(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
 @pytest.mark.parametrize("config", [{"placement": "resident"}, {"placement": "offload", "tier": "pageable"}], ids=str)
 def test_mezo_is_the_engine(programs, config):
     steps, tuned = mezo_run(programs)
@@ -46,7 +43,7 @@ def test_mezo_is_the_engine(programs, config):
         results = [method.step(engine, Batch(ids, ids)) for ids in batches()]
         engine.flush()
         assert [(result.loss, result.projected_grad) for result in results] == steps
-        assert equal(dict(engine.named_tensors()), tuned)
+        assert_equal(dict(engine.named_tensors()), tuned)
     assert len({g for _, g in steps}) == STEPS
 
 
@@ -57,7 +54,7 @@ def test_zo2_is_mezo(programs):
     drawn = itertools.islice(programs["mezo"].seeds(SEED), STEPS)
     assert [tuner.step(ids, s) for ids, s in zip(batches(), drawn, strict=True)] == steps
     tuner.finish(model)
-    assert equal(dict(model.named_parameters()), tuned)
+    assert_equal(dict(model.named_parameters()), tuned)
 
 
 @pytest.mark.parametrize("name", ["mezo", "zo2"])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tools.operators import FREE, ROW
 from zobench import kernels, models
 from zobench.cost import gpu, hardware, sizes
 from zobench.data.batch import Batch
@@ -26,14 +27,6 @@ from zobench.runspec import METHODS, RunSpec
 
 TOKENS, MORE = 48, 2
 """Tokens of the one sequence, and layers by which the two models differ whose counts are compared."""
-ROW = 8
-"""Numbers of a token from which on a tensor is an activation, and no norm's statistic of each head."""
-FREE = {
-    "view", "t", "transpose", "expand", "slice", "select", "unsqueeze", "squeeze", "permute", "detach", "alias",
-    "as_strided", "_unsafe_view", "unbind", "split", "_reshape_alias", "empty", "empty_like", "new_empty",
-    "lift_fresh", "narrow", "reshape", "split_with_sizes", "empty_strided",
-}  # fmt: skip
-"""Operators that launch nothing."""
 PRODUCTS, NOISE = {"mm", "addmm", "bmm"}, {"normal_", "mul_", "add_", "sub_"}
 
 

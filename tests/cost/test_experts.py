@@ -68,9 +68,6 @@ def test_products_and_attention_are_those_that_torch_counts(name: str, tmp_path:
     assert name in EXPERTS or not any(block.experts for block, _ in shapes.blocks(model))
 
 
-PLAIN, GATED = ("falcon", "gpt2", "opt"), ("llama", "phi3")
-
-
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrence_is_said_not_to_be_counted_and_widens_the_range(name: str, tmp_path: Path) -> None:
     model, _ = counted(name, tmp_path)

@@ -15,6 +15,7 @@ from zobench.cost import choices, footprint, gpu, hardware, interval, local, sec
 from zobench.cost.choices import TargetMachine
 from zobench.cost.seconds import Rates
 from zobench.engine.transfers.pipeline import Pipeline
+from zobench.engine.weights.tiers import NoTier
 from zobench.report import fits
 from zobench.runspec import RunSpec
 
@@ -23,16 +24,6 @@ LANES = {"compute": 3.0, "update": 0.5, "upload": 2.0, "offload": 2.5, "head": 4
 
 def cell(model="OPT-13B", **fields):
     return models.checked(RunSpec.from_dict({"model": model, "dtype": "fp16", **fields}), "cuda:0")
-
-
-class NoTier:
-    """Moves nothing."""
-
-    def upload(self, block, out, first): ...
-
-    def offload(self, block, source, first): ...
-
-    def close(self): ...
 
 
 def engine_step(spec, count, lanes, halt=0.0):

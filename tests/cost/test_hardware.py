@@ -7,14 +7,10 @@ import pytest
 
 from zobench.cost import hardware
 
-LISTED = (
-    "a100-40gb-pcie", "a100-40gb-sxm", "a100-80gb-pcie", "a100-80gb-sxm", "b200", "h100-pcie", "h100-sxm", "h20",
-    "h200", "l40s", "mi300x", "rtx-3090", "rtx-4090", "rtx-5090", "rtx-a6000", "t4", "v100",
-)  # fmt: skip
 GOOD = (Path(hardware.__file__).parent / "rtx-4090.toml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("name", hardware.names())
 def test_every_number_of_a_gpu_has_a_source_and_is_plausible(name):
     gpu = hardware.load(name)
     assert set(gpu.origins) == {*hardware.PEAKS, *hardware.SHARES}
@@ -32,6 +28,7 @@ def test_every_number_of_a_gpu_has_a_source_and_is_plausible(name):
 def test_a_gpu_is_found_by_other_names_and_in_any_case():
     assert hardware.load("RTX 4090") == hardware.load("rtx-4090") == hardware.load("4090")
     assert hardware.load("A100-80GB").name == "A100 80GB SXM"
+    assert len(hardware.names()) == 17
 
 
 def test_the_slower_of_card_and_host_is_the_link():

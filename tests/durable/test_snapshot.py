@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from zobench.durable import snapshot
-from zobench.durable.snapshot import SnapshotStart, Writer, steps, to_json
+from zobench.durable import replay, snapshot
+from zobench.durable.snapshot import SnapshotStart, SnapshotWeights, Writer, steps, to_json
 from zobench.engine.base import Position
 
 POSITIONS = {"a": Position(passes=5, applied=4, part=0), "b.c": Position(passes=7, applied=6, part=-1)}
@@ -136,16 +136,18 @@ def test_one_changed_bit_is_found_and_its_file_named(tmp_path: Path, place: int)
     content[place] ^= 4
     file.write_bytes(content)
     message = f"`{file}` must be as it was written, but its checksum differs; remove {file.parent}"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        SnapshotStart(file.parent)
+    for reader in (SnapshotStart, SnapshotWeights):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            reader(file.parent)
 
 
 def test_a_short_or_missing_shard_is_named(tmp_path: Path) -> None:
     file = written(tmp_path) / "0-00001.safetensors"
     size = file.stat().st_size
     os.truncate(file, size - 1)
-    with pytest.raises(ValueError, match=rf"` must have {size} bytes, but has {size - 1}; remove "):
-        SnapshotStart(file.parent)
+    for reader in (SnapshotStart, SnapshotWeights):
+        with pytest.raises(ValueError, match=rf"` must have {size} bytes, but has {size - 1}; remove {file.parent}$"):
+            reader(file.parent)
     file.unlink()
     with pytest.raises(ValueError, match=rf"00001.safetensors` must have {size} bytes, but is missing; remove "):
         SnapshotStart(file.parent)
@@ -160,6 +162,16 @@ def test_a_changed_state_is_found(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"but is damaged \(the checksum of state.json differs\); remove it$"):
             SnapshotStart(file.parent)
         assert snapshot.steps(tmp_path) == [4]
+
+
+@pytest.mark.parametrize(("changes", "taken"), [({}, True), ({"run": "another"}, False), ({"base": "another"}, False)])
+def test_a_snapshot_of_another_run_or_base_is_left_out(tmp_path: Path, changes: dict[str, str], taken: bool) -> None:
+    writer = Writer(tmp_path, 4)
+    writer.add("a", 0, B)
+    writer.finish({**STATE, "positions": to_json({"a": Position()}), **changes})
+    said: list[str] = []
+    start = replay.newest(tmp_path, {"run": STATE["run"], "base": STATE["base"]}, [], said.append)
+    assert (start is not None, not said) == (taken, taken)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -77,24 +77,9 @@ def test_only_what_is_kept_stays(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "snapshot-20"]
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"5"])
 def test_a_damaged_state_is_one_line(tmp_path: Path, content: bytes) -> None:
     path = written(tmp_path)
     (path / snapshot.STATE).write_bytes(content)
     with pytest.raises(ValueError, match=r"snapshot-4` must be a whole snapshot, but is damaged \(.*\); remove it$"):
         snapshot.state(path)
-
-
-@pytest.mark.parametrize(
-    ("place", "message"), [(-1, "be as it was written, but its checksum differs"), (None, "have ")]
-)
-def test_a_damaged_file_of_tensors_is_one_line(tmp_path: Path, place: int | None, message: str) -> None:
-    file = written(tmp_path) / "00001.safetensors"
-    content = bytearray(file.read_bytes())
-    if place is None:
-        content = content[:-1]
-    else:
-        content[place] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"00001.safetensors` must {message}.*; remove {file.parent}$"):
-        SnapshotWeights(file.parent)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.first_order import batches
+from tests.support.slopes import batches
 from zobench import RunSpec
 from zobench.cost.footprint import memory
 from zobench.cost.sizes import trained_count, trained_width

@@ -31,6 +31,13 @@ def own_loss(model, batch=BATCH):
     return float(model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels)["loss"])
 
 
+def assert_own(losses, plain, batch=BATCH):
+    """Losses at two opposite points are those of the plain model, which is left at the second."""
+    for loss, scale in zip(losses, (1e-2, -2e-2), strict=True):
+        perturb(plain, 1, 1.0, scale)
+        assert loss == pytest.approx(own_loss(plain, batch), abs=2e-6)
+
+
 @pytest.fixture(autouse=True)
 def _no_verdicts(monkeypatch):
     monkeypatch.setattr(twin, "_VERDICTS", {})
@@ -115,9 +122,7 @@ def test_alibi_is_cut_by_what_it_follows_and_not_by_its_size(model_type, heads, 
     plain = copy.deepcopy(model)
     with Engine(model, EngineConfig(slots=2)) as engine:
         losses = engine.probe(BATCH, [Point(1, 1e-2), Point(1, -1e-2)])
-    for loss, scale in zip(losses, (1e-2, -2e-2), strict=True):
-        perturb(plain, 1, 1.0, scale)
-        assert loss == pytest.approx(own_loss(plain), abs=2e-6)
+    assert_own(losses, plain)
 
 
 def test_blocks_that_run_twice_or_backwards_are_refused():
@@ -197,9 +202,7 @@ def test_the_bias_that_a_holder_adds_to_its_heads_output_moves_with_the_head_and
         engine.commit([Entry(step=0, seed=1, g=0.5, lr=0.1)])
         engine.save_pretrained(tmp_path)
     assert model.lm_head.decoder.bias is None
-    for loss, scale in zip(losses, (1e-2, -2e-2), strict=True):
-        perturb(plain, 1, 1.0, scale)
-        assert loss == pytest.approx(own_loss(plain, batch), abs=2e-6)
+    assert_own(losses, plain, batch)
     perturb(plain, 1, 1.0, 1e-2 - 0.05)
     saved = AutoModelForMaskedLM.from_pretrained(tmp_path)
     torch.testing.assert_close(saved.lm_head.bias, plain.lm_head.bias, rtol=0, atol=1e-6)
@@ -213,9 +216,7 @@ def test_layers_that_share_a_module_are_one_block():
     with Engine(model, EngineConfig(slots=2)) as engine:
         losses = engine.probe(BATCH, [Point(1, 1e-2), Point(1, -1e-2)])
         assert len(engine.blocks) == 1
-    for loss, scale in zip(losses, (1e-2, -2e-2), strict=True):
-        perturb(plain, 1, 1.0, scale)
-        assert loss == pytest.approx(own_loss(plain), abs=2e-6)
+    assert_own(losses, plain)
 
 
 def test_a_class_whose_loss_shifts_no_labels_is_given_shifted_ones():

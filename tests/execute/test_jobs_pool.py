@@ -3,24 +3,18 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import poll
-from tests.support.rates import calibrate
+from tests.support.processes import poll, side_by_side
+from tests.support.site import Site
 from tests.support.submissions import submitted
 from zobench.execute import jobs, pool
-from zobench.measure.environment import fingerprint_without_torch
 from zobench.runspec import RunSpec
-from zobench.store import Store
 
-ROOT = Path(__file__).parents[2]
 GPUS = ("GPU-a", "GPU-b")
 
 
@@ -99,11 +93,7 @@ def test_many_cells_never_share_a_gpu_and_those_that_need_two_get_both() -> None
             using.difference_update(held)
         done.append(count)
 
-    threads = [threading.Thread(target=work, args=(count,)) for count in (1, 2, 1, 2, 1, 1, 2, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    side_by_side(work, (1, 2, 1, 2, 1, 1, 2, 1), 20)
     assert (twice, sorted(done)) == ([], [1, 1, 1, 1, 1, 2, 2, 2])
 
 
@@ -118,11 +108,7 @@ def test_no_cell_is_begun_by_two_workers(tmp_path: Path, monkeypatch: pytest.Mon
         while (cell := pool._next(submission, number)) is not None:
             begun.append(cell)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    side_by_side(work, range(4), 20)
     assert sorted(begun) == list(range(12))
 
 
@@ -136,68 +122,46 @@ def test_how_many_workers() -> None:
     assert pool.workers([single, two], GPUS[:1], None) == 1
 
 
-class Site:
-    """A user's folder with tiny cells, on a machine whose rates are known."""
+def worker(site: Site, number: int) -> int:
+    """The process of a worker of the pool."""
+    return int((site.submission().folder / f"worker-{number}.lock").read_text())
 
-    def __init__(self, folder: Path, count: int, steps: int = 2) -> None:
-        self.folder, self.results = folder, folder / "results"
-        base = f'[base]\nmodel = "opt-tiny"\nseq_len = 16\nsteps = {steps}\nwarmup = 0\n'
-        (folder / "cells.toml").write_text(f"{base}[axes]\nseed = {list(range(count))}\n")
-        calibrate(folder, fingerprint_without_torch().machine)
 
-    def zobench(self, *arguments: str, code: int = 0) -> str:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-        done = subprocess.run(
-            [sys.executable, "-m", "zobench", *arguments], cwd=self.folder, env=env, capture_output=True, text=True,
-            timeout=60,
-        )  # fmt: skip
-        assert done.returncode == code, done
-        return done.stdout + done.stderr
-
-    def states(self) -> list[str]:
-        submission = jobs.submissions(self.results)[-1]
-        return [state.state for state in jobs.states(submission, pool.look(submission))]
-
-    def worker(self, number: int) -> int:
-        path = jobs.submissions(self.results)[-1].folder / f"worker-{number}.lock"
-        return int(path.read_text())
+SWEEP = ("sweep", "cells.toml", "--executor", "local", "--device", "cpu")
 
 
 @pytest.mark.slow
 def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path: Path) -> None:
-    site, seen = Site(tmp_path, 2), []
-    output = site.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "1", "--device", "cpu")
+    site, seen = Site.of(tmp_path, 2), []
+    output = "".join(site.zobench(*SWEEP, "--jobs", "1"))
     assert "2 cells handed over to 1 worker in the background; `zobench status cells` shows them" in output
-    assert "are queued or running in cells" in site.zobench(
-        "sweep", "cells.toml", "--executor", "local", "--device", "cpu", code=1
-    )
-    poll(lambda: (seen.append(site.states()), not {"queued", "running"} & set(seen[-1]))[1], 240)
+    assert "are queued or running in cells" in "".join(site.zobench(*SWEEP, code=1))
+    poll(lambda: (seen.append(site.now()), not {"queued", "running"} & set(seen[-1]))[1], 240)
     assert max(states.count("running") for states in seen) == 1
     assert seen[-1] == ["ok"] * 2
-    assert [str(result.outcome) for result in Store(site.results).load()] == ["ok"] * 2
-    output = site.zobench("sweep", "cells.toml", "--executor", "local", "--device", "cpu")
-    assert "0 of 2 cells to run" in output
+    assert [str(result.outcome) for result in site.stored()] == ["ok"] * 2
+    assert "0 of 2 cells to run" in "".join(site.zobench(*SWEEP))
     assert len(jobs.submissions(site.results)) == 1
 
 
 def test_a_killed_worker_loses_its_cell_and_cancel_ends_the_others(tmp_path: Path) -> None:
-    site = Site(tmp_path, 4, steps=10**6)
-    site.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "2", "--device", "cpu")
-    poll(lambda: site.states() == ["running", "running", "queued", "queued"], 60)
-    submission = jobs.submissions(site.results)[-1]
+    site = Site.of(tmp_path, 4, steps=10**6)
+    site.zobench(*SWEEP, "--jobs", "2")
+    poll(lambda: site.now() == ["running", "running", "queued", "queued"], 60)
+    submission = site.submission()
     first = jobs.progress(submission, 0)
     assert first is not None
-    status = Path(f"/proc/{site.worker(first.worker)}/status").read_text()
+    status = Path(f"/proc/{worker(site, first.worker)}/status").read_text()
     ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
     assert ignored >> (signal.SIGHUP - 1) & 1  # the terminal that it was started from may be closed
-    os.kill(site.worker(first.worker), signal.SIGKILL)
-    poll(lambda: site.states() == ["lost", "running", "queued", "queued"], 60)
+    os.kill(worker(site, first.worker), signal.SIGKILL)
+    poll(lambda: site.now() == ["lost", "running", "queued", "queued"], 60)
     other = replace(submission, folder=jobs.new_folder(site.results), name="others", place="another", submitted=0.0)
     other.write()
-    refused = site.zobench("cancel", code=2)  # and ends those that it can
+    refused = "".join(site.zobench("cancel", code=2))  # and ends those that it can
     assert ": 1 running, 2 queued\n" in refused
     assert "another" in refused
     shutil.rmtree(other.folder)
-    poll(lambda: site.states() == ["cancelled"] * 4, 60)
-    assert site.zobench("cancel") == "nothing is queued or running\n"
-    assert Store(site.results).load() == []
+    poll(lambda: site.now() == ["cancelled"] * 4, 60)
+    assert "".join(site.zobench("cancel")) == "nothing is queued or running\n"
+    assert site.stored() == []

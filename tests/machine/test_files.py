@@ -2,11 +2,12 @@
 
 import errno
 import os
-import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import side_by_side
 from zobench.machine.files import error_text, replace, writing
 
 
@@ -73,10 +74,6 @@ def test_the_bytes_are_on_the_disk_before_the_name_and_then_the_name(tmp_path, m
 
 def test_many_that_write_one_file_at_once_leave_one_of_theirs_whole(tmp_path: Path) -> None:
     path, texts = tmp_path / "a", [bytes([65 + number]) * 200_000 for number in range(8)]
-    threads = [threading.Thread(target=replace, args=(path, text)) for text in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side(partial(replace, path), texts)
     assert path.read_bytes() in texts
     assert list(tmp_path.iterdir()) == [path]

@@ -1,13 +1,12 @@
 """What ranks receive from each other: really exchanged, on loopback alone, and a reason where it cannot be measured."""
 
 import os
-import threading
 
 import pytest
 import torch
 from torch.distributed import HashStore
 
-from tests.support.processes import listeners
+from tests.support.processes import listeners, side_by_side
 from zobench.machine import accelerator
 from zobench.measure import calibrate
 
@@ -23,11 +22,7 @@ def test_two_ranks_have_each_others_half_and_listen_on_loopback_alone() -> None:
         listened.append(listeners({os.getpid()}) - before)
         calibrate._exchange_halves(group, slots[number])  # so that neither is gone while the other looks
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    side_by_side(rank, range(2))
     assert [slots[number].tolist() for number in range(2)] == [[0] * 5 + [1] * 5] * 2
     assert len(listened) == 2
     assert set().union(*listened) <= {"127.0.0.1"}

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from tests.support.backprop import RESIDENT, backprop
-from tests.support.first_order import batches
-from tests.support.slopes import MODELS, filled, padded, plain_loss
+from tests.support.slopes import MODELS, batches, filled, padded, plain_loss
 from zobench import Engine, EngineConfig, models
 from zobench.methods.first_order import FIRST_SCALE, FirstOrder, Hybrid, LossScale
 from zobench.models import weights

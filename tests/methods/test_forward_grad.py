@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from tests.support.first_order import batches
 from tests.support.reference import draw_seeds
-from tests.support.slopes import MODELS, choosing, derivative, directions, engine_of, filled, padded
+from tests.support.slopes import MODELS, batches, choosing, derivative, directions, engine_of, filled, padded
 from tests.support.slopes import SEED as SLOPE_SEED
 from zobench import RunSpec
 from zobench.methods.first_order import ForwardGrad

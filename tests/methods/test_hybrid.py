@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from tests.support.backprop import BEFORE, backprop
-from tests.support.first_order import batches
 from tests.support.reference import draw_seeds, g_of
-from tests.support.slopes import MODELS, filled, plain_loss
+from tests.support.slopes import MODELS, batches, filled, plain_loss
 from zobench import EngineConfig
 from zobench.methods.first_order import FirstOrder, Hybrid
 

@@ -115,16 +115,6 @@ def test_a_masked_model_is_always_tied() -> None:
     assert str(error.value) == text
 
 
-def test_a_masked_model_runs_a_cell_alike_resident_and_offloaded() -> None:
-    """Its random batches have labels in their places, not moved by one: throughput needs no task."""
-    spec = RunSpec(model="roberta-tiny", batch_size=2, seq_len=80, steps=2, warmup=0, data="ragged")
-    resident, offload = cell.run(spec), cell.run(spec.replace(engine="offload", tier="pageable"))
-    assert (resident.outcome, resident.reason) == (Outcome.OK, "")
-    assert resident.samples["loss"] == offload.samples["loss"]
-    assert None not in resident.samples["loss"]
-    assert resident.warnings[0].startswith("the position table was extended from 64 to 80 positions")
-
-
 def test_published_values_reach_the_configuration() -> None:
     qwen, mistral, opt = (models.build_config(name) for name in ("Qwen3-4B", "Mistral-7B", "OPT-350M"))
     assert (qwen.head_dim, qwen.rope_parameters["rope_theta"], qwen.tie_word_embeddings) == (128, 1e6, True)
@@ -150,9 +140,6 @@ def test_check_names_constraint_value_and_remedy(spec: RunSpec, text: str) -> No
     assert str(error.value) == text
 
 
-LONG = RunSpec(model="opt-tiny", seq_len=80, steps=2, warmup=0)
-
-
 @pytest.mark.parametrize(("name", "tie"), [("opt-tiny", None), ("opt350-tiny", False), ("roberta-tiny", None)])
 def test_an_extended_model_has_only_more_positions_and_the_counts_know(name: str, tie: bool | None) -> None:
     published, extended = models.build(name, "fp32", tie), models.build(name, "fp32", tie, 8192)
@@ -176,8 +163,10 @@ def test_the_published_rows_of_an_extended_table_keep_their_random_values() -> N
     assert torch.equal(tables[0], tables[1][:66])
 
 
-def test_a_step_beyond_the_published_positions_runs_alike_resident_and_offloaded_and_says_so() -> None:
-    spec = LONG
+@pytest.mark.parametrize(("name", "data"), [("opt-tiny", "random"), ("roberta-tiny", "ragged")])
+def test_a_step_beyond_the_published_positions_runs_alike_resident_and_offloaded_and_says_so(name, data) -> None:
+    """A masked model's random batches have labels in their places, not moved by one: throughput needs no task."""
+    spec = RunSpec(model=name, batch_size=2, seq_len=80, steps=2, warmup=0, data=data)
     resident, offload = cell.run(spec), cell.run(spec.replace(engine="offload", tier="pageable"))
     assert (resident.outcome, resident.reason) == (Outcome.OK, "")
     assert resident.samples["loss"] == offload.samples["loss"]
@@ -185,19 +174,12 @@ def test_a_step_beyond_the_published_positions_runs_alike_resident_and_offloaded
     assert None not in resident.samples["loss"]
     assert resident.warnings[0] == offload.warnings[0]
     assert resident.warnings[0] == (
-        "the position table was extended from 64 to 80 positions with random values: opt-tiny was published with 64 "
+        f"the position table was extended from 64 to 80 positions with random values: {name} was published with 64 "
         "(the papers that report longer sequences do not say what they did)"
     )
     assert models.position_count(spec.replace(weights="pretrained", weights_path="somewhere")) == 64
     within = cell.run(spec.replace(seq_len=64))
     assert not any("position" in warning for warning in within.warnings)
-
-
-def test_blocks_are_the_longest_list_of_one_class() -> None:
-    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
-    mixed = nn.ModuleList([nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU()])
-    holder = nn.ModuleDict({"mixed": mixed, "heads": nn.ModuleList([nn.ReLU()]), "layers": layers})
-    assert models.blocks(holder) is layers
 
 
 def test_a_model_without_blocks_is_named() -> None:

@@ -1,8 +1,8 @@
 """The null CUDA runtime finds what is planted: a missing wait, memory that is reused too early, a gather that nobody
 waited for; and zobench finds its way on machines with these GPUs."""
 
-import json
 import os
+import re
 import subprocess
 import textwrap
 
@@ -37,21 +37,14 @@ UPLOAD = """
     """
 
 
-def test_a_missing_wait_gives_wrong_values_and_is_named():
-    program = "runtime().nullcuda_collect_races()\n" + textwrap.dedent(UPLOAD) + "print(races())"
-    output, _, status = run(program)
-    assert status == 0
-    wrong, race = output.splitlines()[:2]
-    assert wrong == "False"
-    assert race.startswith("aten::mul.Tensor on stream")
-    assert " reads 4096 bytes that a copy on stream " in race
-    assert race.endswith(" wrote, without a wait"), race
-
-
-def test_a_missing_wait_ends_a_process_that_does_not_collect_races():
+def test_a_missing_wait_is_named_and_gives_wrong_values_or_ends_a_process_that_does_not_collect_races():
     output, errors, status = run(UPLOAD)
     assert (output, status < 0) == ("", True)
-    assert "nullcuda: data race: aten::mul.Tensor" in errors
+    for race in (errors, run("runtime().nullcuda_collect_races()\n" + textwrap.dedent(UPLOAD) + "print(races())")[0]):
+        assert re.search(
+            r"aten::mul.Tensor on stream .* reads 4096 bytes that a copy on stream .* wrote, without", race
+        )
+    assert race.startswith("False\n")
 
 
 def test_memory_that_is_reused_without_record_stream_is_found():
@@ -160,28 +153,3 @@ def test_a_gpu_is_found_again_by_the_uuid_that_zobench_gives_it(machine):
     assert known == ["True", "True"]
     program = "print(torch.cuda.device_count(), torch.cuda.get_device_properties(0).uuid)"
     assert run(program, NULLCUDA_MACHINE=machine, CUDA_VISIBLE_DEVICES=uuid)[0] == f"1 {uuid[4:]}"
-
-
-def readings(**settings):
-    program = """
-    import json
-    from zobench.machine.nvml import Nvml
-    nvml = Nvml()
-    handle = nvml.handles()[0]
-    names = ("PowerUsage", "CurrentClocksThrottleReasons")
-    found = {name: nvml.ask(name, f"nvmlDeviceGet{name}", handle) for name in names}
-    found["processes"] = [p.pid for p in nvml.ask("processes", "nvmlDeviceGetComputeRunningProcesses", handle) or []]
-    print(json.dumps({**found, "notes": nvml.notes}))
-    """
-    return json.loads(run(program, **settings)[0])
-
-
-def test_nvml_tells_of_throttling_of_other_processes_and_of_what_it_may_not_tell():
-    assert readings() == {"PowerUsage": 250000, "CurrentClocksThrottleReasons": 0, "processes": [], "notes": []}
-    settings = {"PROCESSES": "17:1000,18:5", "THROTTLE": "0x40", "DENY": "PowerUsage"}
-    assert readings(**{f"NULLCUDA_NVML_{name}": value for name, value in settings.items()}) == {
-        "PowerUsage": None,
-        "CurrentClocksThrottleReasons": 0x40,
-        "processes": [17, 18],
-        "notes": ["NVML PowerUsage: not available (insufficient permissions)"],
-    }

@@ -44,27 +44,20 @@ TESTS = """
 FILE = "test_planted.py"
 
 
-def outcomes(folder, listed):
-    """Test -> its outcome in a run on the null GPU, and all that it printed."""
-    (folder / FILE).write_text(textwrap.dedent(TESTS))
+def test_a_list_that_is_not_true_is_an_error(tmp_path):
+    (tmp_path / FILE).write_text(textwrap.dedent(TESTS))
     lists = {
-        "IMPOSSIBLE": dict.fromkeys(listed, "why"),
+        "IMPOSSIBLE": {f"{FILE}::test_impossible_{name}": "why" for name in ("and_fails", "and_passes")},
         "NOT_RUN": {f"{FILE}::test_not_run": "why"},
         "COUNTS_ONLY": set(),
     }
     lines = [f"plugin.{name} = {value!r}" for name, value in lists.items()]
-    (folder / "conftest.py").write_text("\n".join(["from tests.nullcuda import plugin", *lines]))
+    (tmp_path / "conftest.py").write_text("\n".join(["from tests.nullcuda import plugin", *lines]))
     command = [build.interpreter(), "-m", "pytest", "-p", "tests.nullcuda.plugin", "-rA", "--rootdir", ".", "."]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     printed = done.stdout + done.stderr
-    listed_outcomes = re.findall(r"^([A-Z]+) +test_planted\.py::(\S+)", done.stdout, re.MULTILINE)
-    return {name: outcome for outcome, name in listed_outcomes}, printed
-
-
-def test_a_list_that_is_not_true_is_an_error(tmp_path):
-    listed = [f"{FILE}::test_impossible_{name}" for name in ("and_fails", "and_passes")]
-    ended, printed = outcomes(tmp_path, listed)
+    ended = {name: word for word, name in re.findall(r"^([A-Z]+) +test_planted\.py::(\S+)", done.stdout, re.MULTILINE)}
     assert ended == {
         "test_impossible_and_fails": "XFAIL",
         "test_impossible_and_passes": "FAILED",

@@ -37,20 +37,6 @@ def test_the_checks_of_the_numbers_are_ok():
     assert rows["device = CPU"][1].startswith("losses differ from the CPU's by 0.0e+00 of them at most")
 
 
-MISSING_WAIT = """
-    from tests.nullcuda.counts import runtime
-    from zobench.engine.transfers.lanes import CudaLanes
-    submit = CudaLanes.submit
-    CudaLanes.submit = lambda self, op, action, after: submit(self, op, action, () if op.kind == "compute" else after)
-    runtime().nullcuda_collect_races()
-    """
-
-
-def test_a_missing_wait_gives_wrong_numbers():
-    status, reason = findings(["races"], MISSING_WAIT)["late copies"]
-    assert status == "failed", reason
-
-
 LEAK = """
     from zobench.engine import build
     make, leaked = build.slot_maker, []

@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from tests.support.fake_nvml import FakeNvml
 from tests.support.forked_ranks import run_ranks
 from tests.support.host_rank import alone, steps_of
+from tests.support.parity import engine_of
 from tests.support.processes import torchrun
-from zobench import Engine, EngineConfig, RunSpec, models
+from zobench import RunSpec
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.nvml import Nvml
-from zobench.models import weights
 from zobench.parallel import hosts
 from zobench.parallel.world import PeerGoneError
 
@@ -63,8 +63,7 @@ def single():
     def run(case):
         key = json.dumps([case["spec"]["model"], case["engine"]])
         if key not in known:
-            model = models.build(case["spec"]["model"], "fp32")
-            with Engine(model, EngineConfig(**case["engine"]), weights=weights.RandomWeights(model, 3)) as engine:
+            with engine_of(case["spec"]["model"], **case["engine"]) as engine:
                 steps = steps_of(case, engine)
                 tensors = dict(engine.named_tensors())
             known[key] = [step.loss for step in steps], [step.projected_grad for step in steps], tensors

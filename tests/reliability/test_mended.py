@@ -53,13 +53,6 @@ def whole(folder: Path) -> Path:
     return writer.finish({"run": "r", "base": "b", "step": 3, "positions": {"block 0": [1, 1, 0]}})
 
 
-def test_a_snapshots_manifest_that_is_a_number_is_one_line(tmp_path: Path) -> None:
-    path = whole(tmp_path)
-    (path / snapshot.STATE).write_text("5")
-    with pytest.raises(ValueError, match="must be a whole snapshot, but is damaged"):
-        snapshot.state(path)
-
-
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", LINES])
 def test_a_snapshot_reads_nothing_outside_of_its_folder(tmp_path: Path, name: str) -> None:
     path = whole(tmp_path)

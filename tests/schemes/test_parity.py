@@ -10,7 +10,6 @@ from tests.support.adapters import (
     Moved,
     adapter,
     applied,
-    base_model,
     batches,
     loss,
     mezo,
@@ -19,6 +18,7 @@ from tests.support.adapters import (
     pristine_mezo,
 )  # fmt: skip
 from tests.support.families import made
+from tests.support.parity import materialised
 from tests.support.reference import draw_seeds
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, schemes
 from zobench.engine import Batch, Point
@@ -81,7 +81,7 @@ def test_a_prefixs_loss_is_transformers_own_and_not_mezos(name):
     config = EngineConfig()
     model, done, initial = applied(name, "prefix", config)
     moved = Moved(model, initial)
-    (prefix,), base, (batch,) = moved.values.values(), base_model(name), batches(name, 1)
+    (prefix,), base, (batch,) = moved.values.values(), materialised(name), batches(name, 1)
     with Engine(model, config, weights=moved, drive=done.drive) as engine:
         (mine,) = engine.probe(batch, [Point()])
     assert mine == behind_a_prefix(base, prefix, batch, 5)

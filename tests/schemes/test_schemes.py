@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import DistilBertConfig, DistilBertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from tests.support.adapters import adapter, applied, base_model, batches, loss, peft_name
+from tests.support.adapters import adapter, applied, batches, loss, peft_name
+from tests.support.parity import materialised
 from zobench import Engine, EngineConfig, RunSpec, methods, models, schemes
 from zobench.engine import Batch
 from zobench.engine.weights.tiers import DiskTier
@@ -44,7 +45,7 @@ def test_lora_starts_as_the_base_with_kaimings_bound_and_seeds_by_name():
     assert not torch.equal(rows, a[name][2:5])
     (batch,) = batches("llama-tiny", 1)
     with Engine(model, EngineConfig(), weights=initial, drive=done.drive) as engine:
-        base = base_model("llama-tiny")
+        base = materialised("llama-tiny")
         with torch.no_grad():
             assert engine.evaluate(batch) == base(input_ids=batch.input_ids, labels=batch.labels).loss.item()
 
@@ -55,7 +56,7 @@ def test_virtual_tokens_start_as_real_ones(scheme, count, name):
     """At its start the model sees its tokens after ``count`` real ones: the loss is the base's on the longer text."""
     config = EngineConfig(tier="disk")
     model, done, initial = applied(name, scheme, config)
-    base = base_model(name)
+    base = materialised(name)
     tokens = real_tokens(base, count, 0, scheme)
     assert done.virtual_tokens == count
     (batch,) = batches(name, 1)
@@ -121,7 +122,7 @@ def test_a_saved_adapter_loads_with_peft_and_says_the_same(scheme, name, dtype, 
         final = dict(engine.named_tensors())
         done.save(tmp_path / "adapter", engine.named_tensors())
         mine = engine.evaluate(data[0])
-    theirs = peft.PeftModel.from_pretrained(base_model(name, dtype), tmp_path / "adapter").eval()
+    theirs = peft.PeftModel.from_pretrained(materialised(name, dtype), tmp_path / "adapter").eval()
     parameters = dict(theirs.named_parameters())
     assert all(torch.equal(parameters[peft_name(key, scheme)], final[key]) for key in first)
     assert not any(torch.equal(final[key], first[key]) for key in first)

@@ -5,6 +5,7 @@ import dataclasses
 import peft
 import torch
 
+from tests.support.parity import materialised
 from tests.support.reference import g_of, z_of
 from tests.support.streams import batches_of
 from zobench import RunSpec, models, schemes
@@ -21,12 +22,6 @@ def batches(name, count, kind="random", seq_len=17):
 def first_unlabelled(batch):
     mask = torch.ones_like(batch.labels) if batch.attention_mask is None else batch.attention_mask
     return dataclasses.replace(batch, labels=torch.where(mask.cumsum(1) == 1, IGNORED, batch.labels))
-
-
-def base_model(name, dtype="fp32"):
-    model = models.build(name, dtype)
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    return model
 
 
 def applied(name, scheme, config, dtype="fp32", **changes):
@@ -75,7 +70,7 @@ class Moved:
 
 def peft_model(name, scheme, values, dtype="fp32"):
     """``peft``'s model of the same base, with these adapter tensors."""
-    base = base_model(name, dtype)
+    base = materialised(name, dtype)
     width = base.get_input_embeddings().embedding_dim
     masked = (("query", "value"), "FEATURE_EXTRACTION") if name == "roberta-tiny" else ()
     return filled(base, peft_config(scheme, width, *masked), scheme, values)

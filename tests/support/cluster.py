@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.processes import free_port
+
 DAEMONS = ("munged", "slurmctld", "slurmd")
 NODES = ("n1", "n2")
 CPUS = 4
@@ -70,7 +72,7 @@ def running(folder: Path) -> Iterator[Path]:
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
     (folder / "munge.key").chmod(0o400)
-    host, ports = socket.gethostname(), [_free_port() for _ in range(1 + len(NODES))]
+    host, ports = socket.gethostname(), [free_port() for _ in range(1 + len(NODES))]
     rows = [
         f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=4000 State=UNKNOWN"
         for name, port in zip(NODES, ports[1:], strict=True)
@@ -131,12 +133,6 @@ def _wait(ready: object, what: str, folder: Path, seconds: float = 60) -> None:
             logs = "\n".join(f"{p.name}: {p.read_text(errors='replace')[-1500:]}" for p in folder.glob("*.[lo][ou]*"))
             raise RuntimeError(f"{what} did not come in {seconds:.0f} s\n{logs}")
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _path() -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from tests.support.devices import CUDA
+from tests.support.parity import materialised
 from tests.support.reference import draw_seeds, pristine_mezo
 from tests.support.streams import batches_of
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
@@ -52,8 +53,7 @@ def directions(queries):
 @functools.cache
 def reference(name, dtype, tied, decay, queries, every=1, count=STEPS):
     """(losses, projected gradients, final weights) of a plain loop on the CPU."""
-    model = models.build(name, dtype, tied)
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
+    model = materialised(name, dtype, tied)
     seeds, every = directions(queries)[:count], math.inf if every == "inf" else every
     losses, gs = pristine_mezo(model, batches(name, count=count), seeds, eps=EPS, lr=LR, wd=decay, every=every)
     return losses, gs, {key: p.data for key, p in model.named_parameters()}

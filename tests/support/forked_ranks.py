@@ -3,7 +3,6 @@
 import importlib
 import multiprocessing
 import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from tests.support.processes import free_port
 
 LOADED = "tests.support.forked"
 
@@ -46,9 +47,3 @@ def _rank(command: Sequence[str], environment: dict[str, str], log: str) -> None
     torch.set_num_threads(1)
     sys.argv = list(command)
     importlib.import_module(command[0]).main()
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])

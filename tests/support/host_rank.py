@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import OPTConfig, OPTForCausalLM
 
 from tests.support import normals
+from tests.support.parity import engine_of
 from tests.support.streams import batches_of
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec
 from zobench.engine.base import Position
 from zobench.engine.weights.tiers import allocate
 from zobench.models import weights
@@ -73,10 +74,8 @@ def run(case, number, out, device):
     world = world_of(spec, device)
     hosts.SharedTier = delayed(case.get("delays", {}).get(str(world.rank), {}), number * 8 + world.rank)
     hosts.Counts = planted(case["planted"]) if "planted" in case else Counts
-    model = models.build(spec.model, spec.dtype)
-    shared = hosts.hosts_for(spec, world)
-    config = EngineConfig(device=device, **case["engine"])
-    engine = Engine(model, config, weights=weights.RandomWeights(model, 3), hosts=shared)
+    options = {"hosts": hosts.hosts_for(spec, world)}
+    engine = engine_of(spec.model, spec.dtype, options=options, device=device, **case["engine"])
     with ParallelEngine(engine, world) as parallel:
         steps = steps_of(case, parallel)
         save_file(dict(parallel.named_tensors()), f"{out}.{number}.{world.rank}.safetensors")
@@ -107,10 +106,8 @@ def resumed(case, number, out, device):
     world = world_of(spec, device)
 
     def build(start=None):
-        model = models.build(spec.model, spec.dtype)
-        shared = hosts.hosts_for(spec, world)
-        config = EngineConfig(**case["engine"])
-        return Engine(model, config, weights=weights.RandomWeights(model, 3), hosts=shared, start=start)
+        options = {"hosts": hosts.hosts_for(spec, world), "start": start}
+        return engine_of(spec.model, spec.dtype, options=options, **case["engine"])
 
     with build() as engine, ParallelEngine(engine, world) as parallel:
         steps_of(case, parallel)
@@ -154,8 +151,7 @@ def private_bytes():
 
 def warm_up(spec):
     """Takes two steps of a small model, so that what libraries keep at first use is there before the run."""
-    model = models.build("opt-tiny", "fp32")
-    with Engine(model, EngineConfig(noise="counter"), weights=weights.RandomWeights(model, 3)) as engine:
+    with engine_of(noise="counter") as engine:
         stepped = method(spec)
         for batch in batches_of(spec.replace(model="opt-tiny"), 2):
             stepped.step(engine, batch)

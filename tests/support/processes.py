@@ -4,8 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ def poll(look: Callable[[], Any], seconds: float = 40) -> Any:
             return answer
         time.sleep(0.02)
     raise TimeoutError("it did not happen")
+
+
+def side_by_side(work: Callable[[Any], None], values: Iterable[Any], seconds: float = 60) -> None:
+    """Runs ``work`` on each of the values, each in a thread of its own, until all have ended or the time is up."""
+    threads = [threading.Thread(target=work, args=(value,)) for value in values]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
 
 
 def children(pid: int) -> list[int]:

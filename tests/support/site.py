@@ -1,18 +1,24 @@
-"""A user's folder, and the commands typed there, on a cluster."""
+"""A user's folder, and the commands typed there, on a cluster or a machine with a pool."""
 
+import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from zobench.execute import jobs, slurm
+from tests.support.rates import calibrate
+from zobench.execute import jobs
+from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Result
+from zobench.session.submitted import cell_states
 from zobench.store import Store
 
+ROOT = Path(__file__).parents[2]
 SIDE_BY_SIDE = ("--executor", "slurm", "--partition", "main", "--slurm", "exclusive=no")
 
 
@@ -22,6 +28,16 @@ class Site:
 
     folder: Path
     env: dict[str, str]
+
+    @classmethod
+    def of(cls, folder: Path, count: int, env: Mapping[str, str] = os.environ, **base: object) -> "Site":
+        """With so many tiny cells, on a machine whose rates are known."""
+        values = {"model": "opt-tiny", "seq_len": 16, "steps": 2, "warmup": 0, **base}
+        rows = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        text = "\n".join(['title = "Tiny cells"', "[base]", *rows, "[axes]", f"seed = {list(range(count))}"])
+        (folder / "cells.toml").write_text(text)
+        calibrate(folder, fingerprint_without_torch().machine)
+        return cls(folder, {**env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "160"})
 
     @property
     def results(self) -> Path:
@@ -56,8 +72,7 @@ class Site:
 
     def now(self) -> list[str]:
         """The states without the start of a process: they are asked for again and again while the jobs compute."""
-        submission = self.submission()
-        return [state.state for state in jobs.states(submission, slurm.look(submission))]
+        return [state.state for state in cell_states(self.submission())]
 
     def submission(self) -> jobs.Submission:
         return jobs.submissions(self.results)[-1]

@@ -4,6 +4,7 @@ import functools
 
 import torch
 
+from tests.support.parity import materialised
 from tests.support.reference import z_of
 from zobench import Batch, Engine, EngineConfig, models
 from zobench.data.batch import Choices
@@ -15,9 +16,7 @@ SEED, MASK = 7, 10**9
 
 def filled(name, tied=True, train=lambda name: True):
     """A plain model; only the parameters that ``train`` names require gradients."""
-    model = models.build(name, "fp32", tied)
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    return select(model, train)
+    return select(materialised(name, "fp32", tied), train)
 
 
 def select(model, train):
@@ -39,6 +38,14 @@ def padded():
     mask = torch.ones_like(ids)
     mask[0, :4] = mask[1, :1] = 0
     return Batch(ids, torch.where(mask == 0, -100, ids), mask)
+
+
+def batches(count):
+    """For the methods that step along a gradient."""
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(count):
+        ids = torch.randint(3, 128, (2, 9), generator=generator)
+        yield Batch(ids, ids)
 
 
 def choosing(loss):

@@ -1,4 +1,4 @@
-"""The real engine on a virtual clock: its seconds are those of the formulas."""
+"""The real engine on a virtual clock: its seconds are those of the formulas, and stored timelines are its own."""
 
 import dataclasses
 import itertools
@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from tests.support.rates import RATES
+from tools import timelines as written
 from tools.virtual import VirtualRun, virtual_step
 from zobench import models, recipes
 from zobench.cost import Rates, gpu, hardware, local
 from zobench.engine.transfers.schedule import Event
 from zobench.recipes import campaign
+from zobench.report import recorded
 from zobench.runspec import RunSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -59,6 +61,17 @@ def test_the_timeline_is_that_of_one_step() -> None:
     assert [block for block, *_ in computed] == list(range(layers))
     assert all(end <= after for (_, _, end), (_, after, _) in itertools.pairwise(computed))
     assert computed[-1][2] <= virtual.prediction.step_seconds
+
+
+@pytest.mark.slow
+def test_the_stored_timelines_are_made_by_the_engine_as_it_is() -> None:
+    """One of them anew: the others come out of the same program."""
+    assert len(recorded.stored()) == len(recorded.FORMS)
+    number = next(k for k, form in enumerate(recorded.FORMS) if form.get("checkpoint") == "async")
+    made = written.made(recorded.FORMS[number])
+    assert [list(event[:3]) for event in made] == [event[:3] for event in recorded.stored()[number].timeline]
+    pairs = zip(made, recorded.stored()[number].timeline, strict=True)
+    assert all(pair[3:] == pytest.approx(other[3:], abs=2e-6) for pair, other in pairs)
 
 
 def test_the_page_shows_seconds_of_several_gpus_as_they_are_predicted() -> None:

@@ -1,8 +1,7 @@
-// NVML as pynvml asks it. NULLCUDA_NVML_DENY names calls that need a permission (a part of the name is enough),
-// NULLCUDA_NVML_PROCESSES holds "pid:bytes" of each process on every GPU, NULLCUDA_NVML_THROTTLE the reasons.
+// NVML as pynvml asks it. NULLCUDA_NVML_DENY names calls that need a permission (a part of the name is enough).
 #include "machine.h"
 #define API __attribute__((visibility("default")))
-enum { OK, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+enum { OK, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6 };
 
 struct memory { unsigned long long total, free, used; };
 struct process { unsigned pid; unsigned long long bytes; unsigned gpu, compute; };
@@ -65,20 +64,7 @@ API int nvmlDeviceGetMemoryInfo(void *d, struct memory *memory) {
   *memory = (struct memory){total, total - 500000000ull, 500000000ull};
   return OK;
 }
-API int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *count, struct process *out) {
-  CALL;
-  const char *told = getenv("NULLCUDA_NVML_PROCESSES");
-  unsigned n = 0, room = *count;
-  for (const char *at = told; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : 0) {
-    if (out && n < room) {
-      out[n] = (struct process){0};
-      sscanf(at, "%u:%llu", &out[n].pid, &out[n].bytes);
-    }
-    n++;
-  }
-  *count = n;
-  return n > room ? INSUFFICIENT_SIZE : OK;
-}
+API int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *count, struct process *out) { CALL; *count = 0; return OK; }
 API int nvmlDeviceGetPowerUsage(void *d, unsigned *milliwatts) { WHOLE(d); *milliwatts = 250000; return OK; }
 API int nvmlDeviceGetTotalEnergyConsumption(void *d, unsigned long long *millijoules) {
   static unsigned long long spent = 1000000;
@@ -88,12 +74,7 @@ API int nvmlDeviceGetTotalEnergyConsumption(void *d, unsigned long long *millijo
 }
 API int nvmlDeviceGetClockInfo(void *d, int which, unsigned *megahertz) { WHOLE(d); *megahertz = 1500 + which; return OK; }
 API int nvmlDeviceGetTemperature(void *d, int sensor, unsigned *degrees) { WHOLE(d); *degrees = 61; return OK; }
-API int nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *reasons) {
-  WHOLE(d);
-  const char *told = getenv("NULLCUDA_NVML_THROTTLE");
-  *reasons = told ? strtoull(told, 0, 0) : 0;
-  return OK;
-}
+API int nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *reasons) { WHOLE(d); *reasons = 0; return OK; }
 API int nvmlDeviceGetCurrPcieLinkGeneration(void *d, unsigned *n) { WHOLE(d); *n = this_machine()->pcie_generation; return OK; }
 API int nvmlDeviceGetMaxPcieLinkGeneration(void *d, unsigned *n) { WHOLE(d); *n = this_machine()->pcie_generation; return OK; }
 API int nvmlDeviceGetCurrPcieLinkWidth(void *d, unsigned *n) { WHOLE(d); *n = 16; return OK; }
