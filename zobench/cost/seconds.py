@@ -241,9 +241,11 @@ def forward_seconds(spec: RunSpec, rates: Rates) -> float:
 
 def draws(spec: RunSpec) -> int:
     """Draws of z with torch noise in a step, for each query: four for a pair, its three moves and the update; two by a
-    rank with one sign that does not go through the other (DistZO2, section 4.2); one more for each further update."""
+    rank with one sign that does not go through the other (DistZO2, section 4.2); one more for each further update. The
+    moves are those of each micro-batch."""
     kind = METHODS.get(spec.method)
-    return kind.draws + kind.updates(spec) - 1 - (2 if kind.has_pairs and is_out_of_place(spec) else 0)
+    moves = kind.draws - 1 - (2 if kind.has_pairs and is_out_of_place(spec) else 0)
+    return moves * spec.accumulate + kind.updates(spec)
 
 
 def pending(spec: RunSpec) -> float:
@@ -365,5 +367,5 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     parameters = sizes.drawn(spec) * spec.queries
     if NOISES[spec.noise].in_place:
         return NOISES[spec.noise].draws(draws(spec)) * kind.normals * parameters / rates.noise["torch"]
-    counted = (kind.counter_draws + pending(spec)) * kind.normals
+    counted = (kind.counter_draws + pending(spec)) * kind.normals * spec.accumulate
     return counted * parameters / (rates.noise["fused"] / sharers(spec))
