@@ -13,10 +13,10 @@ from tests.support.predictions import FORWARD, PARAMETERS, SLOW_DISK, STREAMED, 
 from tests.support.rates import CALIBRATION, RATES
 from tests.support.task_data import trained
 from zobench import models
-from zobench.cost import Rates, budget, estimate, floor_seconds, floor_share, footprint, local, passes, sizes
+from zobench.cost import Rates, budget, estimate, footprint, local, passes, sizes
 from zobench.cost.footprint import memory
 from zobench.cost.metrics import MOVED
-from zobench.cost.seconds import attention_operations, link_rate, operations, step_seconds
+from zobench.cost.seconds import attention_operations, floor_seconds, floor_share, link_rate, operations, step_seconds
 from zobench.data.tasks.encode import Encoder
 from zobench.data.tasks.prompts import PUBLISHED
 from zobench.data.tasks.task import Example
