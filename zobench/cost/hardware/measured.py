@@ -168,9 +168,8 @@ def _misses(gpu: Gpu, runs: Sequence[tuple[RunSpec, float]]) -> list[float]:
 
 def _fitted(gpu: Gpu, names: Sequence[str], runs: Sequence[tuple[RunSpec, float]]) -> Gpu:
     """``gpu`` with the constants ``names`` of the least squares, with a weak pull to those that it has."""
-    low, high = np.array([BOUNDS[name] for name in names]).T
-    start = np.log(np.clip([getattr(gpu, name) for name in names], low, high))
-    low, high = np.log(low), np.log(high)
+    low, high = np.log([BOUNDS[name] for name in names]).T
+    start = np.clip(np.log([getattr(gpu, name) or BOUNDS[name][0] for name in names]), low, high)
 
     def residuals(logarithms: Any) -> Any:
         return [*_misses(_with(gpu, names, logarithms), runs), *(PRIOR_WEIGHT * (logarithms - start))]
