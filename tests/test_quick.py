@@ -75,6 +75,9 @@ def test_a_change_is_what_differs_from_main_or_on_main_from_the_last_commit(tmp_
     git("commit", "-am", "one")
     assert quick.changed(None, tmp_path) == {"one", "new"}
     assert quick.changed("HEAD~2", tmp_path) == {"one", "three", "new"}
+    git("branch", "-D", "main")
+    with pytest.raises(SystemExit, match=r"a branch main must exist .*; give another by --base"):
+        quick.changed(None, tmp_path)
 
 
 PROGRAM = """

@@ -92,7 +92,7 @@ def _solved(
 
 def changed(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     """``gpu`` with other constants, by the keys of its file."""
-    shares: dict[str, Any] = {re.sub("_(us|gbs|mib)$", "", key): value * SHARES[key] for key, value in values.items()}
+    shares: dict[str, Any] = {hardware.plain(key): value * SHARES[key] for key, value in values.items()}
     return dataclasses.replace(gpu, **shares)
 
 

@@ -71,7 +71,7 @@ class Priced(Watch):
 
     def _operator(self, packet: str, given: list[Tensor], made: list[Tensor]) -> None:
         name = packet.rpartition(".")[2]
-        if name in FREE or not any(tensor.is_meta for tensor in (*given, *made)):
+        if name in FREE or not any(tensor.is_meta for tensor in given or made):  # the host's, and copies of that
             return
         self.seconds["kernels"] += self._kernel
         if name in PRODUCTS:

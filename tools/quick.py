@@ -43,6 +43,8 @@ WAITING = "make quick had no time left"
 def changed(base: str | None, root: Path = ROOT) -> set[str]:
     """The paths that differ from ``base``, with files that git does not know yet."""
     if base is None:
+        if not _git(root, "branch", "--list", "main"):
+            raise SystemExit("quick: a branch main must exist to compare with, but does not; give another by --base")
         parent = _git(root, "rev-parse", "HEAD") == _git(root, "rev-parse", "main")
         base = "HEAD~1" if parent else _git(root, "merge-base", "HEAD", "main")
     differ = _git(root, "diff", "--name-only", base)

@@ -13,6 +13,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -199,20 +200,23 @@ def make(out: Path, data_dir: Path | None, recipe: Recipe) -> None:
     """Makes the checkpoint folder ``out``, which must be new or empty, and shows progress on standard error."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from zobench.cli.console import error_console
+    from zobench.cli.console import error_console, waiting
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"`--out` must be a new or empty folder, but got {out}; name another one")
     begin, console = time.monotonic(), error_console()
-    examples = sentences(data_dir)
-    tokenizer = train_tokenizer(examples)
     columns = (TextColumn("loss {task.fields[loss]:.3f}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with ExitStack() as before, bars as bar:
+        before.enter_context(waiting(f"{MODEL}: reading and encoding SST-2"))
+        examples = sentences(data_dir)
+        tokenizer = train_tokenizer(examples)
         task = bar.add_task("", loss=math.nan)
 
         def show(now: PretrainingProgress) -> None:
+            before.close()
             bar.update(task, completed=now.step, total=now.steps, loss=now.loss)
-            if not console.is_terminal and now.step % (now.steps // 10 or 1) == 0:
+            if not console.is_terminal and (now.step == 1 or now.step % (now.steps // 10 or 1) == 0):
                 console.print(f"step {now.step} of {now.steps}: loss {now.loss:.3f}")
 
         model, last = pretrain(examples, tokenizer, recipe, show)

@@ -54,11 +54,9 @@ class Spread:
     @classmethod
     def of(cls, errors: Iterable[Error]) -> Spread:
         """Of at least one error."""
-        import numpy as np
-
         shares = [error.share for error in errors]
         sizes = sorted(map(abs, shares))
-        p90 = float(np.quantile(sizes, 0.9))
+        p90 = evidence.quantile(sizes, 0.9)
         return cls(len(sizes), statistics.median(sizes), p90, sizes[-1], statistics.median(shares))
 
 

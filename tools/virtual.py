@@ -122,7 +122,7 @@ class VirtualRun:
     def __init__(self, spec: RunSpec, device: Gpu, disk: float = 0.0) -> None:
         self.spec = spec = footprint.fit(spec)[0]
         check(spec)
-        self.priced = Priced(device, sizes.rows(spec) * spec.seq_len, tf32=AUTOCASTS[spec.autocast].is_tf32)
+        self.priced = Priced(device, sizes.rows_at_once(spec) * spec.seq_len, tf32=AUTOCASTS[spec.autocast].is_tf32)
         self.lanes = VirtualLanes(self._operation)
         self.device = device
         self._costs = Costs(spec, device, disk)
@@ -144,7 +144,7 @@ class VirtualRun:
         forwards.judge = self.priced.judging()(forwards.judge)  # type: ignore[method-assign]
         self._method = methods.make(spec)
         self._period = self.engine.config.keep_steps if self._costs.kept else LONGEST + 1
-        ids = torch.empty(sizes.rows(spec), spec.seq_len, dtype=torch.long, device="meta")
+        ids = torch.zeros(sizes.rows(spec), spec.seq_len, dtype=torch.long)
         self._batch = Batch(ids, ids)
         pipeline = self.engine.pipeline
         self._sizes, self._written = ((), ()) if pipeline is None else (pipeline.sizes, pipeline.written)

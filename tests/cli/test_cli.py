@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import zobench as package
 from tests.support.commands import run_in
 from tests.support.rates import RATES, calibrate
 from zobench import cost
+from zobench.cli import console
 from zobench.cli.common import app
 from zobench.execute import plan, process
 from zobench.execute.monitor import Monitor
@@ -106,6 +108,14 @@ def test_a_given_device_memory_is_planned_aloud(cwd: Path, zobench: Any, cells: 
     code, out, err = zobench(*command, "--device-memory", "100MB")
     assert (code, out, len(err.splitlines()), len(cells)) == (2, "", 1, 1)
     assert "must hold for OPT-125M in 2 slots of tiles, but got device_memory=100MB; give it more" in err
+
+
+@pytest.mark.parametrize("shows", [console.busy, console.waiting])
+def test_without_a_terminal_a_line_now_and_then_says_what_takes_long(shows, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(texts, "REPORT_EVERY", 0.01)
+    with shows("measuring"):
+        time.sleep(0.1)
+    assert "measuring for 0 s\n" in capsys.readouterr().err
 
 
 def test_run_ends_with_1_where_the_cell_did_not_work(cwd: Path, zobench: Any, cells: list[RunSpec]) -> None:

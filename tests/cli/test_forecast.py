@@ -43,6 +43,9 @@ def test_a_plan_says_how_fast_with_its_range_what_bounds_it_and_the_settings(zob
     assert "RTX 4090 (25.2 GB, of which plans use 90%, PCIe 4 x16)" in " ".join(out.split())
     assert "settings: --set engine=offload --set noise=counter" in out
     assert "zobench's own engine has never run on such a GPU" in " ".join(out.split())
+    plan = ("plan", "--model", "OPT-13B", "--gpu", "rtx-3090", "--host", "64GB")
+    assert re.search(r"x1\.01 .* resident_blocks=29\s", zobench(*plan)[1]), "the fastest, which is not the simplest"
+    assert "OPT-13B fp16, batch 1, 32 tokens on " in zobench(*plan, "--set", "task=sst2")[1]
 
 
 def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> None:

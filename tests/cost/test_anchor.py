@@ -9,7 +9,7 @@ from zobench.cost import hardware
 from zobench.cost.gpu import predict
 from zobench.cost.hardware import Gpu
 from zobench.cost.hardware.measured import anchor
-from zobench.result import Outcome, Result
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
 SHEET = hardware.load("rtx-4090")
@@ -29,7 +29,8 @@ def ran(gpu: Gpu, factor: float = 1.0, **fields: Any) -> Result:
 
 
 def test_two_runs_give_a_gpu_its_own_two_constants_and_a_narrower_range() -> None:
-    anchored = anchor(SHEET, [ran(TRUTH, **fields) for fields in SEEN])
+    card = Facts(gpu={"name": "NVIDIA GeForce RTX 4090"})
+    anchored = anchor(SHEET, [dataclasses.replace(ran(TRUTH, **fields), environment=card) for fields in SEEN])
     assert anchored.gpu.fp16_products == pytest.approx(0.55, rel=0.05)
     assert max(map(abs, anchored.errors)) < 0.02
     for fields in UNSEEN:
@@ -43,6 +44,8 @@ def test_one_run_is_met_and_what_two_constants_cannot_explain_keeps_the_wide_ran
     alone = anchor(SHEET, [ran(TRUTH, **SEEN[0])])
     assert abs(alone.errors[0]) < 0.02
     assert alone.gpu.errors == "anchored"
+    free = anchor(dataclasses.replace(SHEET, kernel=0.0), [ran(TRUTH, **SEEN[0])])
+    assert abs(free.errors[0]) < 0.02
     odd = anchor(SHEET, [ran(TRUTH, 2.5, **SEEN[0]), ran(TRUTH, 0.8, **SEEN[0])])
     assert odd.gpu.errors == "other"
     assert predict(spec(**SEEN[0]), odd.gpu).share == predict(spec(**SEEN[0]), SHEET).share
@@ -54,6 +57,7 @@ def test_one_run_is_met_and_what_two_constants_cannot_explain_keeps_the_wide_ran
         ({"outcome": Outcome.OOM}, "`--anchor` needs a finished run on a GPU, but OPT-1.3B .* is oom on cuda:0"),
         ({"spec": spec(model="OPT-1.3B").replace(device="cpu")}, "is ok on cpu; run one there"),
         ({"spec": spec(model="OPT-1.3B", engine="offload", tier="disk")}, "needs a run without a disk"),
+        ({"environment": Facts(gpu={"name": "NVIDIA RTX A6000"})}, "ran on NVIDIA RTX A6000; name that GPU"),
     ],
 )
 def test_a_run_that_says_nothing_of_a_gpu_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -90,10 +90,10 @@ def _counted(function: Any, seen: Counter[str], name: str) -> Any:
 def running(spec: RunSpec, layers: int) -> Iterator[Callable[[int], None]]:
     """The engine of ``spec`` with so many layers on the meta device: what takes its n-th step."""
     model = models.build(dataclasses.replace(models.get(spec.model), layers=layers), spec.dtype)
-    ids = torch.empty(1, TOKENS, dtype=torch.long, device="meta")
+    ids = torch.zeros(spec.batch_size, TOKENS, dtype=torch.long)
     config = EngineConfig(
         device="meta", placement=spec.engine, noise=spec.noise, granularity=spec.granularity, wire=spec.wire,
-        slots=spec.slots, writeback_every=spec.writeback_every,
+        slots=spec.slots, writeback_every=spec.writeback_every, accumulate=spec.accumulate,
     )  # fmt: skip
 
     signs = (1, -1) if METHODS.get(spec.method).has_pairs else (1,)
@@ -141,6 +141,11 @@ FORMS: list[dict[str, Any]] = [
     {"model": "opt-tiny", "noise": "counter", "engine": "offload", "queries": 3, "granularity": "linear"},
     {"model": "opt-tiny", "noise": "counter", "engine": "offload", "writeback_every": 4, "granularity": "tile"},
     {"model": "opt-tiny", "noise": "counter", "engine": "offload", "queries": 3, "method": "es"},  # no opposite points
+    {"model": "opt-tiny", "batch_size": 2, "accumulate": 2},
+    {
+        "model": "opt-tiny", "noise": "counter", "engine": "offload", "granularity": "tile", "batch_size": 2,
+        "accumulate": 2,
+    },
 ]  # fmt: skip
 
 

@@ -58,9 +58,14 @@ def test_a_mistake_in_a_file_is_one_line_with_its_name(tmp_path, change, message
     assert "\n" not in str(caught.value)
 
 
-def test_the_file_that_the_page_shows_is_a_gpu(tmp_path):
+def test_the_file_that_the_page_shows_is_a_gpu_of_the_folder_that_it_is_in(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "predictions.md").read_text(encoding="utf-8")
     example = page.partition("## A GPU of your own\n")[2].partition("\n`zobench calibrate")[0]
     (tmp_path / "mine.toml").write_text(textwrap.dedent(example), encoding="utf-8")
-    mine, same = hardware.load(str(tmp_path / "mine.toml")), hardware.load("rtx-4090")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.toml").write_text(GOOD, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "other")
+    assert hardware.load("mine.toml").name == "RTX 4090"
+    monkeypatch.chdir(tmp_path)
+    mine, same = hardware.load("mine.toml"), hardware.load("rtx-4090")
     assert (mine.name, mine.fp16, mine.memory, mine.errors) == ("My card", same.fp16, same.memory, "other")

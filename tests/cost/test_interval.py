@@ -10,6 +10,7 @@ import pytest
 from tests.support.rates import CALIBRATION, RATES
 from zobench import cost
 from zobench.cost import Rates, interval, local
+from zobench.cost.seconds import floor_share
 from zobench.engine.base import CONSOLIDATE_AFTER
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
@@ -86,12 +87,12 @@ def test_the_floor_of_a_result_counts_what_was_written() -> None:
     plain = Result(
         spec=spec, outcome=Outcome.OK, samples={"step_seconds": [10.0] * 40}, environment=Facts(calibration=CALIBRATION)
     )
-    floors = [cost.floor_share(plain)]
+    floors = [floor_share(plain)]
     for steps in (16, 64):  # of 41 steps none is the 64th
         plan = {"steps": steps, "reason": "why"}
-        floors.append(cost.floor_share(plain.with_facts(writeback_plan=plan)))
+        floors.append(floor_share(plain.with_facts(writeback_plan=plan)))
     written = dataclasses.replace(plain, spec=spec.replace(writeback_every=16))
-    assert floors == [floors[0], cost.floor_share(written), floors[0]]
+    assert floors == [floors[0], floor_share(written), floors[0]]
 
 
 def test_the_first_of_those_that_are_equally_good_is_the_simplest() -> None:

@@ -13,9 +13,10 @@ from tests.support.predictions import FORWARD, PARAMETERS, SLOW_DISK, STREAMED, 
 from tests.support.rates import CALIBRATION, RATES
 from tests.support.task_data import trained
 from zobench import models
-from zobench.cost import Rates, budget, estimate, floor_seconds, floor_share, footprint, local, passes, sizes
+from zobench.cost import Rates, budget, estimate, footprint, local, passes, sizes
 from zobench.cost.footprint import memory
-from zobench.cost.seconds import attention_operations, operations, step_seconds
+from zobench.cost.metrics import MOVED
+from zobench.cost.seconds import attention_operations, floor_seconds, floor_share, link_rate, operations, step_seconds
 from zobench.data.tasks.encode import Encoder
 from zobench.data.tasks.prompts import PUBLISHED
 from zobench.data.tasks.task import Example
@@ -163,6 +164,12 @@ def test_a_device_memory_is_planned_before_it_is_predicted() -> None:
     assert 0 < planned.resident_blocks < 24
     assert step_seconds(spec, RATES) == step_seconds(planned, RATES)
     assert floor_seconds(spec, RATES) == floor_seconds(planned, RATES)
+
+
+def test_a_run_that_its_device_memory_no_longer_holds_counts_for_nothing() -> None:
+    small = dataclasses.replace(measured(counter(device_memory=1), 1e4), parts={"upload_seconds": [1.0]})
+    assert estimate(counter("OPT-2.7B"), RATES, [small]) == estimate(counter("OPT-2.7B"), RATES)
+    assert [MOVED.of(small), link_rate(small, "upload_seconds"), floor_share(small)] == [None] * 3
 
 
 def test_an_earlier_run_of_the_cell_says_how_long_it_takes() -> None:

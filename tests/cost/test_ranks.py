@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 
 from tests.support.predictions import PARAMETERS, SLOW_DISK, STREAMED
 from tests.support.rates import CALIBRATION, RATES
-from zobench.cost import (
-    Rates,
-    compute_seconds,
-    estimate,
-    floor_seconds,
-    is_sliced,
-    passes,
-    step_seconds,
-    transfer_seconds,
-)
+from zobench.cost import Rates, estimate, passes, transfer_seconds
+from zobench.cost.seconds import compute_seconds, floor_seconds, is_sliced, step_seconds
 from zobench.runspec import RunSpec
 
 GPUS = CALIBRATION | {"link_up_bytes_per_second": 2e6, "link_down_bytes_per_second": 1e6}

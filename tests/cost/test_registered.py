@@ -74,9 +74,11 @@ def test_what_was_changed_or_is_registered_already_is_refused(tmp_path: Path) ->
     assert registered.read_all(tmp_path) == [body]
     with pytest.raises(ValueError, match=r"never changes what is registered, but .* is there; name another folder"):
         registered.write(tmp_path, body)
-    path.write_text(json.dumps({**body, "registered": "2025-01-02"}))
-    with pytest.raises(ValueError, match="must have the SHA-256 that it names, but has another"):
-        registered.read_all(tmp_path)
+    assert registered.write(tmp_path, {**body, "gpu": "My/T4"}).name == "my-t4-mine-2026-01-02.json"
+    for text in (json.dumps({**body, "registered": "2025-01-02"}), "[]", "{"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="must have the SHA-256 that it names, but has another"):
+            registered.read_all(tmp_path)
 
 
 def test_a_prediction_is_registered_by_a_command_and_scored_by_a_merge(tmp_path, zobench, monkeypatch) -> None:

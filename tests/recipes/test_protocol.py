@@ -62,6 +62,7 @@ def test_the_bytes_that_a_step_moves_are_those_of_its_transfers_or_of_its_passes
     weights = 4 * models.parameter_count(*models.variant(resident))
     assert budget.moved_bytes(resident) == (2 + 2 * 4) * weights  # two forwards; z moves the weights four times
     assert budget.moved_bytes(resident.replace(method="adamezo")) == (2 + 2 * 4) * weights  # ten draws are one update
+    assert budget.moved_bytes(resident.replace(batch_size=2, accumulate=2)) == (2 * 2 + 2 * 7) * weights  # one update
     adam = resident.replace(method="fo-adam")
     assert budget.moved_bytes(adam) == (3 + 2 * (1 + 2)) * weights  # and the update, with two moments
     streamed = resident.replace(engine="offload", tier="disk")

@@ -28,6 +28,7 @@ from zobench.runspec import RunSpec
 from zobench.training import examine
 
 LINES = "x\n| y |"
+RATES = ("copy_bytes_per_second", "matmul_flops_per_second", "operators_per_second")
 
 
 @contextmanager
@@ -74,11 +75,16 @@ def test_a_shard_that_is_no_safetensors_is_one_line_though_its_sum_is_right(tmp_
         SnapshotStart(path)
 
 
-@pytest.mark.parametrize("wrong", [0, "fast", float("nan"), True])
-@pytest.mark.parametrize("place", ["copy_bytes_per_second", "matmul_flops_per_second", "operators_per_second"])
+@pytest.mark.parametrize("wrong", [0, -1, "fast", float("nan"), True])
+@pytest.mark.parametrize(
+    "place", [*RATES, "kernel_seconds", "touch_bytes_per_second", "between_ranks_bytes_per_second"]
+)
 def test_what_is_no_rate_is_not_computed_with(place: str, wrong: Any) -> None:
     calibration = json.loads(json.dumps(CALIBRATION))
-    if place == "copy_bytes_per_second":
+    if place not in RATES and wrong == 0:
+        assert Rates.of(calibration | {place: wrong}), "it was not measured"
+        return
+    if place not in ("matmul_flops_per_second", "operators_per_second"):
         calibration[place] = wrong
     elif place == "matmul_flops_per_second":
         calibration[place]["bf16"] = wrong

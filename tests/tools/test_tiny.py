@@ -1,5 +1,6 @@
 """The small pretrained OPT: its tokenizer, batches and loss against plain ones, what it writes, and what it refuses."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tools import tiny
 from zobench import models
 from zobench.data.tasks.task import Example
+from zobench.machine import texts
 
 SENTENCES = [
     (f"{start} {adjective} {noun} {end}", int(adjective in ("warm", "sharp", "lovely")))
@@ -88,10 +90,12 @@ def test_pretraining_learns_and_repeats_bit_for_bit(tokenizer):
         assert torch.equal(value, again), name
 
 
-def test_the_folder_is_a_hugging_face_checkpoint(data_dir, tmp_path, capsys):
+def test_the_folder_is_a_hugging_face_checkpoint(data_dir, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(texts, "REPORT_EVERY", 0.001)
     tiny.make(tmp_path / "out", data_dir, SHORT)
     message = " ".join(capsys.readouterr().err.split())
     assert f"opt-mini: {models.parameter_count(tiny.MODEL)} parameters" in message
+    assert re.match("opt-mini: reading and encoding SST-2 for 0 s .*step 1 of ", message)
     assert "loss " in message
     assert " s; saved in " in message
     words = AutoTokenizer.from_pretrained(tmp_path / "out")

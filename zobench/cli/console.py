@@ -100,6 +100,12 @@ def waiting(what: str) -> AbstractContextManager[object]:
     return reporting(lambda text: errors.print(text, style="dim", markup=False), what)
 
 
+def busy(what: str) -> AbstractContextManager[object]:
+    """The same of what takes seconds: on a terminal shown from its beginning."""
+    errors = error_console()
+    return errors.status(what) if errors.is_terminal else waiting(what)
+
+
 def answer_console() -> Console:
     """Standard output, for what was asked for."""
     return Screen(highlight=False, quiet=not leads())

@@ -11,6 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from zobench.cli import console
+from zobench.cost import sizes
 from zobench.cost.choices import Setup, TargetMachine, cautions, footnote
 from zobench.cost.footprint import MARGIN
 from zobench.cost.gpu import Prediction
@@ -116,7 +117,7 @@ def _of_gpu(best: Setup, shared: Sequence[str]) -> list[str]:
 
 def _about(prediction: Prediction) -> str:
     spec = prediction.spec
-    return f"{spec.model} {spec.dtype}, batch {spec.batch_size}, {spec.seq_len} tokens"
+    return f"{spec.model} {spec.dtype}, batch {spec.batch_size}, {sizes.usual(spec)} tokens"
 
 
 def _short(rate: float) -> str:

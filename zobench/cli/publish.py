@@ -143,15 +143,16 @@ def figure(
     if names[0] not in recipes.names("plots") and any(recipes.results(Path(name)).is_dir() for name in names):
         check_extras("a figure", publish.FIGURE)
         check_out("--out", out)
-        from zobench.report import tuning
-        from zobench.store import query
+        with console.waiting("drawing the runs"):
+            from zobench.report import tuning
+            from zobench.store import query
 
-        folders, wanted = [stored_folder(Path(name)) for name in names], query.conditions(where or [])
-        for folder in folders:
-            check_folder("FOLDER", folder)
-        runs, problems = tuning.load(folders)
-        console.show_problems(problems)
-        return _write(tuning.figure(query.select(runs, wanted), forwards=forwards), out)
+            folders, wanted = [stored_folder(Path(name)) for name in names], query.conditions(where or [])
+            for folder in folders:
+                check_folder("FOLDER", folder)
+            runs, problems = tuning.load(folders)
+            console.show_problems(problems)
+            return _write(tuning.figure(query.select(runs, wanted), forwards=forwards), out)
     if where or forwards or len(names) > 1:
         raise ValueError(
             f"`--where`, `--forwards` and several names are for folders of runs, but got {names[0]!r}; leave them out"
@@ -162,7 +163,8 @@ def figure(
     check_there(results)
     check_extras("a figure", publish.FIGURE)
     check_out("--out", out)
-    _figure(item, results, out)
+    with console.waiting(f"{names[0]}: drawing the figure"):
+        _figure(item, results, out)
 
 
 def _figure(plot: Any, results: Path, out: Path) -> None:

@@ -219,10 +219,11 @@ def verify(
         raise ValueError(f"`--target` must be above 0% and below 100%, but got {target}; for example 85%")
     inputs.check_folder("RUN", run.parent if run.suffix == ".json" else run)
     inputs.check_folder("--data-dir", data_dir)
-    from zobench.training import usual_data_dir
-    from zobench.training.assess import verify as verified
+    with console.waiting(f"verifying {run}"):
+        from zobench.training import usual_data_dir
+        from zobench.training.assess import verify as verified
 
-    verification = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
+        verification = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
     for line in verification.lines:
         print(printable(line))
     shown = True
@@ -264,7 +265,7 @@ def evaluate(
     kept = None if run is None else EndedRun.of(run)
     spec, why = evaluated_spec(values, kept, device)
     console.say(why, settle(), f"seq_len: {spec.seq_len}")
-    with console.error_console().status(f"evaluating {spec.model} on {spec.task_name}"):
+    with console.busy(f"evaluating {spec.model} on {spec.task_name}"):
         assessed = assess(spec, split, run=kept, data_dir=data_dir or usual_data_dir(), say=console.say)
     if not console.write_json(output, assessed.to_dict()):
         show_assessed(console.answer_console(), assessed)

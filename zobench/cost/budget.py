@@ -25,8 +25,8 @@ def moved_bytes(spec: RunSpec) -> float:
     """Bytes of weights that a step moves.
 
     Streamed: over the link or to and from the disk, both ways together. Resident: between memory and the processor,
-    where each forward reads all weights, and what is tuned is read and written each time that it is moved along z or
-    updated, with the method's state; a stored z is written once and read at each of its uses.
+    where each forward of a micro-batch reads all weights, and what is tuned is read and written each time that it is
+    moved along z or updated, with the method's state; a stored z is written once and read at each of its uses.
     """
     spec = fit(spec)[0]
     if streamed_layers(spec):
@@ -34,10 +34,13 @@ def moved_bytes(spec: RunSpec) -> float:
     kind = METHODS.get(spec.method)
     weights = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
     tuned = sizes.trained_count(spec) + sizes.trained(spec)[1]
-    drawn = kind.draws if NOISES[spec.noise].in_place else kind.counter_draws + pending_steps(spec)
-    stored = (kind.draws + 1) * spec.queries * sizes.trained_width(spec) if NOISES[spec.noise].is_stored else 0
+    drawn = (kind.counter_draws + pending_steps(spec)) * spec.accumulate
+    if NOISES[spec.noise].in_place:  # all but the update for each micro-batch
+        drawn = max(kind.draws - 1, 0) * spec.accumulate + bool(kind.draws)
+    stored = (drawn + 1) * spec.queries * sizes.trained_width(spec) if NOISES[spec.noise].is_stored else 0
     written = (drawn * spec.queries + kind.backpropagates) * sizes.trained_width(spec)
-    return forwards(spec) * weights + 2 * tuned * (written + sizes.optimizer_width(spec)) + tuned * stored
+    read = forwards(spec) * spec.accumulate * weights
+    return read + 2 * tuned * (written + sizes.optimizer_width(spec)) + tuned * stored
 
 
 def price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None = None) -> tuple[float, float]:

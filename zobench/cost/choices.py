@@ -185,7 +185,7 @@ def _order(choice: Setup) -> tuple[bool, bool, float]:
 def alternatives(best: Setup, target: TargetMachine) -> list[Setup]:
     """``best`` with one setting changed each: what it would cost to choose that one otherwise."""
     spec, tried = best.spec, {best.spec.hash: best}
-    for changed in _neighbours(spec):
+    for changed in _neighbours(spec, target):
         choice = judged(changed, target)
         tried.setdefault(choice.spec.hash, choice)
     return list(tried.values())[1:]
@@ -255,7 +255,7 @@ def filled(spec: RunSpec, target: TargetMachine) -> RunSpec:
     return spec.replace(resident_blocks=low)
 
 
-def _neighbours(spec: RunSpec) -> Iterator[RunSpec]:
+def _neighbours(spec: RunSpec, target: TargetMachine) -> Iterator[RunSpec]:
     if METHODS.get(spec.method).backpropagates:
         yield from _with(spec, [{name: not getattr(spec, name)} for name in SWITCHES])
         return
@@ -264,7 +264,7 @@ def _neighbours(spec: RunSpec) -> Iterator[RunSpec]:
         return
     layers = models.of(spec).layers
     kept = {"resident_blocks": min(spec.resident_blocks, layers)}
-    yield from _with(spec, [{"resident_blocks": 0}])
+    yield from _with(spec, [{"resident_blocks": count} for count in (0, filled(spec, target).resident_blocks)])
     if not NOISES[spec.noise].in_place:
         forms = [{"granularity": granularity, "slots": slots, **kept} for granularity, slots in footprint.forms(spec)]
         yield from _with(spec, [*forms, *({"writeback_every": every} for every in INTERVALS)])

@@ -232,6 +232,14 @@ def fit(spec: RunSpec) -> tuple[RunSpec, str]:
     )
 
 
+def is_sized(spec: RunSpec) -> bool:
+    """Whether the sizes of a stored run can be had: its model is known, and its ``device_memory`` holds it still."""
+    try:
+        return models.is_known(spec) and bool(fit(spec))
+    except ValueError:  # planned by the formulas of another version
+        return False
+
+
 def forms(spec: RunSpec) -> tuple[tuple[str, int], ...]:
     """Those of :data:`FORMS` that ``spec`` can have: tangents need whole blocks, and so does a model whose matrices are
     not all in linear layers, such as stacks of experts."""

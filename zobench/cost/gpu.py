@@ -165,8 +165,9 @@ def _reserved(spec: RunSpec, device: int) -> int:
 class Costs:
     """Seconds of the parts of a step of ``spec`` on one of its devices, a ``gpu``; ``disk``: bytes/s of a tier there.
 
-    ``kept``: write-backs of each block per step. ``pieces``: units of a block. ``low_rank``: of the directions that a
-    forward adds to its products, where they are of low rank. ``together``: points that share a product with W.
+    ``kept``: write-backs of each block per step. ``pieces``: units of a block. ``tokens``: of a micro-batch, which each
+    of the ``forwards`` computes. ``low_rank``: of the directions that a forward adds to its products, where they are of
+    low rank. ``together``: points that share a product with W.
     """
 
     def __init__(self, spec: RunSpec, gpu: Gpu, disk: float) -> None:
@@ -176,7 +177,7 @@ class Costs:
         self.price = Roofline(dataclasses.replace(gpu, kernel=0.0))  # kernels' own seconds are counted apart
         self.precision, self.width = sizes.precision(spec), WIDTHS[spec.dtype]
         self.wire_width = footprint.wire_width(spec)
-        self.tokens = sizes.rows(spec) * sizes.computed(spec)
+        self.tokens = sizes.rows_at_once(spec) * sizes.computed(spec)
         self.forwards = seconds.passes(spec)
         self.kept = 1 / seconds.kept_steps(spec)
         unit = GRANULARITIES[spec.granularity]
@@ -204,13 +205,15 @@ class Costs:
         share = moved / tuned if tuned else 1.0
         noise, kernels = self._noise(moved / self.model.layers, tensors * share, units)
         if self.wire_width != self.width:  # unpacked, and packed where it is kept
-            noise += self.price.passes(block.parameters * (self.wire_width + self.width) * (1 + self.kept))
-        parts = {name: value * self.forwards for name, value in self._forward(block).items()} | {"noise": noise}
+            moves = sizes.uploads(self.spec) + self.kept
+            noise += self.price.passes(block.parameters * (self.wire_width + self.width) * moves)
+        times = self.forwards * self.spec.accumulate
+        parts = {name: value * times for name, value in self._forward(block).items()} | {"noise": noise}
         if self.low_rank is not None:
             update, issued = self.low_rank.update(block)
             parts["products"] += update
             kernels += issued
-        parts["kernels"] = (kernels + self._launches(block)) * self.gpu.kernel
+        parts["kernels"] = (kernels + self._launches(block) * self.spec.accumulate) * self.gpu.kernel
         return parts
 
     def uncounted(self) -> float:
@@ -222,8 +225,8 @@ class Costs:
         without = sum(count for block, count in shapes.blocks(model) if not any(block.attention))
         launches = LOOP_KERNELS * tokens * (without or model.layers) * self.gpu.kernel
         pairs = max(block.pairs(tokens) for block, _ in shapes.blocks(model)) * model.layers
-        operations = 2 * sizes.rows(self.spec) * pairs
-        return self.forwards * max(launches, operations / self.gpu.attention(self.precision))
+        operations = 2 * sizes.rows_at_once(self.spec) * pairs
+        return self.forwards * self.spec.accumulate * max(launches, operations / self.gpu.attention(self.precision))
 
     def overcounted(self) -> float:
         """Seconds by which a step is shorter if a token goes through one expert, where all are counted because their
@@ -237,7 +240,7 @@ class Costs:
     def outside(self) -> dict[str, float]:
         """Of embedding and head, likewise."""
         spec, model, forwards, width = self.spec, self.model, self.forwards, self.width
-        judged = min(sizes.judged(spec), self.tokens)
+        times, judged = forwards * spec.accumulate, min(sizes.judged(spec) // spec.accumulate, self.tokens)
         shared = 1.0 if self.low_rank is None else forwards  # points whose logits are made at once, in smaller pieces
         per_logit, in_piece, pieces = self._loss(judged * shared)
         rows, columns = (
@@ -247,14 +250,13 @@ class Costs:
         added = 0.0
         if self.low_rank is not None:
             product += pieces * self.low_rank.product(rows, model.embedding_width, columns, shared)
-            added = pieces * self.low_rank.product_kernels(forwards, 1)
+            added = pieces * self.low_rank.product_kernels(forwards, 1) * spec.accumulate
         nbytes = judged * model.vocab * (per_logit + (width + 4 if width < 4 else 0))
         noise, kernels = self._noise(sizes.moved(spec)[1], 4, 3)
         return {
-            "products": product * forwards, "attention": 0.0,
-            "passes": (self.price.losses(nbytes) + self.price.passes(self.tokens * model.hidden * 10 * width))
-            * forwards,
-            "noise": noise, "kernels": (kernels + added + (in_piece * pieces + 12) * forwards) * self.gpu.kernel,
+            "products": product * times, "attention": 0.0,
+            "passes": (self.price.losses(nbytes) + self.price.passes(self.tokens * model.hidden * 10 * width)) * times,
+            "noise": noise, "kernels": (kernels + added + (in_piece * pieces + 12) * times) * self.gpu.kernel,
         }  # fmt: skip
 
     def _loss(self, judged: float) -> tuple[int, int, int]:
@@ -363,7 +365,7 @@ class Costs:
         cast = AUTOCASTS[spec.autocast].is_cast
         width = 4 if cast else self.width
         nbytes = tokens * (block.elementwise(width).per_token + 2 * block.gathered(self.is_whole) * width)
-        rows, usual, is_whole = sizes.rows(spec), sizes.usual(spec), sizes.has_whole_attention(spec)
+        rows, usual, is_whole = sizes.rows_at_once(spec), sizes.usual(spec), sizes.has_whole_attention(spec)
         attention = 2 * rows * block.pairs(usual, is_whole) / self.gpu.attention(self.precision)
         if is_whole and any(block.attention):
             attention += price.passes(rows * usual**2 * self.model.heads * 6 * width)
@@ -377,8 +379,8 @@ class Costs:
         return self.price.product(tokens * stack.chosen / hit, stack.inputs, stack.outputs, self.precision, hit)
 
     def _launches(self, block: shapes.Block) -> float:
-        """Kernels of all forwards of one block: of units smaller than a block each point takes its products and norms,
-        whose results are put together, and all points together the rest."""
+        """Kernels of all forwards of a micro-batch in one block: of units smaller than a block each point takes its
+        products and norms, whose results are put together, and all points together the rest."""
         passes, casts, forwards = block.elementwise(self.width), AUTOCASTS[self.spec.autocast].is_cast, self.forwards
         single, linears = passes.norms + (len(block.tensors) if casts else 0), len(block.linears) + len(block.experts)
         if self.low_rank is not None:
@@ -400,7 +402,7 @@ class Costs:
         width, queries = sizes.trained_width(spec), spec.queries
         state = price.passes(elements * sizes.optimizer_width(spec) * 2)
         if noise.in_place:
-            moves = (seconds.draws(spec) - 1) * spec.accumulate
+            moves = seconds.draws(spec) - 1
             drawn = price.normals(noise.draws(moves + 1) * kind.normals * elements, width)
             copied = STORED_WIDTHS * (moves + 1) * kind.normals if noise.is_stored else 0
             passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS + copied))

@@ -11,7 +11,7 @@ from typing import Any
 
 from zobench import models
 from zobench.cost import gpu, hardware, interval, sizes
-from zobench.cost.footprint import PARTS_STEPS, memory
+from zobench.cost.footprint import PARTS_STEPS, is_sized, memory
 from zobench.cost.gpu import Prediction
 from zobench.cost.hardware import LANE_BYTES, Gpu
 from zobench.cost.interval import Consolidation
@@ -177,7 +177,7 @@ def _correction(result: Result, prediction: Prediction, rates: Rates) -> float |
 
     A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
     """
-    if not models.is_known(result.spec):
+    if not is_sized(result.spec):
         return None
     other, this = predict(ran(result), rates_of(result) or rates).step_seconds, prediction.step_seconds
     return (result.step_seconds or 0.0) / other if this / SIMILAR < other < this * SIMILAR else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zobench import models
+from zobench.cost import footprint
 from zobench.cost.budget import moved_bytes
 from zobench.cost.seconds import floor_share, link_rate, predicted_step
 from zobench.result import Result
@@ -38,13 +38,13 @@ FLOOR = Quantity(
 
 
 def _moved(result: Result) -> float | None:
-    return moved_bytes(result.spec) if models.is_known(result.spec) else None
+    return moved_bytes(result.spec) if footprint.is_sized(result.spec) else None
 
 
 MOVED = Quantity(
     name="moved", key="moved_bytes", value=_moved, base_unit="bytes", units=measured.BYTES,
     about="Moved: bytes of weights that a step moves, by their format (zobench.cost.budget).",
-    absent=("—", "its model is not known here"), source="predicted",
+    absent=("—", "its model is not known here, or its device_memory too small"), source="predicted",
 )  # fmt: skip
 
 GPUS = Quantity(

@@ -7,15 +7,18 @@ predictor registers another. Those in :data:`FOLDER` come with zobench.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zobench.cost.gpu import Prediction
+from zobench.machine.files import replace
 from zobench.machine.texts import json_of
 from zobench.result import HOST_OOM, Outcome, Result
 from zobench.runspec import FIELDS, RunSpec, named
@@ -64,11 +67,11 @@ def stamp(body: Mapping[str, Any]) -> str:
 
 def write(folder: Path, body: Mapping[str, Any]) -> Path:
     """Writes ``body`` into ``folder`` by its GPU, matrix and day. Raises ``ValueError`` where that was registered."""
-    stem = "-".join((body["gpu"].lower().replace(" ", "-"), body["matrix"], body["registered"]))
-    path = folder / f"{stem}.json"
+    gpu = re.sub(r"[ /\\]", "-", body["gpu"].lower())
+    path = folder / f"{gpu}-{body['matrix']}-{body['registered']}.json"
     if path.exists():
         raise ValueError(f"`--register` never changes what is registered, but {path} is there; name another folder")
-    path.write_text(json.dumps(body) + "\n", encoding="utf-8")
+    replace(path, f"{json.dumps(body)}\n".encode())
     return path
 
 
@@ -76,8 +79,10 @@ def read_all(folder: Path = FOLDER) -> list[dict[str, Any]]:
     """What is registered in ``folder``. Raises ``ValueError`` for a file that does not have the SHA-256 it names."""
     bodies = []
     for path in sorted(folder.glob("*.json")):
-        body = json_of(path.read_text(encoding="utf-8"))
-        if body.get(STAMP) != stamp(body):
+        body = None
+        with contextlib.suppress(ValueError):  # which has no SHA-256 at all
+            body = json_of(path.read_bytes())
+        if not isinstance(body, dict) or body.get(STAMP) != stamp(body):
             raise ValueError(
                 f"{path} must have the SHA-256 that it names, but has another: it was changed after it was registered; "
                 "take another copy"
@@ -121,11 +126,15 @@ def _is_of(result: Result, gpu: str) -> bool:
     """Whether ``result`` ran on a whole ``gpu``: the device's name has every word of its name, and of others only those
     of :data:`_MAKERS`, as NVIDIA GeForce RTX 5090 does; a part of it (MIG) or its laptop form is another device. Where
     the run does not name its device, all of its machine's must be such."""
-    facts = result.environment.gpu or {}
-    devices = [facts] if facts.get("name") else (result.environment.hardware or {}).get("gpus") or [{}]
-    names = [device.get("name", "") if isinstance(device, Mapping) else str(device) for device in devices]
     wanted = set(gpu.lower().split())
-    return all(wanted <= set(str(name).lower().split()) <= wanted | _MAKERS for name in names)
+    return all(wanted <= set(name.lower().split()) <= wanted | _MAKERS for name in devices(result))
+
+
+def devices(result: Result) -> list[str]:
+    """The name of the device that ``result`` ran on, or else of each of its machine's; "" where none is stored."""
+    facts = result.environment.gpu or {}
+    stored = [facts] if facts.get("name") else (result.environment.hardware or {}).get("gpus") or [{}]
+    return [str(device.get("name", "") if isinstance(device, Mapping) else device) for device in stored]
 
 
 def _score(result: Result, body: Mapping[str, Any], cell: Mapping[str, Any]) -> PredictionScore:

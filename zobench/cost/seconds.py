@@ -10,7 +10,7 @@ from typing import Any
 
 from zobench import models
 from zobench.cost import interval, roofline, shapes, sizes
-from zobench.cost.footprint import consolidate_after, consolidates, fit, streamed_layers, wire_width
+from zobench.cost.footprint import consolidate_after, consolidates, fit, is_sized, streamed_layers, wire_width
 from zobench.parallel.mesh import divided, is_out_of_place
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
@@ -52,7 +52,9 @@ class Rates:
         """
         noise, flops = calibration["noise_elements_per_second"], calibration["matmul_flops_per_second"]
         operators, rates = calibration.get("operators_per_second") or {}, [calibration[name] for name in _RATES]
-        _check(rates[0], *filter(None, rates), *(noise[name] for name in _STREAMS), *(flops[kind] for kind in _DTYPES))
+        kernel, touch, between = (calibration.get(name) for name in _LATER)
+        _check(rates[0], *filter(None, (*rates, kernel, touch, between)), *(noise[name] for name in _STREAMS))
+        _check(*(flops[kind] for kind in _DTYPES))
         _check(*(operators[kind][name] for kind in _DTYPES if operators for name in _OPERATORS))
         copy = calibration["copy_bytes_per_second"] / 2  # that rate counts bytes read and bytes written
         up, down = calibration["link_up_bytes_per_second"] or copy, calibration["link_down_bytes_per_second"] or copy
@@ -67,11 +69,11 @@ class Rates:
             bytes_down={"pinned": down, "pageable": down / 2, "disk": write, "checkpoint": write},
             disk_both=calibration["disk_both_bytes_per_second"] or max(read, write),
             operators=operators or {kind: {"attention": rate, **plain} for kind, rate in flops.items()},
-            kernel=calibration.get("kernel_seconds", 0.0),
-            touch=calibration.get("touch_bytes_per_second") or math.inf,
+            kernel=kernel or 0.0,
+            touch=touch or math.inf,
             link_both=calibration["link_both_bytes_per_second"],
             host=None if calibration["link_up_bytes_per_second"] else copy,
-            between=calibration.get("between_ranks_bytes_per_second"),
+            between=between,
         )
 
 
@@ -79,6 +81,7 @@ _RATES = (
     "copy_bytes_per_second", "link_up_bytes_per_second", "link_down_bytes_per_second", "link_both_bytes_per_second",
     "disk_read_bytes_per_second", "disk_write_bytes_per_second", "disk_both_bytes_per_second",
 )  # fmt: skip
+_LATER = ("kernel_seconds", "touch_bytes_per_second", "between_ranks_bytes_per_second")
 _DTYPES = ("fp32", "fp16", "bf16")
 _STREAMS = ("torch", "counter", "fused")
 _OPERATORS = ("attention", "passes", "losses", "normals", "fused")
@@ -135,7 +138,7 @@ def link_rate(result: Result, part: str) -> float | None:
     once, however many ranks it goes to (:func:`zobench.measure.observe.alone` says why).
     """
     measured = [seconds for seconds in result.parts.get(part, []) if seconds and seconds > 0]
-    if not measured or not models.is_known(result.spec):
+    if not measured or not is_sized(result.spec):
         return None
     spec = fit(result.spec)[0]
     return models.blocks_parameter_count(models.of(spec), streamed_layers(spec)) / statistics.median(measured)
@@ -241,9 +244,11 @@ def forward_seconds(spec: RunSpec, rates: Rates) -> float:
 
 def draws(spec: RunSpec) -> int:
     """Draws of z with torch noise in a step, for each query: four for a pair, its three moves and the update; two by a
-    rank with one sign that does not go through the other (DistZO2, section 4.2); one more for each further update."""
+    rank with one sign that does not go through the other (DistZO2, section 4.2); one more for each further update. The
+    moves are those of each micro-batch."""
     kind = METHODS.get(spec.method)
-    return kind.draws + kind.updates(spec) - 1 - (2 if kind.has_pairs and is_out_of_place(spec) else 0)
+    moves = kind.draws - 1 - (2 if kind.has_pairs and is_out_of_place(spec) else 0)
+    return moves * spec.accumulate + kind.updates(spec)
 
 
 def pending(spec: RunSpec) -> float:
@@ -365,5 +370,5 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     parameters = sizes.drawn(spec) * spec.queries
     if NOISES[spec.noise].in_place:
         return NOISES[spec.noise].draws(draws(spec)) * kind.normals * parameters / rates.noise["torch"]
-    counted = (kind.counter_draws + pending(spec)) * kind.normals
+    counted = (kind.counter_draws + pending(spec)) * kind.normals * spec.accumulate
     return counted * parameters / (rates.noise["fused"] / sharers(spec))

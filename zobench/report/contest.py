@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from zobench import models, recipes
-from zobench.cost import budget
+from zobench.cost import budget, footprint
 from zobench.machine.reader import checked, read
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contender, Protocol, Search, is_done
@@ -136,7 +136,7 @@ class MethodStanding:
         """Bytes of weights that a run moves, by :func:`zobench.cost.budget.moved_bytes`; None where the sizes of its
         model are not known."""
         spec = self.spec
-        return budget.moved_bytes(spec) * spec.steps if spec and models.is_known(spec) else None
+        return budget.moved_bytes(spec) * spec.steps if spec and footprint.is_sized(spec) else None
 
     @property
     def step_times(self) -> list[float]:
@@ -225,7 +225,7 @@ def is_of(protocol: Protocol, spec: RunSpec) -> bool:
     tuning = spec.seed in protocol.tuning_seeds and spec.test_size == 0
     if spec.task == "none" or not (tuning or (spec.seed in protocol.seeds and spec.test_size)):
         return False
-    if protocol.contender(spec) is None or (protocol.unit != "forwards" and not models.is_known(spec)):
+    if protocol.contender(spec) is None or (protocol.unit != "forwards" and not footprint.is_sized(spec)):
         return False
     return protocol.unit not in budget.PRICES or spec.steps == protocol.steps(sized(spec), budget.price)
 

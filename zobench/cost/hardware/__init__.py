@@ -174,7 +174,7 @@ def _by_name() -> Mapping[str, Path]:
 
 def _path(name: str) -> Path:
     if name.endswith(".toml"):
-        if not (path := Path(name)).is_file():
+        if not (path := Path(name).absolute()).is_file():
             raise ValueError(f"`--gpu` must be a GPU or a file, but there is no {name}; known: {', '.join(names())}")
         return path
     by_name = _by_name()

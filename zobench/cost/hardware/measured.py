@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from scipy.optimize import least_squares
 from zobench.cost import gpu as engine
 from zobench.cost import sizes
 from zobench.cost.hardware import LANE_BYTES, PEAKS, SHARES, Gpu, load, plain
+from zobench.cost.registered import devices
 from zobench.machine.memory import total_host_bytes
 from zobench.measure.threads import available_cores
 from zobench.result import Outcome, Result
@@ -127,9 +129,9 @@ def anchor(gpu: Gpu, results: Sequence[Result]) -> Anchored:
     """``gpu`` fitted to the steps of ``results``, least squares of the errors' logarithms.
 
     Its range narrows to that of an anchored GPU if none is missed by more than that. Raises ``ValueError`` for a result
-    that did not run on a GPU, or whose link or disk, not the GPU, would be fitted.
+    that did not run on a GPU or ran on another, or whose link or disk, not the GPU, would be fitted.
     """
-    runs = [_run(result) for result in results]
+    runs = [_run(result, gpu) for result in results]
     products = {"fp32_products" if sizes.precision(spec) == "fp32" else "fp16_products" for spec, _ in runs}
     if len(products) > 1:
         raise ValueError("`--anchor` needs runs of one precision, but got 16 bits and 32; leave those of one out")
@@ -139,7 +141,7 @@ def anchor(gpu: Gpu, results: Sequence[Result]) -> Anchored:
     return Anchored(dataclasses.replace(fitted, errors="anchored") if close else fitted, errors)
 
 
-def _run(result: Result) -> tuple[RunSpec, float]:
+def _run(result: Result, gpu: Gpu) -> tuple[RunSpec, float]:
     spec, seconds = result.spec, result.step_seconds
     if result.outcome is not Outcome.OK or not seconds or not spec.device.startswith("cuda"):
         raise ValueError(
@@ -148,6 +150,10 @@ def _run(result: Result) -> tuple[RunSpec, float]:
         )
     if TIERS[spec.tier].is_file:
         raise ValueError(f"`--anchor` needs a run without a disk, but {spec.label} has one; run it with tier=pinned")
+    numbered = re.findall(r"\w*\d\w*", gpu.name.lower())[:1]  # the H100 of NVIDIA H100 80GB HBM3, which is an H100 SXM
+    others = [name for name in devices(result) if name and not {*numbered} <= {*re.findall(r"\w+", name.lower())}]
+    if others:
+        raise ValueError(f"`--anchor` needs a run on {gpu.name}, but {spec.label} ran on {others[0]}; name that GPU")
     return spec, seconds
 
 
@@ -162,11 +168,11 @@ def _misses(gpu: Gpu, runs: Sequence[tuple[RunSpec, float]]) -> list[float]:
 
 def _fitted(gpu: Gpu, names: Sequence[str], runs: Sequence[tuple[RunSpec, float]]) -> Gpu:
     """``gpu`` with the constants ``names`` of the least squares, with a weak pull to those that it has."""
-    start = np.log([getattr(gpu, name) for name in names])
     low, high = np.log([BOUNDS[name] for name in names]).T
+    start = np.clip(np.log([getattr(gpu, name) or BOUNDS[name][0] for name in names]), low, high)
 
     def residuals(logarithms: Any) -> Any:
         return [*_misses(_with(gpu, names, logarithms), runs), *(PRIOR_WEIGHT * (logarithms - start))]
 
-    solved = least_squares(residuals, np.clip(start, low, high), bounds=(low, high), diff_step=STEP)
+    solved = least_squares(residuals, start, bounds=(low, high), diff_step=STEP)
     return _with(gpu, names, solved.x)

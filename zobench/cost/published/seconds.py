@@ -193,6 +193,6 @@ def is_link_anchor(row: Mapping[str, str]) -> bool:
 @functools.cache
 def link_share(gpu: Gpu) -> float:
     """The error that nine of ten of the other rates stay within."""
-    errors = sorted(abs(link_rate(row, gpu) / (float(row["value"]) * 1e9) - 1) for row in evidence.rows(*LINK_METRIC)
-                    if not is_link_anchor(row))  # fmt: skip
-    return errors[round(0.9 * (len(errors) - 1))]
+    errors = [abs(link_rate(row, gpu) / (float(row["value"]) * 1e9) - 1) for row in evidence.rows(*LINK_METRIC)
+              if not is_link_anchor(row)]  # fmt: skip
+    return evidence.quantile(errors, 0.9)
