@@ -74,6 +74,8 @@ def test_a_sweep_and_its_plan(recipes: Path, machine: str, cells: list[RunSpec],
         (lambda: RunSpec(**{"model": "opt-tiny", "seqlen": 3}), "no argument 'seqlen'; did you mean seq_len or seed?"),
         (lambda: API.finetune(RunSpec(model="opt-tiny"), foldr="x"), "argument 'foldr'; did you mean folder?"),
         (lambda: API.sweep("mine", budgt=3), "`sweep` takes no argument 'budgt'; did you mean budget?"),
+        (lambda: API.sweep("mine", devise="cpu"), "`sweep` takes no argument 'devise'; did you mean device?"),
+        (lambda: API.sweep("mine", executor="x"), "'executor'; did you mean `zobench sweep --executor`?"),
         (lambda: API.plan("mine", steps=3), "`sweep` takes no argument 'steps'; did you mean changes={'steps': ...}?"),
     ],
 )  # fmt: skip

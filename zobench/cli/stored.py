@@ -130,7 +130,14 @@ def compare(
         raise ValueError("`--comparisons`, `--slowdown` and `--budget` are of --self-test; leave them out")
     close = inputs.parse_percent("--tolerance", tolerance)
     bound = None if limit is None else inputs.parse_percent("--fail-on-regression", limit)
-    comparison = _show_comparison((before, after), results, close, across_machines=across_machines)
+    inputs.check_there(results)
+    from zobench.cli import listing
+    from zobench.session.session import compare as compared
+
+    comparison = compared(
+        before, after, results=results, tolerance=close, across_machines=across_machines, monitor=Terminal()
+    )
+    listing.show_comparison(console.answer_console(), comparison, (before, after))
     raise typer.Exit(1 if bound is not None and _regressed(comparison, bound) else 0)
 
 
@@ -168,23 +175,6 @@ def _cell(word: str, results: Path) -> RunSpec:
         return query.named_run(word, results).spec
     values = changed(word.split(","))
     return matrix.single(values, choose_device(str(values.pop("device", "auto")))[0])
-
-
-def _show_comparison(words: tuple[str, str], results: Path, tolerance: float, *, across_machines: bool) -> Comparison:
-    """Compares the two sides that ``words`` name, shows how they compare, and what a reader should know of it."""
-    from zobench.cli import listing
-    from zobench.store import compare as comparing
-
-    inputs.check_there(results)
-    sides = [comparing.side(word, results) for word in words]
-    console.show_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
-    comparison = comparing.compare(
-        sides[0][0], sides[1][0], tolerance=tolerance, across_machines=across_machines,
-        may_differ=comparing.differing_fields(words),
-    )  # fmt: skip
-    listing.show_comparison(console.answer_console(), comparison, words)
-    console.show_warnings(console.error_console(), map(printable, comparing.cautions(comparison)))
-    return comparison
 
 
 def _regressed(comparison: Comparison, bound: float) -> bool:
