@@ -82,9 +82,10 @@ def test_a_run_that_diverges_says_so_and_fails(zobench: Command, given: list[str
         code, out, err = zobench(*words)
         assert ("a batch has 24 examples, not 100: train has no more" in err.splitlines()) == first
         assert (code, message in out) == (1, True)
-        assert "learnt nothing" not in out
+        assert ("learnt nothing" in out, "dev, diverged" in out, "(best" in err) == (False, True, False)
     (result,) = Store(tmp_path / "results").load()
     assert message in result.warnings
+    assert "diverged" in zobench("results")[1]
 
 
 def test_a_search_shows_the_grid_and_tests_the_winner(zobench: Command, given: list[str], tmp_path: Path) -> None:

@@ -34,9 +34,10 @@ MIB = 2**20
 NARROWEST = 40  # characters that a table is not squeezed below, however narrow the terminal says it is
 _FIRST, _SELDOM = 60.0, 600.0
 """Seconds after which a line tells of a cell that still runs, and the most between two of them."""
-STYLES = {
+STYLES: dict[str, str] = {
     Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.CONTAMINATED: "yellow",
     Outcome.OOM: "yellow", Outcome.TIMEOUT: "yellow", Outcome.FAILED: "red",
+    "diverged": "yellow",
 }  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def is_colored(console: Console) -> bool:
 
 def outcome_line(result: Result) -> Text:
     """``ok  OPT-125M resident fp32 b1 s2048  212 tokens/s  812 MiB``: one finished cell on one line."""
-    line = Text(f"{result.outcome:<8}", style=STYLES[result.outcome])
+    line = Text(f"{result.ending:<8}", style=STYLES[result.ending])
     line.append(f" {printable(result.spec.label)}", style="bold" if result.outcome is Outcome.OK else "")
     text_shown = numbers(result) if result.outcome is Outcome.OK else printable(result.reason)
     line.append(f"  {text_shown}", style="default")

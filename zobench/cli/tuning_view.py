@@ -118,7 +118,8 @@ def show_result(console: Console, result: Result) -> None:
     numbers = ("step", *map(_words, result.scores), "loss", "majority")
     table = columns("", *numbers, numbers=numbers)
     lost = only_lost(result)
-    best = "dev, best after the start" if lost else "dev at its best"
+    best = "dev, diverged" if result.ending == "diverged" else "dev at its best"
+    best = "dev, best after the start" if lost else best
     rows = (("dev at the start", "start", "dev"), (best, "best", "dev"), ("test, with the best", "test", "test"))
     for name, key, split in (row for row in rows if row[1] in evaluation):
         row = evaluation[key]
