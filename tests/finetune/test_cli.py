@@ -104,6 +104,8 @@ def test_a_search_shows_the_grid_and_tests_the_winner(zobench: Command, given: l
 
 
 RUN, SEARCH = "finetune --model opt-tiny --task sst2", "search --model opt-tiny --task sst2"
+AT_ONCE = r"zobench: `(--task|task|method|--split|--resume|--out|evaluate)`"
+"""How mistakes begin that are seen before anything is loaded."""
 HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
 
 
@@ -122,6 +124,8 @@ HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
         (f"{RUN} --weights-path nosuch", "`weights_path` must be a folder or a name on the hub, but there is no nos"),
         (f"{RUN} --weights-path empty", "`task=sst2` needs the tokenizer of opt-tiny, but empty has none of tokenizer."
                                         "json, tokenizer.model, vocab.json; give weights_path=FOLDER with its to"),
+        ("evaluate empty --split devv", "`--split` must be test or dev, but got 'devv'; did you mean dev?"),
+        ("finetune --resume --out nowhere", "`--resume` needs a run to go on with, but nowhere holds none; leave "),
         ("evaluate empty --model opt-tiny", "`evaluate` needs RUN or --model, but got both or neither; name one of"),
         ("evaluate empty", "`RUN` must be the folder of a fine-tuning run that has ended, but empty has no result.jso"),
         (f"{SEARCH} --grid none", "`--grid` must be a file, but none cannot be read (No such file or directory); "),
@@ -136,6 +140,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(zobench: Command, tmp_path: Path,
     assert err.splitlines()[-1] == mistakes[0]
     assert mistakes[0].startswith(f"zobench: {message}")
     assert not (tmp_path / "runs").exists()
+    assert ("loading" in err) == (re.match(AT_ONCE, mistakes[0]) is None)
 
 
 @pytest.mark.slow
@@ -197,6 +202,7 @@ def test_ranks_are_started_with_the_same_command(zobench, given, tmp_path, monke
     monkeypatch.setattr("zobench.parallel.launch.again", again)
     monkeypatch.setenv("ZOBENCH_RESTARTS", "2")
     more = ["--set", "gpus=2", "--set", "parallel=ddp", "--out", "mine", "--resume"]
+    (tmp_path / "mine").mkdir()
     assert zobench("finetune", *given, "--steps", "2", *more)[0] == 7
     ((arguments, gpus, restarts),) = started
     assert (gpus, restarts, arguments[0]) == (2, 2, "finetune")

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 NARROWEST = 40  # characters that a table is not squeezed below, however narrow the terminal says it is
-_FIRST, _SELDOM = 60.0, 600.0
-"""Seconds after which a line tells of a cell that still runs, and the most between two of them."""
+_FIRST, _SELDOM = 4.0, 60.0
+"""Seconds after which a line tells of what is still under way, and the most between two of them."""
 STYLES: dict[str, str] = {
     Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.CONTAMINATED: "yellow",
     Outcome.OOM: "yellow", Outcome.TIMEOUT: "yellow", Outcome.FAILED: "red",
@@ -99,6 +99,12 @@ def waiting(what: str) -> AbstractContextManager[object]:
     """Inside, standard error says every few seconds that ``what`` is under way."""
     errors = error_console()
     return reporting(lambda text: errors.print(text, style="dim", markup=False), what)
+
+
+def busy(what: str) -> AbstractContextManager[object]:
+    """As :func:`waiting`, but on a terminal a line that moves."""
+    errors = error_console()
+    return errors.status(what) if errors.is_terminal else waiting(what)
 
 
 def answer_console() -> Console:
@@ -184,7 +190,7 @@ def bar_width(console: Console) -> int:
 
 
 class Seldom:
-    """When a line is due that tells how something goes: after a minute, then ever less often, at least every ten."""
+    """When a line is due that tells how something goes: after seconds, then ever less often, at least every minute."""
 
     def __init__(self) -> None:
         self._begun, self._next = time.monotonic(), _FIRST

@@ -43,7 +43,7 @@ class Terminal(Monitor):
             screen.print(text, style=style, markup=False, soft_wrap=True)
 
     def busy(self, what: str) -> AbstractContextManager[object]:
-        return self.errors.status(what)
+        return console.busy(what)
 
     def waiting(self, what: str) -> AbstractContextManager[object]:
         return console.waiting(what)

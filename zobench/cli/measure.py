@@ -156,7 +156,7 @@ def doctor(device: common.Device = "auto", disk_dir: common.DiskDir = None, quie
     inputs.check_disk(disk_dir)
     chosen, why = choose_device(device)
     console.say(why)
-    with console.error_console().status("measuring, a few seconds"):
+    with console.busy("measuring, a few seconds"):
         rows = examination.report(chosen, disk_dir)
     console.show_doctor(rows)
 
@@ -217,7 +217,7 @@ def calibrate(
 
     facts = fingerprint_without_torch()
     console.say(f"{why}; {facts.description}")
-    with console.error_console().status("measuring, about 20 s"):
+    with console.busy("measuring, about 20 s"):
         rates = measuring.calibrate(chosen, _SECONDS)
     if (others := rates["other_cpu_cores"] or 0.0) > BUSY_CORES:
         raise ValueError(

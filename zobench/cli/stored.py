@@ -189,6 +189,7 @@ def _regressed(comparison: Comparison, bound: float) -> bool:
     return bool(worse)
 
 
+_SPLITS = ("test", "dev")
 Base = Annotated[str, typer.Option("--model", metavar="PLACE", help="Its base weights, if they lie elsewhere now.")]
 Target = Annotated[str, typer.Option(metavar="PERCENT", help="An accuracy that the test set should show it exceeds.")]
 
@@ -240,20 +241,23 @@ def evaluate(
     inputs.check_folder("--data-dir", data_dir)
     inputs.check_json(output)
     inputs.check_words(values)
-    from zobench.cli.tuning_view import show_assessed
-    from zobench.measure.threads import settle
-    from zobench.session.tuning import evaluated_spec
-    from zobench.training import usual_data_dir
-    from zobench.training.assess import SPLITS, EndedRun, assess
-
-    if split not in SPLITS:
-        raise ValueError(f"`--split` must be test or dev, but got {split!r}; {suggestion(split, SPLITS)}")
+    if split not in _SPLITS:
+        raise ValueError(f"`--split` must be test or dev, but got {split!r}; {suggestion(split, _SPLITS)}")
     if (run is None) == ("model" not in values):
         raise ValueError("`evaluate` needs RUN or --model, but got both or neither; name one of them")
+    inputs.check_folder("RUN", run)
+    console.say("loading PyTorch")
+    with console.waiting("loading PyTorch"):
+        from zobench.cli.tuning_view import show_assessed
+        from zobench.measure.threads import settle
+        from zobench.session.tuning import evaluated_spec
+        from zobench.training import usual_data_dir
+        from zobench.training.assess import EndedRun, assess
+
     kept = None if run is None else EndedRun.of(run)
     spec, why = evaluated_spec(values, kept, device)
     console.say(why, settle(), f"seq_len: {spec.seq_len}")
-    with console.error_console().status(f"evaluating {spec.model} on {spec.task_name}"):
+    with console.busy(f"evaluating {spec.model} on {spec.task_name}"):
         assessed = assess(spec, split, run=kept, data_dir=data_dir or usual_data_dir(), say=console.say)
     if not console.write_json(output, assessed.to_dict()):
         show_assessed(console.answer_console(), assessed)

@@ -30,10 +30,13 @@ def check_words(values: Mapping[str, Any]) -> None:
         models.identifying_name(str(values["model"]))
 
 
-def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
-    """As :func:`check_words`, of a fine-tuning run, which must name task and model, unless it ``resumes`` a journal."""
-    if resumes:
+def check_tuned(values: Mapping[str, Any], *, resumed: Path | None = None) -> None:
+    """As :func:`check_words`, of a fine-tuning run, which must name task and model, or else the folder of the run that
+    is ``resumed``."""
+    if resumed is not None:
         check_words(values)
+        if not resumed.is_dir():
+            raise no_run(resumed)
         return
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
@@ -46,6 +49,11 @@ def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
         )
     check_words(values)
     check_effect(RunSpec.from_dict({"weights": "pretrained", **values}), values)
+
+
+def no_run(folder: Path) -> ValueError:
+    """The error of a folder without a run."""
+    return ValueError(f"`--resume` needs a run to go on with, but {folder} holds none; leave --resume out to begin one")
 
 
 def check_folder(argument: str, folder: Path | None, *, or_archive: bool = False) -> None:
