@@ -143,6 +143,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(zobench: Command, tmp_path: Path,
     assert ("loading" in err) == (re.match(AT_ONCE, mistakes[0]) is None)
 
 
+def test_a_package_that_is_missing_is_named_before_anything_is_loaded(zobench, given, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("ZOBENCH_DATA_DIR", raising=False)
+    from_hub = ["--model", "opt-tiny", "--task", "sst2"]
+    for package, words in (("datasets", from_hub), ("peft", [*given, "--scheme", "lora"])):
+        monkeypatch.setitem(sys.modules, package, None)
+        code, _, err = zobench("finetune", *words, "--out", "mine")
+        assert (code, f"needs {package}, but it is not installed; pip install 'zobench[tasks]'" in err) == (1, True)
+        assert ("loading" in err, (tmp_path / "mine").exists()) == (False, False)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_an_interrupt_says_how_to_go_on_and_exits_130(tmp_path: Path, given: list[str]) -> None:

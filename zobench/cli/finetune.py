@@ -46,7 +46,7 @@ def finetune(
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     values = changed(options := named(changes, **given))
-    check_tuned(values, resumed=out if resume else None)
+    check_tuned(values, data_dir, resumed=out if resume else None)
     check_places(out, data_dir, results)
     silent = output == "-" or not leads()
     if not silent:
@@ -136,7 +136,7 @@ def search(
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     values = changed(named(single, **given))
-    check_tuned(values)
+    check_tuned(values, data_dir)
     check_places(out, data_dir, results)
     console.say("loading PyTorch")
     with console.waiting("loading PyTorch"):

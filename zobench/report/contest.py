@@ -190,8 +190,9 @@ class MethodStanding:
 
 
 def _first(run: Result, target: float) -> int | None:
-    """The first evaluation after the start whose score on dev is the target at least."""
-    return next((int(step) for step, _, score, *_ in run.evaluation["curve"] if step > 0 and score >= target), None)
+    """The first evaluation whose score on dev is the target at least; None where that is the start, to which no step
+    has led."""
+    return next((int(step) for step, _, score, *_ in run.evaluation["curve"] if score >= target), 0) or None
 
 
 def average(values: Sequence[float]) -> float | None:
