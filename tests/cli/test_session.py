@@ -86,6 +86,16 @@ def test_what_a_function_does_not_take_is_one_line(recipes: Path, call: Callable
     assert "\n" not in str(caught.value)
 
 
+def test_what_another_sweep_has_run_since_the_plan_is_kept(recipes: Path, cells: list[RunSpec]) -> None:
+    listener = Listener()
+    waiting = Session(Store(recipes / "results"), "cpu", monitor=listener).matrix("mine", retry="none")
+    planned = waiting.plan()
+    zobench.sweep("mine", device="cpu")
+    assert [str(result.outcome) for result in waiting.run(planned).results] == ["ok", "failed", "ok"]
+    assert len(cells) == 3
+    assert sum(text.startswith("kept, as another sweep has run it since") for _, text in listener.lines) == 3
+
+
 def test_a_campaign_goes_on_where_its_budget_ended(recipes: Path, machine: str, cells: list[RunSpec]) -> None:
     listener = Listener()
     session = Session(Store(recipes / "results"), "cpu", monitor=listener)
