@@ -43,8 +43,8 @@ def test_the_fastest_cell_stands_against_mezos_own_way_at_the_same_work() -> Non
 def test_one_process_and_a_busy_machine_claim_nothing_and_no_size_is_picked() -> None:
     plain, fast = measured(4.0, 1000), measured(1.0, 250, noise="counter")
     assert gains([plain, fast]) == [
-        "seen, but no claim, as a cell was one process: OPT-125M fp32: counter had 4.00x the tokens/s of MeZO's own "
-        "way (at 1 batch size); to claim it: --repeats 3"
+        "seen, but no claim, as that takes rounds of undisturbed processes: OPT-125M fp32: counter had 4.00x "
+        "the tokens/s of MeZO's own way (at 1 batch size); to claim it: --repeats 3"
     ]
     assert gains([plain, measured(5.0, 1, noise="counter")]) == []
     sizes = [repeated(4.0, 4.0), *(repeated(2.0, 2.0, batch_size=4, **way) for way in ({}, {"noise": "counter"}))]

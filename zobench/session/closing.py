@@ -25,15 +25,15 @@ def gains(results: Sequence[Result]) -> list[str]:
     lines = []
     for cells in reversed(alike.values()):
         plains = {(cell.spec.batch_size, cell.spec.seq_len): cell for cell in cells if _is_plain(cell.spec)}
-        ways: dict[str, list[tuple[Result, Result, Ratio]]] = {}
+        variants: dict[str, list[tuple[Result, Result, Ratio]]] = {}
         for cell in cells:
             plain = plains.get((cell.spec.batch_size, cell.spec.seq_len))
             if plain and _adds(cell.spec, plain.spec) and (ratio := evidence.times_ratio(cell, plain)):
                 words = [word for word in cell.spec.label.split() if word not in plain.spec.label.split()]
-                ways.setdefault(" ".join(words), []).append((cell, plain, ratio))
-        slowest = {way: max(ratio.value for *_, ratio in compared) for way, compared in ways.items()}
-        if best := min(ways, key=lambda way: (-len(ways[way]), slowest[way]), default=""):
-            lines += _against(best, ways[best], len(ways))
+                variants.setdefault(" ".join(words), []).append((cell, plain, ratio))
+        slowest = {name: max(ratio.value for *_, ratio in compared) for name, compared in variants.items()}
+        if best := min(variants, key=lambda name: (-len(variants[name]), slowest[name]), default=""):
+            lines += _against(best, variants[best], len(variants))
     return lines
 
 
@@ -59,34 +59,31 @@ def _is_plain(spec: RunSpec) -> bool:
     )
 
 
-def _against(way: str, compared: Sequence[tuple[Result, Result, Ratio]], count: int) -> list[str]:
-    """The line on the cells ``compared`` with MeZO's, which have ``way`` in common, the best of ``count``; none where
-    none is faster. A ratio is of step times."""
+def _against(variant: str, compared: Sequence[tuple[Result, Result, Ratio]], count: int) -> list[str]:
+    """The line on the cells ``compared`` with MeZO's, which are of ``variant``, the best of ``count``; none where none
+    is faster. A ratio is of step times."""
     cells = [result for *pair, _ in compared for result in pair]
     speeds = [1 / ratio.value for *_, ratio in compared]
     intervals = [ratio.interval for *_, ratio in compared if ratio.interval]
     peaks = [[result.memory.get("device_peak_bytes") for result in pair] for *pair, _ in compared]
-    shares = [mine / plain for mine, plain in peaks if mine and plain]
+    shares = [peak / plain for peak, plain in peaks if peak and plain]
     memory = f" in {_range(shares)} of its memory" if len(shares) == len(peaks) else ""
-    name, picked = f"{cells[0].spec.model} {cells[0].spec.dtype}: {way}", f"the best of {count}, " * (count > 1)
-    if busy := any(result.disturbances for result in cells):
-        why = "others were busy"
-    elif any(len(result.runs) < 2 for result in cells):
-        why = "a cell was one process"
-    elif len(intervals) < len(compared):
-        why = "cells had no rounds, or no threads, in common"
-    else:
-        ends = [1 / end for interval in intervals for end in interval]
+    name, picked = f"{cells[0].spec.model} {cells[0].spec.dtype}: {variant}", f"the best of {count}, " * (count > 1)
+    is_busy = any(result.disturbances for result in cells)
+    if is_busy or len(intervals) < len(compared) or any(len(result.runs) < 2 for result in cells):
+        why = "others were busy" if is_busy else "that takes rounds of undisturbed processes"
+        sizes = f"{len(compared)} batch size{'s' * (len(compared) > 1)}"
         line = (
-            f"found: {name} has {_range(speeds)}x (95 % {min(ends):.2f} to {max(ends):.2f}) the tokens/s of MeZO's own "
-            f"way{memory} ({picked}measured here)"
+            f"seen, but no claim, as {why}: {name} had {_range(speeds)}x the tokens/s of MeZO's own way ({picked}at "
+            f"{sizes}); to claim it: --repeats 3{', others idle' * is_busy}"
         )
-        return [line] if any(interval[1] < 1 for interval in intervals) else []
+        return [line] if max(speeds) > 1 else []
+    ends = [1 / end for interval in intervals for end in interval]
     line = (
-        f"seen, but no claim, as {why}: {name} had {_range(speeds)}x the tokens/s of MeZO's own way ({picked}at "
-        f"{len(compared)} batch size{'s' * (len(compared) > 1)}); to claim it: --repeats 3{', others idle' * busy}"
+        f"found: {name} has {_range(speeds)}x (95 % {min(ends):.2f} to {max(ends):.2f}) the tokens/s of MeZO's own "
+        f"way{memory} ({picked}measured here)"
     )
-    return [line] if max(speeds) > 1 else []
+    return [line] if any(interval[1] < 1 for interval in intervals) else []
 
 
 def _range(values: Sequence[float]) -> str:
