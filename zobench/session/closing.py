@@ -51,10 +51,7 @@ def _is_plain(spec: RunSpec) -> bool:
     """Whether the cell is MeZO as its paper has it: all weights on the device, noise added to the weights in place, and
     nothing else that changes what is measured."""
     return all(
-        field.free
-        or field.incidental
-        or name in (*_SAME, "batch_size", "seq_len")
-        or getattr(spec, name) == field.default
+        field.free or field.incidental or name in _OPEN or getattr(spec, name) == field.default
         for name, field in DECLARED.items()
     )
 
