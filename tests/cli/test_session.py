@@ -73,7 +73,10 @@ def test_a_sweep_and_its_plan(recipes: Path, machine: str, cells: list[RunSpec],
         (lambda: API.run(RunSpec(model="opt-tiny"), steps=3), "'steps'; did you mean spec=RunSpec(steps=...)?"),
         (lambda: RunSpec(**{"model": "opt-tiny", "seqlen": 3}), "no argument 'seqlen'; did you mean seq_len or seed?"),
         (lambda: API.finetune(RunSpec(model="opt-tiny"), foldr="x"), "argument 'foldr'; did you mean folder?"),
+        (lambda: API.finetune(RunSpec(model="opt-tiny"), folder="x"), "`task` must be given to fine-tune, but is none"),
         (lambda: API.sweep("mine", budgt=3), "`sweep` takes no argument 'budgt'; did you mean budget?"),
+        (lambda: API.sweep("mine", devise="cpu"), "`sweep` takes no argument 'devise'; did you mean device?"),
+        (lambda: API.sweep("mine", executor="x"), "'executor'; did you mean `zobench sweep --executor`?"),
         (lambda: API.plan("mine", steps=3), "`sweep` takes no argument 'steps'; did you mean changes={'steps': ...}?"),
     ],
 )  # fmt: skip
@@ -81,6 +84,16 @@ def test_what_a_function_does_not_take_is_one_line(recipes: Path, call: Callable
     with pytest.raises(ValueError, match=re.escape(text)) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_what_another_sweep_has_run_since_the_plan_is_kept(recipes: Path, cells: list[RunSpec]) -> None:
+    listener = Listener()
+    waiting = Session(Store(recipes / "results"), "cpu", monitor=listener).matrix("mine", retry="none")
+    planned = waiting.plan()
+    zobench.sweep("mine", device="cpu")
+    assert [str(result.outcome) for result in waiting.run(planned).results] == ["ok", "failed", "ok"]
+    assert len(cells) == 3
+    assert sum(text.startswith("kept, as another sweep has run it since") for _, text in listener.lines) == 3
 
 
 def test_a_campaign_goes_on_where_its_budget_ended(recipes: Path, machine: str, cells: list[RunSpec]) -> None:

@@ -82,9 +82,10 @@ def test_a_run_that_diverges_says_so_and_fails(zobench: Command, given: list[str
         code, out, err = zobench(*words)
         assert ("a batch has 24 examples, not 100: train has no more" in err.splitlines()) == first
         assert (code, message in out) == (1, True)
-        assert "learnt nothing" not in out
+        assert ("learnt nothing" in out, "dev, diverged" in out, "(best" in err) == (False, True, False)
     (result,) = Store(tmp_path / "results").load()
     assert message in result.warnings
+    assert "diverged" in zobench("results")[1]
 
 
 def test_a_search_shows_the_grid_and_tests_the_winner(zobench: Command, given: list[str], tmp_path: Path) -> None:
@@ -103,6 +104,8 @@ def test_a_search_shows_the_grid_and_tests_the_winner(zobench: Command, given: l
 
 
 RUN, SEARCH = "finetune --model opt-tiny --task sst2", "search --model opt-tiny --task sst2"
+AT_ONCE = r"zobench: `(--task|task|method|--split|--resume|--out|evaluate)`"
+"""How mistakes begin that are seen before anything is loaded."""
 HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
 
 
@@ -121,6 +124,8 @@ HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
         (f"{RUN} --weights-path nosuch", "`weights_path` must be a folder or a name on the hub, but there is no nos"),
         (f"{RUN} --weights-path empty", "`task=sst2` needs the tokenizer of opt-tiny, but empty has none of tokenizer."
                                         "json, tokenizer.model, vocab.json; give weights_path=FOLDER with its to"),
+        ("evaluate empty --split devv", "`--split` must be test or dev, but got 'devv'; did you mean dev?"),
+        ("finetune --resume --out nowhere", "`--resume` needs a run to go on with, but nowhere holds none; leave "),
         ("evaluate empty --model opt-tiny", "`evaluate` needs RUN or --model, but got both or neither; name one of"),
         ("evaluate empty", "`RUN` must be the folder of a fine-tuning run that has ended, but empty has no result.jso"),
         (f"{SEARCH} --grid none", "`--grid` must be a file, but none cannot be read (No such file or directory); "),
@@ -135,6 +140,17 @@ def test_a_mistake_is_one_line_and_exit_code_2(zobench: Command, tmp_path: Path,
     assert err.splitlines()[-1] == mistakes[0]
     assert mistakes[0].startswith(f"zobench: {message}")
     assert not (tmp_path / "runs").exists()
+    assert ("loading" in err) == (re.match(AT_ONCE, mistakes[0]) is None)
+
+
+def test_a_package_that_is_missing_is_named_before_anything_is_loaded(zobench, given, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("ZOBENCH_DATA_DIR", raising=False)
+    from_hub = ["--model", "opt-tiny", "--task", "sst2"]
+    for package, words in (("datasets", from_hub), ("peft", [*given, "--scheme", "lora"])):
+        monkeypatch.setitem(sys.modules, package, None)
+        code, _, err = zobench("finetune", *words, "--out", "mine")
+        assert (code, f"needs {package}, but it is not installed; pip install 'zobench[tasks]'" in err) == (1, True)
+        assert ("loading" in err, (tmp_path / "mine").exists()) == (False, False)
 
 
 @pytest.mark.slow
@@ -196,6 +212,7 @@ def test_ranks_are_started_with_the_same_command(zobench, given, tmp_path, monke
     monkeypatch.setattr("zobench.parallel.launch.again", again)
     monkeypatch.setenv("ZOBENCH_RESTARTS", "2")
     more = ["--set", "gpus=2", "--set", "parallel=ddp", "--out", "mine", "--resume"]
+    (tmp_path / "mine").mkdir()
     assert zobench("finetune", *given, "--steps", "2", *more)[0] == 7
     ((arguments, gpus, restarts),) = started
     assert (gpus, restarts, arguments[0]) == (2, 2, "finetune")

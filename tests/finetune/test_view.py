@@ -1,11 +1,13 @@
 """The bar on a terminal: the newest step's numbers, what was best on dev so far, and how long it takes."""
 
 import io
+import time
 from dataclasses import replace
 
 from rich.console import Console
 
 from tests.support.tables import tuned
+from zobench.cli import console as cli_console
 from zobench.cli import tuning_view
 from zobench.cli.tuning_view import TuningBar, show_result
 from zobench.training.callbacks import Evaluation, RunStart, StepReport
@@ -36,6 +38,22 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, tm
     assert "step 10: dev accuracy 62.5%, loss 0.5000 (best)" in written
     assert "step 20: dev accuracy 75.0%, loss 0.6000\n" in written
     assert "step 25: dev accuracy 60.0%, loss 0.9000 (best after the start)" in written
+
+
+def test_where_no_bar_is_seen_a_line_says_now_and_then_what_is_under_way(spec, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tuning_view, "_TICK", 0.01)
+    monkeypatch.setattr(cli_console, "_FIRST", 0.02)
+    for is_terminal in (False, True):
+        console = Console(file=io.StringIO(), force_terminal=is_terminal, width=200, highlight=False)
+        begun = RunStart(spec=spec(steps=110), folder=tmp_path, steps=[], evaluations=[])
+        with TuningBar(console).of(begun.spec) as bar:
+            time.sleep(0.2)
+            bar.on_start(begun)
+            bar.on_step(StepReport(step=1, loss=0.6, g=1.0, lr=1e-6, skipped=0))
+            time.sleep(0.2)
+        written = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "preparing the run; 0." in written
+        assert ("step 1 of 110: loss 0.6000, g +1" in written) is not is_terminal
 
 
 def test_a_run_that_only_lost_says_so_and_its_best_is_one_after_the_start() -> None:

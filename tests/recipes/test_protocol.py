@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.contest import PROTOCOL, contest, only, result, tuned, write
+from tests.support.contest import FO_SGD, PROTOCOL, contest, only, result, tuned, write
 from tests.support.rates import RATES
 from zobench import models
 from zobench.cost import budget, local
 from zobench.recipes import matrix
+from zobench.report import power
 from zobench.result import Outcome
 from zobench.runspec import METHODS, RunSpec
 
@@ -39,6 +40,16 @@ def test_evaluations_are_paid_for_by_the_budget(tmp_path: Path) -> None:
     assert {spec.steps for spec in load(tmp_path, text).tuning["ZO-SGD"]} == {(140 - 5 * 2) // 2}
     shots = PROTOCOL.replace("warmup = 0", "warmup = 0\nshots = 3")  # dev has three of both classes
     assert {spec.steps for spec in load(tmp_path, shots).tuning["ZO-SGD"]} == {(140 - 5 * 6) // 2}
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "row {n}", "label": {n % 2}}}\n' for n in range(9)))
+    ask = '[prompt]\ntemplate = "{text}"\n[labels]\ncolumn = "label"\nwords = { 0 = "no", 1 = "yes" }\n'
+    (tmp_path / "few.toml").write_text('[data]\npath = "rows.jsonl"\nsplit = { seed = 0, dev = 3, test = 2 }\n' + ask)
+    few = load(tmp_path, PROTOCOL.replace('"sst2"', f'"{tmp_path}/few.toml"'))  # its dev has 3 rows, not 4
+    assert {spec.steps for spec in few.tuning["ZO-SGD"]} == {(140 - 5 * 3) // 2}
+    assert "with 3 seeds, 2 test examples and 2 methods against one, power" in power.of_contest(few, [])
+    (tmp_path / "few.toml").write_text('[data]\ntrain = "rows.jsonl"\ntest = "rows.jsonl"\n' + ask)
+    few = load(tmp_path, PROTOCOL.replace(FO_SGD, "").replace('"sst2"', f'"{tmp_path}/few.toml"'))
+    assert {spec.steps for spec in few.tuning["ZO-SGD"]} == {(140 - 5 * 1) // 2}  # dev is a fifth of 9 rows
+    assert "9 test examples and 1 method against one" in power.of_contest(few, [])
 
 
 def test_budgets_in_seconds_and_in_weights_moved(tmp_path: Path) -> None:

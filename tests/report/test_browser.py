@@ -56,7 +56,7 @@ def machinery() -> tuple[str, str]:
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     shown = book((RICH, BAD, *MORE), artifacts=(*book().artifacts, artifact("zo2/table9", sheets=(WIDE,)), AHEAD))
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(page(shown), encoding="utf-8")
+    path.write_text(page(shown, width="504"), encoding="utf-8")
     return path.as_uri()
 
 
@@ -227,6 +227,11 @@ def test_the_page_is_never_wider_than_its_screen(view: Any, width: int) -> None:
     assert view.execute_script(f"return innerWidth === {width} && {fits}(document.documentElement)")
     inner = "[...document.querySelectorAll('.scroll')].some((box) => box.scrollWidth > box.clientWidth)"
     assert view.execute_script(f"return {inner}")  # the wide table scrolls in its own box
+    cut = "[...document.querySelectorAll('.plate')].filter((box) => box.scrollWidth > box.clientWidth)"
+    says = "getComputedStyle(box.nextElementSibling).display === 'block'"
+    assert view.execute_script(f"const cut = {cut}; return [cut.length, cut.every((box) => {says})]") == [
+        int(width == 360), True,
+    ]  # fmt: skip
     open_run(view, RICH)
     wait(view, "document.querySelectorAll('#detail svg').length === 4")
     assert view.execute_script(f"return {fits}(document.querySelector('#detail'))")

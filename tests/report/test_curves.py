@@ -48,6 +48,11 @@ def lines(chart: Chart, panel: int) -> dict[str, dict[float, float]]:
 
 def test_a_curve_begins_at_the_start_and_each_kind_of_run_is_a_line_of_its_own() -> None:
     zo, fo = run((100, 0.6, 0.7), (200, 0.5, 0.8)), run((50, 0.4, 0.9), method="fo-sgd", steps=625)
+    mine = run((100, 0.3, 0.9), method="lozo", noise="counter")  # which no panel of the figure names
+    assert lines(drawn(zo, mine), 1)["lozo"] == {0: 0.7, 100: 0.3}
+    names = ("zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "hizoo", "conmezo", "meazo", "r-adazo", "adamezo", "fo-sgd")
+    every = drawn(zo, *(run((100, 0.3 + n / 100, 0.9), method=name) for n, name in enumerate(names)))
+    assert every.remarks[0].endswith(" Not drawn: r-adazo, adamezo.")
     chart = drawn(zo, fo)
     assert lines(chart, 0) == {"ZO-SGD": {0: 50.0, 100: 70.0, 200: 80.0}, "FO-SGD": {0: 50.0, 50: 90.0}}
     assert lines(chart, 1) == {"ZO-SGD": {0: 0.7, 100: 0.6, 200: 0.5}, "FO-SGD": {0: 0.7, 50: 0.4}}

@@ -31,6 +31,9 @@ def test_the_legend_names_what_is_there_and_nothing_else() -> None:
     ]  # fmt: skip
     plain = chart("bars", Panel(positions=("a",), series=(series("x", Mark(value=1.0)),)))
     assert list(legend(drawn(plain))) == ["x"]
+    reported = drawn(chart("bars", Panel(positions=("a",), series=(series("x", Mark(), paper=(2.0,)),))))
+    assert legend(reported)["x"].get_marker() == "D"  # no bar is drawn, and none explained
+    assert to_hex(legend(reported)["x"].get_markerfacecolor()) == style.SWATCHES[0][0].lower()
 
 
 def test_a_failure_is_a_cross_at_the_foot_and_a_cell_never_run_stays_empty() -> None:

@@ -192,5 +192,7 @@ def test_a_model_that_a_scheme_cannot_tune_is_refused(scheme, kind, config, mess
 
 def test_without_peft_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ImportError, match=r"`scheme=lora` needs peft, which is absent; pip install 'zobench\[tasks\]'"):
+    with pytest.raises(
+        ImportError, match=r"`scheme=lora` needs peft, but it is not installed; pip install 'zobench\[tasks\]'"
+    ):
         schemes.apply(RunSpec(model="opt-tiny", scheme="lora"), models.build("opt-tiny", "fp32"))

@@ -355,6 +355,11 @@ def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path, zobench, monk
     assert zobench("compare", name, str(tmp_path))[0] == 0, "a folder's name says nothing of fields"
     code, out, _ = zobench("compare", "options.rank=2,method=lozo", "options.rank=4", "--results", str(tmp_path))
     assert (code, "1 cell: 1 SLOWER" in out) == (0, True)
+    code, _, err = zobench("compare", "method=zo-sgd", "method=lozo", "--results", str(tmp_path))
+    assert code == 2
+    assert "is in both; add noise=torch to A and noise=counter,options.rank=2 to B: they differ" in err
+    advised = ("method=zo-sgd,noise=torch", "method=lozo,noise=counter,options.rank=2")
+    assert zobench("compare", *advised, "--results", str(tmp_path))[0] == 0
     code, _, err = zobench("compare", "engine=resident", "seed=7", "--results", str(tmp_path))
     assert (code, err.startswith("zobench: 'seed=7' must name results, but none in ")) == (2, True)
 

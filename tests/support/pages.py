@@ -101,5 +101,5 @@ def book(results: tuple[Result, ...] | None = None, *, word: str = "", **changes
     return ReportContents(**{**values, **changes})
 
 
-def page(shown: ReportContents | None = None) -> str:
-    return write(book() if shown is None else shown, {"zo2/figure3": [SVG]})
+def page(shown: ReportContents | None = None, width: str = "244.8") -> str:
+    return write(book() if shown is None else shown, {"zo2/figure3": [SVG.replace("244.8", width)]})

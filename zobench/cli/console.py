@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 NARROWEST = 40  # characters that a table is not squeezed below, however narrow the terminal says it is
-_FIRST, _SELDOM = 60.0, 600.0
-"""Seconds after which a line tells of a cell that still runs, and the most between two of them."""
-STYLES = {
+_FIRST, _SELDOM = 4.0, 60.0
+"""Seconds after which a line tells of what is still under way, and the most between two of them."""
+STYLES: dict[str, str] = {
     Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.CONTAMINATED: "yellow",
     Outcome.OOM: "yellow", Outcome.TIMEOUT: "yellow", Outcome.FAILED: "red",
+    "diverged": "yellow",
 }  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def waiting(what: str) -> AbstractContextManager[object]:
 
 
 def busy(what: str) -> AbstractContextManager[object]:
-    """The same of what takes seconds: on a terminal shown from its beginning."""
+    """As :func:`waiting`, but on a terminal a line that moves."""
     errors = error_console()
     return errors.status(what) if errors.is_terminal else waiting(what)
 
@@ -157,7 +158,7 @@ def is_colored(console: Console) -> bool:
 
 def outcome_line(result: Result) -> Text:
     """``ok  OPT-125M resident fp32 b1 s2048  212 tokens/s  812 MiB``: one finished cell on one line."""
-    line = Text(f"{result.outcome:<8}", style=STYLES[result.outcome])
+    line = Text(f"{result.ending:<8}", style=STYLES[result.ending])
     line.append(f" {printable(result.spec.label)}", style="bold" if result.outcome is Outcome.OK else "")
     text_shown = numbers(result) if result.outcome is Outcome.OK else printable(result.reason)
     line.append(f"  {text_shown}", style="default")
@@ -189,7 +190,7 @@ def bar_width(console: Console) -> int:
 
 
 class Seldom:
-    """When a line is due that tells how something goes: after a minute, then ever less often, at least every ten."""
+    """When a line is due that tells how something goes: after seconds, then ever less often, at least every minute."""
 
     def __init__(self) -> None:
         self._begun, self._next = time.monotonic(), _FIRST

@@ -46,19 +46,20 @@ def finetune(
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     values = changed(options := named(changes, **given))
-    check_tuned(values, resumes=resume and out is not None)
+    check_tuned(values, data_dir, resumed=out if resume else None)
     check_places(out, data_dir, results)
     silent = output == "-" or not leads()
     if not silent:
         check_json(output)
         console.say("loading PyTorch")
-    from zobench.cli.tuning_view import TuningBar, show_result
-    from zobench.measure.threads import settle
-    from zobench.session.tuning import as_ranks, check_fits, checked_folder, seeds_of, spec_of_run
-    from zobench.training import usual_data_dir
-    from zobench.training.callbacks import loggers
-    from zobench.training.cautions import trained
-    from zobench.training.choices import chosen
+    with nullcontext() if silent else console.waiting("loading PyTorch"):
+        from zobench.cli.tuning_view import TuningBar, show_result
+        from zobench.measure.threads import settle
+        from zobench.session.tuning import as_ranks, check_fits, checked_folder, seeds_of, spec_of_run
+        from zobench.training import usual_data_dir
+        from zobench.training.callbacks import loggers
+        from zobench.training.cautions import trained
+        from zobench.training.choices import chosen
 
     logged, alone, results_of_seeds = loggers(log or ()), seeds is None, list[Result]()
     data_dir = data_dir or usual_data_dir()
@@ -135,16 +136,17 @@ def search(
     given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
     given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
     values = changed(named(single, **given))
-    check_tuned(values)
+    check_tuned(values, data_dir)
     check_places(out, data_dir, results)
     console.say("loading PyTorch")
-    from zobench.cli.tuning_view import TuningBar, show_result, show_search
-    from zobench.measure.threads import settle
-    from zobench.session.tuning import check_fits, checked_folder, tuned_spec
-    from zobench.training import grids, usual_data_dir
-    from zobench.training.callbacks import loggers
-    from zobench.training.search import cells
-    from zobench.training.search import search as searched
+    with console.waiting("loading PyTorch"):
+        from zobench.cli.tuning_view import TuningBar, show_result, show_search
+        from zobench.measure.threads import settle
+        from zobench.session.tuning import check_fits, checked_folder, tuned_spec
+        from zobench.training import grids, usual_data_dir
+        from zobench.training.callbacks import loggers
+        from zobench.training.search import cells
+        from zobench.training.search import search as searched
 
     logged = loggers(log or ())
     errors = console.error_console()

@@ -16,7 +16,7 @@ from rich.text import Text
 from zobench.cli.console import MIB, STYLES
 from zobench.machine.texts import wrapped
 from zobench.report.sheet import rounded
-from zobench.result import Outcome, Result
+from zobench.result import Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict, remarks
@@ -104,7 +104,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
         "batch": [str(spec.batch_size) for spec in specs],
         "tokens": [str(spec.seq_len) for spec in specs],
         **{name: cells for name, cells in tuned.items() if set(cells) != {str(DECLARED[name].default)}},
-        "outcome": [str(result.outcome) for result in results],
+        "outcome": [result.ending for result in results],
     }
     common = {name: cells[0] for name, cells in about.items() if len(results) > 1 and len(set(cells)) == 1}
     count = f"{len(results)} run{'' if len(results) == 1 else 's'}"
@@ -136,7 +136,7 @@ _MEASURED = (
 
 
 def _about(name: str, cells: Sequence[str]) -> ListColumn:
-    styles = [STYLES[Outcome(cell)] for cell in cells] if name == "outcome" else ()
+    styles = [STYLES[cell] for cell in cells] if name == "outcome" else ()
     texts = list(map(printable, cells))
     return ListColumn(name, texts, right=name in _COUNTS, styles=styles, kept=name in _KEPT)
 

@@ -131,7 +131,14 @@ def compare(
         raise ValueError("`--comparisons`, `--slowdown` and `--budget` are of --self-test; leave them out")
     close = inputs.parse_percent("--tolerance", tolerance)
     bound = None if limit is None else inputs.parse_percent("--fail-on-regression", limit)
-    comparison = _show_comparison((before, after), results, close, across_machines=across_machines)
+    inputs.check_there(results)
+    from zobench.cli import listing
+    from zobench.session.session import compare as compared
+
+    comparison = compared(
+        before, after, results=results, tolerance=close, across_machines=across_machines, monitor=Terminal()
+    )
+    listing.show_comparison(console.answer_console(), comparison, (before, after))
     raise typer.Exit(1 if bound is not None and _regressed(comparison, bound) else 0)
 
 
@@ -171,23 +178,6 @@ def _cell(word: str, results: Path) -> RunSpec:
     return matrix.single(values, choose_device(str(values.pop("device", "auto")))[0])
 
 
-def _show_comparison(words: tuple[str, str], results: Path, tolerance: float, *, across_machines: bool) -> Comparison:
-    """Compares the two sides that ``words`` name, shows how they compare, and what a reader should know of it."""
-    from zobench.cli import listing
-    from zobench.store import compare as comparing
-
-    inputs.check_there(results)
-    sides = [comparing.side(word, results) for word in words]
-    console.show_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
-    comparison = comparing.compare(
-        sides[0][0], sides[1][0], tolerance=tolerance, across_machines=across_machines,
-        may_differ=comparing.differing_fields(words),
-    )  # fmt: skip
-    listing.show_comparison(console.answer_console(), comparison, words)
-    console.show_warnings(console.error_console(), map(printable, comparing.cautions(comparison)))
-    return comparison
-
-
 def _regressed(comparison: Comparison, bound: float) -> bool:
     """Tells what is worse in B by more than ``bound``, a share; whether anything is."""
     from zobench.store.compare import Verdict, regressions
@@ -200,6 +190,7 @@ def _regressed(comparison: Comparison, bound: float) -> bool:
     return bool(worse)
 
 
+_SPLITS = ("test", "dev")
 Base = Annotated[str, typer.Option("--model", metavar="PLACE", help="Its base weights, if they lie elsewhere now.")]
 Target = Annotated[str, typer.Option(metavar="PERCENT", help="An accuracy that the test set should show it exceeds.")]
 
@@ -252,16 +243,19 @@ def evaluate(
     inputs.check_folder("--data-dir", data_dir)
     inputs.check_json(output)
     inputs.check_words(values)
-    from zobench.cli.tuning_view import show_assessed
-    from zobench.measure.threads import settle
-    from zobench.session.tuning import evaluated_spec
-    from zobench.training import usual_data_dir
-    from zobench.training.assess import SPLITS, EndedRun, assess
-
-    if split not in SPLITS:
-        raise ValueError(f"`--split` must be test or dev, but got {split!r}; {suggestion(split, SPLITS)}")
+    if split not in _SPLITS:
+        raise ValueError(f"`--split` must be test or dev, but got {split!r}; {suggestion(split, _SPLITS)}")
     if (run is None) == ("model" not in values):
         raise ValueError("`evaluate` needs RUN or --model, but got both or neither; name one of them")
+    inputs.check_folder("RUN", run)
+    console.say("loading PyTorch")
+    with console.waiting("loading PyTorch"):
+        from zobench.cli.tuning_view import show_assessed
+        from zobench.measure.threads import settle
+        from zobench.session.tuning import evaluated_spec
+        from zobench.training import usual_data_dir
+        from zobench.training.assess import EndedRun, assess
+
     kept = None if run is None else EndedRun.of(run)
     spec, why = evaluated_spec(values, kept, device)
     console.say(why, settle(), f"seq_len: {spec.seq_len}")

@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from zobench.cli.console import MIB, Seldom, bar_width, columns, show_warnings
-from zobench.machine.texts import duration
+from zobench.machine.texts import duration, reporting
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
@@ -26,8 +26,8 @@ from zobench.training.search import Trial
 
 
 class TuningBar(Callback):
-    """A bar on a terminal, a line per evaluation anywhere, of one run after the other. Where there is no terminal, a
-    line now and then between evaluations that are far apart; ``verbose``: a line for every step."""
+    """A bar on a terminal, a line per evaluation anywhere, of one run after the other. Where no bar is seen, a line now
+    and then of what is under way; ``verbose``: a line for every step."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console, self._label, self._verbose = console, "", verbose
@@ -41,20 +41,28 @@ class TuningBar(Callback):
         self._best = ""
         self._begun = (0, 0.0)
         self._total = 0
-        self._seldom = Seldom()
+        self._seldom, self._doing = Seldom(), ""
+        self._waiting = reporting(lambda _: self._report(), "", _TICK)
 
     def of(self, spec: RunSpec) -> TuningBar:
         """The bar, for the run of ``spec``; prints which run it is."""
         self._console.print(Text(spec.label, style="bold"), soft_wrap=True)
         self._label, self._best = f"{spec.model} {spec.task_name} {spec.method}", ""
+        self._seldom, self._doing = Seldom(), "preparing the run"
         return self
 
     def __enter__(self) -> TuningBar:
         self._bars.start()
+        self._waiting.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._waiting.__exit__(None, None, None)
         self._bars.stop()
+
+    def _report(self) -> None:
+        if not (self._console.is_terminal and self._task is not None) and (spent := self._seldom.due()) is not None:
+            self._console.print(f"{self._doing}; {duration(spent)} so far", soft_wrap=True)
 
     def on_line(self, text: str) -> None:
         self._console.print(printable(text), style="dim", markup=False, soft_wrap=True)
@@ -82,8 +90,9 @@ class TuningBar(Callback):
             "rate": f"{rate:.3g} steps/s", "left": f"about {left} left",
         }  # fmt: skip
         self._bars.update(self._task, completed=step.step, scores=self._fitting(shown), refresh=False)
-        if self._verbose or (not self._console.is_terminal and self._seldom.due() is not None):
-            self._console.print(f"step {step.step} of {self._total}: {_joined(shown)}", soft_wrap=True)
+        self._doing = f"step {step.step} of {self._total}: {_joined(shown)}"
+        if self._verbose:
+            self._console.print(self._doing, soft_wrap=True)
 
     def _fitting(self, shown: Mapping[str, str]) -> str:
         """As much of what is ``shown`` as stands beside the bar, the least important left out first."""
@@ -104,6 +113,7 @@ class TuningBar(Callback):
         self._console.print(f"{where} {shown}, loss {evaluation.loss:.4f}{mark}", soft_wrap=True)
 
 
+_TICK = 0.5  # seconds between two looks whether a line is due
 _WIDE = 100  # characters of a terminal in which the bar has the run's name too, which stands above it already
 _DISPENSABLE = ("g", "lr", "rate", "skipped", "best")
 
@@ -118,7 +128,8 @@ def show_result(console: Console, result: Result) -> None:
     numbers = ("step", *map(_words, result.scores), "loss", "majority")
     table = columns("", *numbers, numbers=numbers)
     lost = only_lost(result)
-    best = "dev, best after the start" if lost else "dev at its best"
+    best = "dev, diverged" if result.ending == "diverged" else "dev at its best"
+    best = "dev, best after the start" if lost else best
     rows = (("dev at the start", "start", "dev"), (best, "best", "dev"), ("test, with the best", "test", "test"))
     for name, key, split in (row for row in rows if row[1] in evaluation):
         row = evaluation[key]

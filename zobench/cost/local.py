@@ -147,7 +147,7 @@ def _evaluating_seconds(prediction: Prediction) -> float:
     if spec.task == "none":
         return 0.0
     looks = 1 + math.ceil(spec.steps / (spec.eval_every or spec.steps))
-    examples = sizes.dev_examples(spec) * looks + spec.test_size
+    examples = sizes.dev_examples(spec) * looks + sizes.test_examples(spec)
     forward = sum(prediction.parts[name] for name in ("products", "attention", "passes", "kernels")) / passes(spec)
     return examples * sizes.rows_of_example(spec) * forward / sizes.rows(spec)
 

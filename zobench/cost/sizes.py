@@ -202,8 +202,18 @@ def computed(spec: RunSpec) -> int:
 
 
 def dev_examples(spec: RunSpec) -> int:
-    """Examples of a task's dev set: ``shots`` of each class, where they are given."""
-    return spec.shots * max(len(task_of(spec).names), 1) if spec.shots else spec.dev_size
+    """Examples of a task's dev set: ``shots`` of each class, where they are given; no more than it is known to have."""
+    task = task_of(spec)
+    if spec.shots or not task.counts:
+        return spec.shots * max(len(task.names), 1) if spec.shots else spec.dev_size
+    if "dev" in task.counts:
+        return min(spec.dev_size, task.counts["dev"])
+    return task.dev_rows(spec.train_size, spec.dev_size, task.counts["train"])
+
+
+def test_examples(spec: RunSpec) -> int:
+    """Examples that the test set has of those asked for, as far as is known."""
+    return min(spec.test_size, task_of(spec).counts.get("validation", spec.test_size))
 
 
 def rows_of_example(spec: RunSpec) -> int:

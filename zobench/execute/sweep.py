@@ -39,7 +39,7 @@ class Summary:
     @property
     def counts(self) -> str:
         """How many cells ended how: ``7 ok, 1 oom``."""
-        counts = Counter(str(result.outcome) for result in self.results)
+        counts = Counter(result.ending for result in self.results)
         return ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none finished"
 
     @property

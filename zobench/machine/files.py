@@ -98,13 +98,13 @@ def forget(handle: int) -> None:
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def check_extras(what: str, packages: Sequence[str]) -> None:
+def check_extras(what: str, packages: Sequence[str], extra: str = "report") -> None:
     """Raises ``ImportError`` unless all ``packages`` that ``what`` needs are installed, before the first file is
-    written."""
+    written; ``extra``: of zobench's, which brings them."""
     lacking = [name for name in packages if importlib.util.find_spec(name) is None]
     if lacking:
         lack = f"{' and '.join(lacking)}, but {'it is' if len(lacking) == 1 else 'they are'} not installed"
-        raise ImportError(f"{what} needs {lack}; pip install 'zobench[report]'")
+        raise ImportError(f"{what} needs {lack}; pip install 'zobench[{extra}]'")
 
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)

@@ -155,12 +155,12 @@ REPORT_EVERY = 4.0
 
 
 @contextlib.contextmanager
-def reporting(say: Callable[[str], None], what: str) -> Iterator[None]:
-    """Inside, ``say`` is told every :data:`REPORT_EVERY` seconds ``what`` is under way, and for how long."""
+def reporting(say: Callable[[str], None], what: str, every: float | None = None) -> Iterator[None]:
+    """Inside, ``say`` is told ``every`` so many seconds (:data:`REPORT_EVERY`) ``what`` is under way, and how long."""
     ended, begin = threading.Event(), time.monotonic()
 
     def report() -> None:
-        while not ended.wait(REPORT_EVERY):
+        while not ended.wait(every or REPORT_EVERY):
             say(f"{what} for {time.monotonic() - begin:.0f} s")
 
     thread = threading.Thread(target=report, daemon=True)

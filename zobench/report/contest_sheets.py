@@ -199,6 +199,8 @@ def _cost_remarks(table: ContestTable, ranking: MethodRanking) -> list[str]:
         f"first of {table.protocol.evaluations} evaluations on dev that reaches it, of the seeds that do; {NONE}: none "
         "did, or no power was measured."
     ]
+    if any(run.evaluation["curve"][0][2] >= table.target for method in ranking.standings for run in method.runs):
+        remarks.append("A run that is at the target at its start does not reach it: choose a higher target.")
     return [*remarks, BUSY] if is_disturbed(ranking) else remarks
 
 

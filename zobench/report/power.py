@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zobench import recipes
+from zobench.cost import sizes
 from zobench.recipes.protocol import Contest
 from zobench.result import Result
 from zobench.runspec import RunSpec
@@ -86,12 +87,13 @@ def of_contest(contest: Contest, results: Iterable[Result]) -> str:
     spec, published = contest.cells[0], Store(recipes.folder("published"))
     paths = [path for path in published.paths() if path.name.startswith(spec.model)]
     spread = spread_of(spec, [*results, *filter(None, map(published.read, paths))])
-    protocol, examples = contest.protocol, min(contest.test_size, spread.examples or contest.test_size)
+    protocol, tested = contest.protocol, sizes.test_examples(spec.replace(test_size=contest.test_size))
+    examples = min(tested, spread.examples or tested)
     seeds, rivals = len(protocol.seeds), len(protocol.contenders) - 1
     loss = detectable(spread.loss, seeds, rivals)
     points = 100 * detectable(spread.accuracy, seeds, rivals, math.sqrt(DISCORDANT / examples))
     return (
         f"This protocol can show {loss:.2g} in loss, {points:.1f} points: with {seeds} seeds, {examples} test examples "
-        f"and {rivals} methods against one, power {POWER:.0%} at {LEVEL:.0%} after Holm. Spread of seeds: "
-        f"{spread.source}; two methods answer {DISCORDANT:.0%} of the examples differently (assumed)."
+        f"and {rivals} method{'s' * (rivals > 1)} against one, power {POWER:.0%} at {LEVEL:.0%} after Holm. Spread of "
+        f"seeds: {spread.source}; two methods answer {DISCORDANT:.0%} of the examples differently (assumed)."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,19 @@ def timelines(plot: Plot, results: Sequence[Result]) -> Charts:
 
 
 def curves(plot: Plot, results: Sequence[Result]) -> Charts:
-    """The figure of each machine with stored curves: of each title the run with the least loss on dev. Without one, a
-    figure with a message."""
+    """The figure of each machine with stored curves: of each title, and of each method that none names, the run with
+    the least loss on dev. Without one, a figure with a message."""
     kept = sorted(
         (result for result in results if result.outcome is Outcome.OK and len(curve(result)) > 1),
         key=lambda result: (dev_loss(result), result.spec.hash),
     )
     message = f"Nothing recorded yet: `zobench sweep {plot.runner}` records here what it can."
+    conditions = [panel.where for panel in plot.panels]
+    common = {name: values for name, values in conditions[0].items() if all(c.get(name) == values for c in conditions)}
+    named = {method for condition in conditions for method in condition.get("method", ())}
+    methods = dict.fromkeys(run.spec.method for run in kept if run.spec.method not in named)
+    others = [Case(title=method, where={**common, "method": (method,)}) for method in methods]
+    plot = replace(plot, panels=(*plot.panels, *others))
     return _by_machine(plot, kept, _ALIKE, _curves) or [(None, nothing(plot, message))]
 
 
@@ -181,9 +188,14 @@ def curve(result: Result) -> Curve:
 
 
 def _curves(plot: Plot, chosen: Mapping[str, Result]) -> Chart:
+    from zobench.report.figures.style import SWATCHES
+
     first = next(iter(chosen.values()))
     remark = f"{first.spec.model} on {first.spec.task_name}: of each kind of run the one with the least loss on dev."
-    lines = {panel.title: curve(chosen[panel.title]) for panel in plot.panels if panel.title in chosen}
+    titles = [panel.title for panel in plot.panels if panel.title in chosen]
+    if left := titles[len(SWATCHES) :]:
+        remark += f" Not drawn: {', '.join(left)}."
+    lines = {title: curve(chosen[title]) for title in titles[: len(SWATCHES)]}
     return chart_of_curves(plot, lines, first.scores[0], (remark,), measured_on([first]))
 
 

@@ -177,6 +177,12 @@ class Result:
         is_finite = loss is not None and math.isfinite(loss)
         return (float(loss) if is_finite else math.inf), -(best.get(self.scores[0]) or 0.0)
 
+    @property
+    def ending(self) -> str:
+        """How it ended, as it is shown: of a training run that ended well, but has no finite loss, ``diverged``."""
+        is_lost = self.is_ok and "best" in self.evaluation and math.isinf(self.rank_on_dev[0])
+        return "diverged" if is_lost else str(self.outcome)
+
     def with_facts(self, **facts: Any) -> Result:
         """The result with these ``facts`` in its environment, in place of those that it had under their names."""
         return dataclasses.replace(self, environment=dataclasses.replace(self.environment, **facts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zobench.machine.files import check_extras
 from zobench.runspec.kinds import SchemeKind
 from zobench.runspec.registries import scheme_of
 from zobench.runspec.registry import resolve
@@ -53,11 +54,6 @@ def apply(spec: RunSpec, model: PreTrainedModel) -> Scheme:
     """
     kind = scheme_of(spec)
     if kind.peft:
-        try:
-            import peft  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                f"`scheme={spec.scheme}` needs peft, which is absent; pip install 'zobench[tasks]'"
-            ) from error
+        check_extras(f"`scheme={spec.scheme}`", ["peft"], "tasks")
     scheme: Scheme = resolve(kind.make)(spec, model)
     return scheme

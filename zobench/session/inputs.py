@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zobench.data.tasks.prompts import PUBLISHED
+from zobench.machine.files import check_extras
 from zobench.result import Outcome
 from zobench.runspec import DECLARED, RunSpec, check_effect, check_value, parse_size, suggestion
-from zobench.runspec.registries import PROGRAMS, TASKS
+from zobench.runspec.registries import PROGRAMS, SCHEMES, TASKS
 from zobench.store.pack import ENDING
 
 _FORMATS = {
@@ -30,10 +32,17 @@ def check_words(values: Mapping[str, Any]) -> None:
         models.identifying_name(str(values["model"]))
 
 
-def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
-    """As :func:`check_words`, of a fine-tuning run, which must name task and model, unless it ``resumes`` a journal."""
-    if resumes:
+def check_tuned(values: Mapping[str, Any], data_dir: Path | None, *, resumed: Path | None = None) -> None:
+    """As :func:`check_words`, of a fine-tuning run, which must name task and model, or else the folder of the run that
+    is ``resumed``. Raises ``ImportError`` where a package is missing that it needs."""
+    if (scheme := values.get("scheme")) in SCHEMES.names() and SCHEMES.get(scheme).peft:
+        check_extras(f"`scheme={scheme}`", ["peft"], "tasks")
+    if values.get("task") in [task.name for task in PUBLISHED] and not (data_dir or os.environ.get("ZOBENCH_DATA_DIR")):
+        check_extras("a task without --data-dir, which is read from the hub,", ["datasets"], "tasks")
+    if resumed is not None:
         check_words(values)
+        if not resumed.is_dir():
+            raise no_run(resumed)
         return
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
@@ -46,6 +55,11 @@ def check_tuned(values: Mapping[str, Any], *, resumes: bool = False) -> None:
         )
     check_words(values)
     check_effect(RunSpec.from_dict({"weights": "pretrained", **values}), values)
+
+
+def no_run(folder: Path) -> ValueError:
+    """The error of a folder without a run."""
+    return ValueError(f"`--resume` needs a run to go on with, but {folder} holds none; leave --resume out to begin one")
 
 
 def check_folder(argument: str, folder: Path | None, *, or_archive: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from zobench import recipes
 from zobench.execute import rounds, together
 from zobench.execute.campaign import whole_round
-from zobench.execute.plan import Plan, Step
+from zobench.execute.plan import Plan, Step, is_settled
 from zobench.execute.rounds import MOST, Repeats
 from zobench.execute.sweep import Summary, sweep, sweep_in_turns
 from zobench.machine.memory import available_host_bytes
@@ -243,10 +243,22 @@ class MatrixSweep:
         with keeping(self._store, session.say):
             # again: nothing kept a sweep from being submitted before this one had the lock
             submitted.refuse_twice(self._store.root, [step.spec for step in planned.steps])
+            planned = planned if whole else self._without_ended(planned)
             if self._repeats.count == 1 and not whole:
                 return once(planned, budget)
             perform = (lambda planned, _: once(planned, None)) if whole else once
             return rounds.run(planned, self._repeats, again, perform, budget)
+
+    def _without_ended(self, planned: Plan) -> Plan:
+        """The plan, made before this sweep had the lock, with the cells kept that another sweep has ended since."""
+        steps, machine = [], self._session.machine
+        for step in planned.steps:
+            stored = self._store.find(step.spec, machine, self._repeats.first) if step.action == "run" else None
+            if stored is not None and is_settled(stored, self._retry):
+                step = replace(step, action="keep", reason="done since", earlier=stored)
+                self._session.say(f"kept, as another sweep has run it since the plan: {step.spec.label}")
+            steps.append(step)
+        return replace(planned, steps=steps)
 
     def _finished(self, result: Result) -> Result:
         price = self._options.price

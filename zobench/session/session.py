@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from zobench.session.campaigns import CampaignRun
 from zobench.session.inputs import parse_seconds
 from zobench.session.machine import LocalMachine
 from zobench.session.matrices import MatrixSweep, SweepOptions
-from zobench.store import Store
+from zobench.store import Store, printable
 from zobench.store import compare as comparing
 from zobench.store.compare import Comparison
 
@@ -27,8 +28,7 @@ class Session(LocalMachine):
     def matrix(self, name: str | Path, **options: Any) -> MatrixSweep:
         """The sweep of a matrix, by its name or file, to plan and run; ``options``: of
         :class:`zobench.session.matrices.SweepOptions`."""
-        swept = [field.name for field in fields(SweepOptions)]
-        check_keywords("sweep", options, swept, {field: f"changes={{'{field}': ...}}" for field in FIELDS})
+        _check(options)
         return MatrixSweep(self, str(name), SweepOptions(**options))
 
     def sweep(self, name: str | Path, **options: Any) -> Summary:
@@ -68,7 +68,15 @@ def _sweep(
     matrix: str | Path, *, results: str | Path = "results", device: str = "auto", disk_dir: str | Path | None = None,
     monitor: Monitor | None = None, dry: bool = False, **options: Any,
 ) -> MatrixSweep:  # fmt: skip
+    _check(options, "results", "device", "disk_dir", "monitor")
     return Session(Store(Path(results)), device, disk_dir=disk_dir, monitor=monitor, dry=dry).matrix(matrix, **options)
+
+
+def _check(options: Mapping[str, Any], *others: str) -> None:
+    """Raises ``ValueError`` for one that is none of a sweep and none of ``others``."""
+    written = {field: f"changes={{'{field}': ...}}" for field in FIELDS if field != "device"}
+    written["executor"] = "`zobench sweep --executor`"
+    check_keywords("sweep", options, [*others, *(field.name for field in fields(SweepOptions))], written)
 
 
 @named_arguments()
@@ -90,5 +98,5 @@ def compare(
     fields = comparing.differing_fields(words)
     comparison = comparing.compare(a, b, tolerance=tolerance, across_machines=across_machines, may_differ=fields)
     for caution in comparing.cautions(comparison):
-        says(caution, "yellow")
+        says(printable(f"warning: {caution}"), "yellow")
     return comparison

@@ -18,7 +18,7 @@ from zobench.recipes import matrix
 from zobench.result import Result
 from zobench.runspec import DECLARED, RunSpec, check_effect
 from zobench.runspec.registries import scheme_of
-from zobench.session.inputs import check_places
+from zobench.session.inputs import check_places, no_run
 from zobench.stats.significance import Difference
 from zobench.store import without_place
 from zobench.training import grids
@@ -53,9 +53,7 @@ def spec_of_run(values: Mapping[str, Any], device: str, begun_in: Path | None) -
     if begun_in is None or (spec is None and {"model", "task"} <= values.keys()):
         return tuned_spec(dict(values), device)
     if spec is None:
-        raise ValueError(
-            f"`--resume` needs a run to go on with, but {begun_in} holds none; leave --resume out to begin one"
-        )
+        raise no_run(begun_in)
     given = dict(values)
     asked_device = str(given.pop("device", device))
     chosen, _ = choose_device(spec.device if asked_device == "auto" else asked_device)

@@ -184,8 +184,13 @@ def compare(
         if key in cells_b
     ]
     if not pairs:
-        fields = [field for field in FIELDS if field not in may_differ]
-        differ = _differing(fields, [row for _, row in cells_a], [row for _, row in cells_b])
+        options = {f"options.{name}" for result in [*a, *b] for name in result.spec.options}
+        fields = [field for field in (*FIELDS, *sorted(options)) if field not in (*may_differ, "options")]
+        rows = [
+            [tuple(run.spec.replace(device=_kind(run)).value(field) for field in fields) for run in cells.values()]
+            for cells in (cells_a, cells_b)
+        ]
+        differ = _differing(fields, *rows)
         raise ValueError(
             f"A and B must share a cell, but none of {len(cells_a)} and {len(cells_b)} cells is in both; "
             f"{_equal_sides(differ[1]) if may_differ else 'run the same matrix on both sides'}{_said(*differ)}"
@@ -230,11 +235,14 @@ def _said(words: str, differences: Sequence[tuple[str, list[Any], list[Any]]]) -
 
 
 def _equal_sides(differences: Sequence[tuple[str, list[Any], list[Any]]]) -> str:
-    """``add tier=device to A and tier=disk to B``: sides that name what differs may differ in it."""
-    a, b = (
-        printable(",".join(f"{difference[0]}={difference[side][0]}" for difference in differences)) for side in (1, 2)
-    )
-    return f"add {a} to A and {b} to B" if differences else "run the same matrix on both sides"
+    """``add tier=device to A and tier=disk to B``: sides that name what differs may differ in it. None is an option
+    that a side's method does not have, and cannot name."""
+    sides = [
+        (",".join(f"{name}={values[side][0]}" for name, *values in differences if values[side][0] is not None), side)
+        for side in (0, 1)
+    ]
+    added = " and ".join(f"{text} to {'AB'[side]}" for text, side in sides if text)
+    return printable(f"add {added}") if added else "run the same matrix on both sides"
 
 
 def _few(values: Sequence[Any]) -> str:
@@ -260,9 +268,14 @@ def _cells(
     return cells
 
 
+def _kind(result: Result) -> str:
+    """The device without its index."""
+    return result.spec.device.partition(":")[0]
+
+
 def cell_of(result: Result, may_differ: Collection[str] = ()) -> tuple[Any, ...]:
     """What two results of one cell have in common: all that was asked for but the device's index and ``may_differ``."""
-    spec = result.spec.replace(device=result.spec.device.partition(":")[0])
+    spec = result.spec.replace(device=_kind(result))
     options = tuple(item for item in spec.options.items() if f"options.{item[0]}" not in may_differ)
     values = {**{field: getattr(spec, field) for field in FIELDS}, "options": options}
     return tuple(value for field, value in values.items() if field not in may_differ)

@@ -184,9 +184,9 @@ def _seconds_to_target(run: Result) -> float | None:
 
 
 def step_at(run: Result, target: float, score: int = 0) -> int | None:
-    """The step of the first evaluation on dev after the start whose ``score``, by number, is the target at least."""
-    curve = run.evaluation.get("curve", [])
-    return next((int(row[0]) for row in curve if row[0] > 0 and row[2 + score] >= target), None)
+    """The step of the first evaluation on dev whose ``score``, by number, is the target at least; None where that is
+    the start, to which no step has led."""
+    return next((int(row[0]) for row in run.evaluation.get("curve", []) if row[2 + score] >= target), 0) or None
 
 
 def seconds_until(run: Result, step: int) -> float | None:

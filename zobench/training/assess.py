@@ -42,8 +42,6 @@ from zobench.training.origin import JOURNAL
 from zobench.training.run import RESULT, sealed, task_data
 from zobench.version import __version__
 
-SPLITS = ("test", "dev")
-
 
 @dataclass(frozen=True, slots=True)
 class Assessed:

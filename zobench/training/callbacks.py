@@ -41,7 +41,8 @@ class StepReport:
 class Evaluation:
     """The loss and the accuracy on ``split`` ("dev" or "test") after ``step`` steps, and of how many examples.
 
-    ``best``: whether it is the best on dev after any step so far, and so what would be kept if the run ended now;
+    ``best``: whether it is the best on dev after any step so far, and so what would be kept if the run ended now, which
+    a loss that is not finite never is;
     ``gained``: whether its loss is below that of the start, which is no result of training and never kept. ``names``:
     what the task's goal is scored by. ``accuracy`` is the first of these scores, of an answer its F1, of plain text the
     perplexity; ``second`` is the other one, where there are two. ``count`` are the tokens of a plain text.

@@ -59,8 +59,9 @@ class Record:
     def at(self, step: int) -> Evaluation:
         """The evaluation after ``step`` steps."""
         row = next(row for row in self.curve if row[0] == step)
+        best = row == self.best and math.isfinite(row[1])
         return Evaluation(
-            split="dev", step=step, loss=row[1], accuracy=row[2], count=self.count, best=row == self.best,
+            split="dev", step=step, loss=row[1], accuracy=row[2], count=self.count, best=best,
             gained=row[1] < self.curve[0][1], names=self.names, second=row[-1] if len(self.names) > 1 else 0.0,
         )  # fmt: skip
 

@@ -77,6 +77,8 @@ def finetune(
     journal cannot be written; and :class:`Interrupted`.
     """
     check_spec(spec)
+    if spec.task == "none":
+        raise ValueError("`task` must be given to fine-tune, but is none; for example task='sst2'")
     if spec.device == "auto":
         spec = spec.resolve(choose_device("auto")[0])
     folder, data_dir = Path(folder), None if data_dir is None else Path(data_dir)

@@ -82,10 +82,10 @@ def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
     body = json.loads(text)
     name, sets = body.get("name", path.stem), rows.read(path.parent, body["data"])
     task = asked(body, sets.parts["train"].columns)
-    lengths = sorted(length for rows_of_part in sets.parts.values() for length in _lengths(task, rows_of_part))
+    lengths = sorted(length for rows_of_file in sets.unsplit for length in _lengths(task, rows_of_file))
     task = replace(
         task, name=name, rows=lambda name, part, data_dir: (sets.parts[part].where, sets.parts[part].rows),
-        parts=tuple(sets.parts), facts=sets.facts,
+        parts=tuple(sets.parts), facts=sets.facts, counts={part: len(kept.rows) for part, kept in sets.parts.items()},
         usual_tokens=_tokens(task, lengths[len(lengths) * 3 // 4]), longest_tokens=_tokens(task, lengths[-1]),
         dev_share=0.0 if "dev" in sets.parts else SHARE, remedy=f"check the rows of {name}",
     )  # fmt: skip
@@ -94,10 +94,10 @@ def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
     return Loaded(f"{name}@{hashlib.sha256(words.encode()).hexdigest()[:12]}", task)
 
 
-def _lengths(task: Task, rows_of_part: RowSet) -> list[int]:
+def _lengths(task: Task, rows_of_file: RowSet) -> list[int]:
     """Bytes of each row's longest text. All rows are read, so that a mistake is found before a run begins."""
     lengths = []
-    for where, row in rows_of_part.rows:
+    for where, row in rows_of_file.rows:
         try:
             example: Example = task.example(row, task.form)
         except ValueError as error:

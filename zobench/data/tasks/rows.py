@@ -47,9 +47,10 @@ class RowSet:
 @dataclass(frozen=True, slots=True)
 class Sets:
     """The sets of a task: "train", perhaps "dev", and "validation". ``fingerprint``: of all that was read, in hex.
-    ``facts``: how one file was split, for the result."""
+    ``facts``: how one file was split, for the result. ``unsplit``: the rows in the order of the files."""
 
     parts: dict[str, RowSet]
+    unsplit: tuple[RowSet, ...]
     fingerprint: str
     facts: dict[str, Any]
 
@@ -89,8 +90,9 @@ def read(folder: Path, data: Mapping[str, Any]) -> Sets:
     if "split" in data:
         (rows,) = whole.values()
         parts, facts = _split(rows, data["split"])
-        return Sets(parts, digest.hexdigest(), facts)
-    return Sets({PARTS[role]: rows for role, rows in whole.items()}, digest.hexdigest(), {})
+        return Sets(parts, (rows,), digest.hexdigest(), facts)
+    parts = {PARTS[role]: rows for role, rows in whole.items()}
+    return Sets(parts, tuple(parts.values()), digest.hexdigest(), {})
 
 
 def read_file(path: Path) -> RowSet:

@@ -91,8 +91,8 @@ class Task:
     bytes are predicted; ``packed_share``: the tokens of a packed batch of 8 over those of the padded one, 1 where they
     were not counted (docs/design/METHODS.md, "Packed rows").
     ``loss`` trains it (:class:`zobench.data.batch.Choices`). ``small_dev``: the dev size where the training set is
-    smaller than what a run asks for; ``dev_share``: the same as a share of that set. ``unaligned`` and ``masked``:
-    other forms, where the papers give one.
+    smaller than what a run asks for; ``dev_share``: the same as a share of that set. ``counts``: part to rows, where
+    they are known before the data is read. ``unaligned`` and ``masked``: other forms, where the papers give one.
     """
 
     name: str
@@ -114,8 +114,17 @@ class Task:
     loss: str = "choice"
     small_dev: int | None = None
     dev_share: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict)
     unaligned: Form | None = None
     masked: Form | None = None
+
+    def dev_rows(self, train: int, dev: int, count: int) -> int:
+        """How many of ``count`` rows without a set for dev that takes, where ``train`` and ``dev`` rows are asked
+        for."""
+        if train + dev <= count:
+            return dev
+        least = max(1, int(self.dev_share * count)) if self.dev_share else dev
+        return min(dev, least, dev if self.small_dev is None else self.small_dev)
 
     def example(self, row: Mapping[str, object], form: Form) -> Example:
         """The example of one labelled row. Raises ``ValueError`` for a missing column or an unknown label."""

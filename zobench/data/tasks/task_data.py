@@ -283,11 +283,7 @@ def _permutation(seed: int, count: int) -> list[int]:
 
 
 def _head(spec: RunSpec, task: Task, count: int, notes: list[str]) -> tuple[list[int], list[int]]:
-    dev = spec.dev_size
-    if spec.train_size + dev > count and task.small_dev is not None:
-        dev = min(dev, task.small_dev)
-    if spec.train_size + dev > count and task.dev_share:
-        dev = min(dev, max(1, int(task.dev_share * count)))
+    dev = task.dev_rows(spec.train_size, spec.dev_size, count)
     order = _permutation(SPLIT_SEED, count)[: spec.train_size + dev]
     train = len(order) - dev
     if count < 2:

@@ -48,8 +48,12 @@ def _series(frame: Frame, series: Series, look: style.Swatch, centres: list[floa
     axes, legend = frame.axes, frame.legend
     log = axes.get_yscale() == "log"
     bar = Patch(facecolor=look.colour, edgecolor=style.INK, linewidth=0.3)
-    legend.add(0, series.label, _marker([], [], look, look.colour) if log else bar)
     reported = [(x, value) for x, value in zip(centres, series.paper, strict=True) if value is not None]
+    is_bare = bool(reported) and all(mark.value is None and not mark.failure for mark in series.marks)
+    handle = paper_marker([], []) if is_bare else _marker([], [], look, look.colour) if log else bar
+    if is_bare:
+        handle.set(markerfacecolor=look.colour)  # no bar below tells whose it is
+    legend.add(0, series.label, handle)
     aside = 0.2 * pitch if reported else 0.0
     for x, mark in zip(centres, series.marks, strict=True):
         if mark.value is not None and log:
@@ -66,7 +70,7 @@ def _series(frame: Frame, series: Series, look: style.Swatch, centres: list[floa
     if reported:
         diamonds = paper_marker([x + aside for x, _ in reported], [value for _, value in reported])
         if all(mark.value is None for mark in series.marks):
-            diamonds.set_markerfacecolor(look.colour)  # no bar below tells whose it is
+            diamonds.set_markerfacecolor(look.colour)
         axes.add_line(diamonds)
         legend.paper()
 

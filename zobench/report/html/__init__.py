@@ -246,7 +246,7 @@ def machines(results: Sequence[Result]) -> list[Machine]:
         Machine(
             name=name,
             about=" / ".join(sorted({run.environment.description for run in runs} - {""})),
-            outcomes=tuple(sorted(Counter(str(run.outcome) for run in runs).items())),
+            outcomes=tuple(sorted(Counter(run.ending for run in runs).items())),
         )
         for name, runs in grouped(results, machine_of).items()
     ]

@@ -410,10 +410,10 @@ function follow() {
   dialog.scrollTop = 0;
 }
 
-/* ---- tables that go on beyond their right edge say so ---- */
+/* ---- tables and figures that go on beyond their right edge say so ---- */
 
 function tellWide() {
-  for (const box of document.querySelectorAll(".scroll"))
+  for (const box of document.querySelectorAll(".scroll, .plate"))
     box.classList.toggle("more", box.scrollWidth - box.clientWidth - box.scrollLeft > 1);
 }
 
