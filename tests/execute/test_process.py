@@ -67,7 +67,7 @@ def test_a_cell_is_told_when_to_end_when_and_where_to_write_and_with_how_many_th
     monkeypatch.setattr(threads, "available_cores", lambda: 4)
     whole = Result(spec=SPEC, outcome=Outcome.OK, warnings=["another"], environment=Facts(machine="m"))
     (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
-    script = f"cat > {tmp_path}/order; echo $OMP_NUM_THREADS $OMP_WAIT_POLICY > {tmp_path}/told; "
+    script = f"cat > {tmp_path}/order; echo $OMP_NUM_THREADS $OMP_WAIT_POLICY $GOMP_SPINCOUNT > {tmp_path}/told; "
     script += f'cat {tmp_path}/answer > "$4"'
     begin = time.monotonic()
     result = child(script, enough=50.0, written=Consolidation(3, "why"), disk_dir=tmp_path / "disk")
@@ -78,7 +78,7 @@ def test_a_cell_is_told_when_to_end_when_and_where_to_write_and_with_how_many_th
     assert assemble.disk_dir() == tmp_path
     monkeypatch.setattr("zobench.runspec.order._current", order)
     assert assemble.disk_dir() == tmp_path / "disk", "an order's folder comes before the environment's"
-    assert (tmp_path / "told").read_text().split() == ["1", "passive"]
+    assert (tmp_path / "told").read_text().split() == ["1", "passive", "5000"]
     reason = "threads: 1 of 4, because other processes keep 2.9 cores busy; OMP_NUM_THREADS sets another number"
     assert result.environment == Facts(machine="m", threads_reason=reason)
     assert result.warnings == [reason, "another"]

@@ -48,10 +48,10 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong c
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command ``zobench``; always ends in ``SystemExit``."""
-    from zobench.measure.threads import wait_passively
+    from zobench.measure.threads import waiting
 
     end_with_launcher()
-    wait_passively()
+    os.environ.update(waiting())  # torch is not loaded yet
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a line for each of its retries; one of ours says what failed
     given = COMMAND_LINE[:] = sys.argv[1:] if arguments is None else list(arguments)
     if threading.current_thread() is threading.main_thread():

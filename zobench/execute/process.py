@@ -128,7 +128,7 @@ def timed_out(spec: RunSpec, timeout: float) -> Result:
 def child_environment() -> dict[str, str]:
     """The environment of a process that imports this zobench, installed or not."""
     python = {"PYTHONPATH": python_path(), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    return {"GLIBC_TUNABLES": MALLOC, **threads.WAITING, **os.environ, **python}
+    return {"GLIBC_TUNABLES": MALLOC, **threads.waiting(), **os.environ, **python}
 
 
 def ask(program: str, *arguments: str) -> str:

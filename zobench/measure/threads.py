@@ -19,9 +19,10 @@ from zobench.machine.processes import busy_seconds, usable_cores
 from zobench.result.record import FEWER
 from zobench.runspec.order import current
 
-WAITING = {"OMP_WAIT_POLICY": "passive"}
-"""OpenMP's threads spin while they wait for the slowest one. Where another process has that one's core, they burn what
-it needs: see docs/design/PERFORMANCE.md, "A busy machine"."""
+WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "5000"}
+"""OpenMP's threads spin while they wait for the slowest one, GNU's for milliseconds. Where another process has that
+one's core, they burn what it needs; where none has it and they sleep at once, each of a step's thousands of small
+operators wakes them again. So they spin for a moment: see docs/design/PERFORMANCE.md, "A busy machine"."""
 COUNT = "OMP_NUM_THREADS"
 LOOK_SECONDS = 0.3
 
@@ -53,10 +54,9 @@ class Threads:
         )
 
 
-def wait_passively() -> None:
-    """Sets how the threads of this process wait, unless the user has; it must not have loaded torch yet."""
-    for name, value in WAITING.items():
-        os.environ.setdefault(name, value)
+def waiting() -> dict[str, str]:
+    """The environment of a process whose threads wait like that; empty where the user has said how they wait."""
+    return {} if WAITING.keys() & os.environ.keys() else dict(WAITING)
 
 
 def settle() -> str:

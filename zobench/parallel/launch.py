@@ -26,7 +26,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from zobench.machine.device import check_devices
 from zobench.machine.network import endpoint_of, parse_endpoint
 from zobench.machine.processes import LAUNCHER, ended_by
-from zobench.measure.threads import COUNT, WAITING, available_cores
+from zobench.measure.threads import COUNT, available_cores, waiting
 from zobench.parallel.world import timeout
 from zobench.runspec import RunSpec
 
@@ -211,7 +211,7 @@ def _reach(host: str, port: int, key: str, patience: timedelta) -> TCPStore:
 def rank_environment(spec: RunSpec) -> dict[str, str]:
     """What every rank finds in its environment, less what the user has put there: its share of the cores on a CPU,
     and waits that leave a core to others."""
-    wanted = {COUNT: str(max(1, available_cores() // (spec.gpus // spec.nodes))), **WAITING}
+    wanted = {COUNT: str(max(1, available_cores() // (spec.gpus // spec.nodes))), **waiting()}
     return {**wanted, **{name: os.environ[name] for name in wanted if name in os.environ}, LAUNCHER: str(os.getpid())}
 
 
