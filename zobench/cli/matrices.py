@@ -121,7 +121,7 @@ def run_matrix(
         raise typer.Exit(130)
     screen.errors.print()
     again = shlex.join(["zobench", *COMMAND_LINE])
-    for line in closing(summary.results, summary.waiting, str(results), again):
+    for line in closing(summary.waiting, str(results), again):
         screen.errors.print(line, markup=False, soft_wrap=True)
     raise typer.Exit(int(summary.is_broken))
 
