@@ -70,7 +70,8 @@ def test_the_time_to_an_accuracy_is_that_of_the_steps_before_it_was_first_seen()
     def reached(target: float | None, **changes: Any) -> float | None:
         return to.of(dataclasses.replace(made, **changes).with_facts(target_accuracy=target))
 
-    assert [reached(target) for target in (None, 0.4, 0.7, 0.75, 0.9, 0.95)] == [None, 3, 3, 10, 10, None]
+    assert [reached(target) for target in (None, 0.7, 0.75, 0.9, 0.95)] == [None, 3, 10, 10, None]
+    assert reached(0.4) is None  # no step has led to what the start had
     assert reached(0.9, samples={"step_seconds": [1.0, None, 3.0, 4.0]}) is None  # a step that nobody timed
     assert reached(0.9, samples={"step_seconds": [1.0]}) is None
     other = {"curve": [[0, 2.0, None], [2, 1.9, 7.0]], "scores": ["perplexity"]}
