@@ -98,7 +98,7 @@ def alarm(console: Console) -> Console:
 def waiting(what: str) -> AbstractContextManager[object]:
     """Inside, standard error says every few seconds that ``what`` is under way."""
     errors = error_console()
-    return reporting(lambda text: errors.print(text, style="dim", markup=False), what)
+    return reporting(lambda text: errors.print(text, style="dim", markup=False, soft_wrap=True), what)
 
 
 def busy(what: str) -> AbstractContextManager[object]:

@@ -210,11 +210,11 @@ def verify(
         raise ValueError(f"`--target` must be above 0% and below 100%, but got {target}; for example 85%")
     inputs.check_folder("RUN", run.parent if run.suffix == ".json" else run)
     inputs.check_folder("--data-dir", data_dir)
-    with console.waiting(f"verifying {run}"):
+    with console.waiting("loading PyTorch"):
         from zobench.training import usual_data_dir
         from zobench.training.assess import verify as verified
 
-        verification = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
+    verification = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
     for line in verification.lines:
         print(printable(line))
     shown = True
