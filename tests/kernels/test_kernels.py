@@ -141,8 +141,9 @@ spread(lambda begin, end: None, 100 * TILE)
 print(count() - before)
 child = multiprocessing.get_context("fork").Process(target=spread, args=(lambda begin, end: None, 100 * TILE))
 child.start()
-child.join(60)
+child.join(30)
 print(child.exitcode)
+child.kill()
 """
 
 
