@@ -147,7 +147,7 @@ child.kill()
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it counts threads in /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="torch has GNU's OpenMP on Linux alone")
 def test_kernels_run_on_torchs_threads_and_in_a_fork_on_others(cpu):
     done = subprocess.run([sys.executable, "-c", KERNELS_AND_PRODUCTS], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "0"]
