@@ -44,6 +44,15 @@ def test_a_round_that_was_stopped_or_put_together_is_left_whole() -> None:
     assert left(patched, repeats=1) == [(0, 0), (1, 0), (2, 0)]
 
 
+def test_of_a_round_that_was_stopped_the_cells_with_a_task_stay() -> None:
+    """An accuracy is not compared within a round, so hours of it are not repeated."""
+    task = RunSpec(model="opt-tiny", seq_len=32, task="sst2").resolve("cpu")
+    stored = [(task, run(task, began=4.0)), (CELLS[0], run(CELLS[0])), (CELLS[1], None)]
+    assert campaign.unmeasured(stored, ()) == CELLS[:2]
+    steps = [plan.decide(spec, result, [], None, ROOM, ()) for spec, result in stored]
+    assert [step.action for step in campaign.whole_round(steps, ())] == ["keep", "run", "run"]
+
+
 def test_runs_from_before_the_campaign_are_in_no_round_and_do_not_count() -> None:
     plain = [dataclasses.replace(run(spec), round=None) for spec in CELLS]
     assert left(plain, repeats=1) == [(0, 0), (1, 0), (2, 0)]

@@ -244,8 +244,8 @@ def campaign(
 ) -> None:  # fmt: skip
     """Measure every cost of the papers at the size of this machine, part by part, over several evenings.
 
-    The same command goes on where it stopped: a round of a part that was interrupted is run anew. Without a name: which
-    campaigns there are, and how far they are here.
+    The same command goes on where it stopped. Times are compared within a round, so one that was interrupted is run
+    again; a cell with a task counts by itself. Without a name: which campaigns there are, and how far they are here.
     """
     from zobench.cli import plan_view
     from zobench.recipes import campaign as campaigns

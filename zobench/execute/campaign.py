@@ -6,30 +6,34 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from zobench import cost
-from zobench.execute.plan import Limits, Plan, Step, decide, is_settled
+from zobench.execute.plan import Limits, Step, decide, is_settled
 from zobench.recipes.campaign import PartOn
 from zobench.result import Outcome, Result
 from zobench.result.repeats import folded, number_of
 from zobench.runspec import RunSpec
 
 
-def is_whole(stored: Sequence[Result | None], retry: Collection[str]) -> bool:
-    """Whether ``stored``, of each cell of a round, is all of it, taken in one and the same round: ratios are of pairs
-    within one, so a round that was stopped, or a run from before, is of no use to them."""
-    began = {result.round.began if result.round else None for result in stored if result is not None and result.is_ok}
+def unmeasured(stored: Sequence[tuple[RunSpec, Result | None]], retry: Collection[str]) -> list[RunSpec]:
+    """The cells of a round that are left to run, given what is ``stored`` of each. Ratios of times are of pairs within
+    one round, so of a round that was stopped, or put together of several, all cells run that can: ends other than ok
+    stay, unless they are to ``retry``. A cell with a task is there for its accuracy, and counts by itself."""
+    timed = [result for spec, result in stored if spec.task == "none"]
+    began = {result.round.began if result.round else None for result in timed if result is not None and result.is_ok}
     is_one_round = not began or (len(began) == 1 and None not in began)
-    return is_one_round and all(is_settled(result, retry) for result in stored)
-
-
-def whole_round(planned: Plan, retry: Collection[str]) -> Plan:
-    """The plan of a round, all of which runs if it is not stored whole; ends other than ok stay, unless retried."""
-    if is_whole([step.earlier for step in planned.steps if step.action != "skip"], retry):
-        return planned
-    steps = [
-        replace(step, action="run") if step.action == "keep" and step.earlier and step.earlier.is_ok else step
-        for step in planned.steps
+    is_whole = is_one_round and all(is_settled(result, retry) for result in timed)
+    return [
+        spec
+        for spec, result in stored
+        if not is_settled(result, retry) or (spec.task == "none" and not is_whole and result and result.is_ok)
     ]
-    return replace(planned, steps=steps)
+
+
+def whole_round(steps: Sequence[Step], retry: Collection[str]) -> list[Step]:
+    """The ``steps`` of a round, in which also stored cells run that are of no use alone: see :func:`unmeasured`."""
+    left = {
+        spec.hash for spec in unmeasured([(step.spec, step.earlier) for step in steps if step.action != "skip"], retry)
+    }
+    return [replace(step, action="run") if step.action == "keep" and step.spec.hash in left else step for step in steps]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,17 +53,15 @@ def progress(
 ) -> Progress:
     """How far ``cells`` are, each of which is wanted in the rounds ``numbers``; one that did not end well in the first,
     as it ran out of memory, in no other. ``runs``: this machine's, each repeat for itself. ``retry``: outcomes that are
-    to be tried again; a round in which one is tried again is run whole."""
+    to be tried again; see :func:`unmeasured`."""
     by_hash = {(run.spec.hash, number_of(run)): run for run in runs}
     wanted, left = list[tuple[RunSpec, int]](), list[tuple[RunSpec, int]]()
     firsts = {spec.hash: by_hash.get((spec.hash, numbers[0])) for spec in cells}
     for number in numbers:
         members = [spec for spec in cells if number == numbers[0] or not _is_hopeless(firsts[spec.hash], retry)]
-        stored = [by_hash.get((spec.hash, number)) for spec in members]
         wanted += [(spec, number) for spec in members]
-        if not is_whole(stored, retry):
-            pairs = zip(members, stored, strict=True)
-            left += [(spec, number) for spec, result in pairs if not _is_hopeless(result, retry)]
+        stored = [(spec, by_hash.get((spec.hash, number))) for spec in members]
+        left += [(spec, number) for spec in unmeasured(stored, retry)]
     return Progress(wanted=tuple(wanted), left=tuple(left))
 
 
@@ -129,7 +131,8 @@ def outlook(
     earlier = folded(runs)
     first = {run.spec.hash: run for run in runs if number_of(run) == on.first}
     cells = on.contest.foreseen(first) if on.contest else on.cells
-    steps = tuple(decide(spec, first.get(spec.hash), earlier, rates, room, retry) for spec in cells)
+    steps = [decide(spec, first.get(spec.hash), earlier, rates, room, retry) for spec in cells]
+    steps = steps if on.contest else whole_round(steps, retry)
     unfit = tuple(step for step in steps if step.action == "skip")
     seconds = {step.spec.hash: step.estimate.seconds if step.estimate else 0.0 for step in steps}
     unfit_hashes = {step.spec.hash for step in unfit}
@@ -137,4 +140,4 @@ def outlook(
     whole, left = (sum(seconds[spec.hash] for spec, _ in some) for some in (part.wanted, part.left))
     added = on.contest.addable(first, unfit_hashes) if on.contest else ()
     most = left + sum(seconds[spec.hash] for spec in added)
-    return Outlook(on=on, steps=steps, progress=part, whole=whole, left=left, most=most, unfit=unfit)
+    return Outlook(on=on, steps=tuple(steps), progress=part, whole=whole, left=left, most=most, unfit=unfit)

@@ -179,7 +179,7 @@ class MatrixSweep:
         """The plan of the first round, which is shown, with the repeats and what follows the grids of a protocol."""
         session = self._session
         planned = session.plan(self.cells, self._retry, self._note)
-        planned = whole_round(planned, self._retry) if self._options.turns else planned
+        planned = self._whole(planned) if self._options.turns else planned
         session.monitor.show_plan(self.matrix.title, planned.steps, self._budget)
         session.say(self._repeats.description)
         session.say(self._repeats.caution, "yellow")
@@ -213,7 +213,10 @@ class MatrixSweep:
         first = self._session.plan(self.cells, self._retry, self._note, self._options.first_round)
         if self._stages:
             return self._run_stages(first, budget, replace(self._stages, show=lambda *_: None), whole=False)
-        return self._run_stages(whole_round(first, self._retry), budget, None, whole=True)
+        return self._run_stages(self._whole(first), budget, None, whole=True)
+
+    def _whole(self, planned: Plan) -> Plan:
+        return replace(planned, steps=whole_round(planned.steps, self._retry))
 
     def _run(self, planned: Plan, budget: float | None, *, whole: bool = False) -> Summary:
         """Runs the plan in ``budget`` seconds, while no other sweep writes into the store. ``whole``: a round that has
@@ -238,7 +241,7 @@ class MatrixSweep:
             count = number - self._repeats.first + 1
             session.say(f"round {count} of {'at most ' if self._repeats.until else ''}{self._repeats.count}")
             planned = session.plan(cells, self._retry, "", number)
-            return whole_round(planned, self._retry) if whole else planned
+            return self._whole(planned) if whole else planned
 
         with keeping(self._store, session.say):
             # again: nothing kept a sweep from being submitted before this one had the lock
