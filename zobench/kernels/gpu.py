@@ -271,15 +271,9 @@ normals_each = functools.partial(by_seed, normals)
 
 
 def advance(
-    master: Tensor,
-    span: Span,
-    updates: Sequence[Update],
-    base: Tensor | None,
-    scratch: Tensor | None,
-    mirror: Tensor | None,
-    seed: int,
-    scale: float,
-) -> None:
+    master: Tensor, span: Span, updates: Sequence[Update], base: Tensor | None, scratch: Tensor | None,
+    mirror: Tensor | None, seed: int, scale: float,
+) -> None:  # fmt: skip
     """See ``zobench.kernels.advance``."""
     programs, aligned, (low, high, *layout) = _of_span(span, master)
     tensors = master, base, scratch, mirror, span.rows, None, _table(updates, master.device)
@@ -288,14 +282,9 @@ def advance(
 
 
 def advance_flat(
-    master: Tensor,
-    flat: Flat,
-    updates: Sequence[Update],
-    base: Tensor | None,
-    scratch: Tensor | None,
-    seed: int,
+    master: Tensor, flat: Flat, updates: Sequence[Update], base: Tensor | None, scratch: Tensor | None, seed: int,
     scale: float,
-) -> None:
+) -> None:  # fmt: skip
     """See ``zobench.kernels.advance_flat``."""
     pieces, programs, aligned = _segments(flat, master.device)
     tensors = master, base, scratch, None, None, pieces, _table(updates, master.device)
