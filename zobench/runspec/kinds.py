@@ -101,8 +101,8 @@ class Structure:
     so many ``update_kernels`` besides, ``vector_kernels`` for any other tensor. Of z = A F B: ``shares_inner``, whether
     all points of a subspace multiply by one B; ``has_core``, whether A F is made at each of them; ``orthonormal``, how
     many matrices with orthonormal columns a subspace begins with. ``states``: tensors like a direction's own numbers
-    that a rule keeps on the device. ``is_apart``: each direction has a subspace of its own, as a population's have; what
-    its members see together is counted in whole batches by :attr:`MethodKind.singles`.
+    that a rule keeps on the device. ``is_apart``: each direction has a subspace of its own, as a population's; what its
+    members see together is counted in whole batches by :attr:`MethodKind.singles`.
     """
 
     make: str
