@@ -6,25 +6,42 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
 from zobench.data.batch import IGNORED, Batch
-from zobench.engine.base import PassRecord
+from zobench.engine.base import Entry, PassRecord
+from zobench.engine.directions.arithmetic import Arithmetic
+from zobench.engine.directions.noise import Noise
 from zobench.engine.interface import Start
 from zobench.engine.weights.blocks import Unit
-
-if TYPE_CHECKING:
-    from zobench.engine.core import Engine
 
 RETRACED = 256
 """Recorded passes that are repeated each time a unit is on the device: torch's noise keeps a state for each of their
 seeds and every unit."""
 
 
-def retrace(engine: Engine, records: Sequence[PassRecord], start: Start | None) -> None:
+class RetracedEngine(Protocol):
+    """What is gone over again (:class:`zobench.engine.Engine`)."""
+
+    journal: list[Entry]
+    passes: int
+    units: list[Unit]
+    blocks: Sequence[Unit]
+    residents: Sequence[Unit]
+    arithmetic: Arithmetic
+    noise: Noise
+
+    @property
+    def at_once(self) -> bool: ...
+    def run(self, unit: Unit, turn: Callable[[], None]) -> None: ...
+    def evaluate(self, batch: Batch) -> float: ...
+    def drain(self) -> None: ...
+
+
+def retrace(engine: RetracedEngine, records: Sequence[PassRecord], start: Start | None) -> None:
     """Each unit of the engine goes on from its own position. Afterwards journal and weights are, bit for bit, those of
     the run. A pass without a forward costs only its noise, and no unit depends on another, so each is uploaded once for
     many passes."""
@@ -49,7 +66,7 @@ def retrace(engine: Engine, records: Sequence[PassRecord], start: Start | None) 
     engine.journal[:], engine.passes = journal, len(records)
 
 
-def _turn(engine: Engine, unit: Unit, records: Sequence[PassRecord]) -> None:
+def _turn(engine: RetracedEngine, unit: Unit, records: Sequence[PassRecord]) -> None:
     """Takes a unit that is on the device through these passes; the journal grows as it did. A unit that was read before
     a step's updates were committed gets them first, as the run gave them to it when they were."""
     if engine.at_once and unit.trained and unit.applied < len(engine.journal):
