@@ -145,18 +145,9 @@ def _where(
 
 @triton.jit(do_not_specialize=["tensor_id", "start0", "start1", "key0", "key1", "width", "per_row"])
 def _normals(
-    out,
-    rows,
-    tensor_id,
-    start0,
-    start1,
-    key0,
-    key1,
-    width: tl.int64,
-    per_row,
-    BLOCK: tl.constexpr,
+    out, rows, tensor_id, start0, start1, key0, key1, width: tl.int64, per_row, BLOCK: tl.constexpr,
     ALIGNED: tl.constexpr,
-):
+):  # fmt: skip
     block, index, mask, _, tensor, _ = _where(
         start0, start1, tensor_id, width, per_row, rows, None, 0, 0, BLOCK, ALIGNED
     )
@@ -180,27 +171,9 @@ def _updated(w, block, tensor_id, decayed, table):
     ]
 )  # fmt: skip
 def _advance(
-    master,
-    base,
-    scratch,
-    mirror,
-    rows,
-    segments,
-    table,
-    tensor_id,
-    start0,
-    start1,
-    key0,
-    key1,
-    width: tl.int64,
-    per_row,
-    pieces,
-    rounds,
-    count,
-    scale,
-    BLOCK: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
+    master, base, scratch, mirror, rows, segments, table, tensor_id, start0, start1, key0, key1, width: tl.int64,
+    per_row, pieces, rounds, count, scale, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
     """master = round(updated base or master), scratch = round(master + scale z), mirror = round(2 master - scratch)."""
     block, index, mask, exist, tensor, decayed = _where(
         start0, start1, tensor_id, width, per_row, rows, segments, pieces, rounds, BLOCK, ALIGNED
