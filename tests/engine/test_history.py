@@ -11,8 +11,8 @@ from tests.support.parity import engine_of
 from tests.support.reference import g_of
 from tests.support.streams import batches_of
 from zobench import Entry, Point, RunSpec
-from zobench.engine import core
 from zobench.engine.base import PassRecord
+from zobench.engine.updates import replay
 from zobench.engine.updates.rules import Momentum
 from zobench.engine.weights.tiers import allocate
 from zobench.testing.local import Kept
@@ -128,7 +128,7 @@ def test_a_run_is_retraced_bit_for_bit(name, device, engine, width):
 
 
 def test_a_run_of_several_windows_is_retraced_bit_for_bit(monkeypatch):
-    monkeypatch.setattr(core, "RETRACED", 2)
+    monkeypatch.setattr(replay, "RETRACED", 2)
     with engine_of() as ran, engine_of() as again:
         moments, _ = run(ran, "opt-tiny", queries=1)
         assert len(moments) > 2

@@ -306,3 +306,6 @@ def test_what_does_not_fit_is_one_line():
         pytest.raises(ValueError, match="give directions=IndependentLowRank"),
     ):
         engine.fitness(less_loss, rows, POINTS[:4])
+    for settings in ({"packed": True}, {"accumulate": 2}):
+        with pytest.raises(ValueError, match="need packed=false and accumulate=1"):
+            Engine(skeleton(), EngineConfig(noise="counter", **settings), weights=start(), directions=RANK_1)

@@ -191,6 +191,15 @@ def test_a_loss_that_is_not_finite_changes_nothing_but_the_count(name, definitio
     assert method.step(engine, None).applied
 
 
+def test_a_momentum_that_is_lost_whole_leaves_no_direction():
+    spec, flat = spec_of("conmezo", options={"beta": 0.0}), []
+    engine, method = three(spec, lambda x: 1.0 if flat else rosenbrock(x)), make(spec)
+    method.step(engine, None)
+    flat.append(engine.states[0].abs().sum() > 0)
+    method.step(engine, None)
+    assert (flat, method.extra, engine.states[0].tolist()) == ([True], 0, [0.0] * 3)
+
+
 @pytest.mark.parametrize(
     ("name", "mode"),
     [(name, {"noise": "counter", "slots": 2}) for name in NEWER] + [("hizoo", {"placement": "resident"})],

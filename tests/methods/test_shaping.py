@@ -4,14 +4,16 @@ import math
 
 import pytest
 
-from zobench.methods.populations import SHAPINGS, centred_ranks, z_scores
+from zobench.methods.populations import FZOO, SHAPINGS, centred_ranks, z_scores
 
 
 def test_z_scores_are_about_the_mean_of_a_group_over_the_deviation_of_all() -> None:
     spread = math.sqrt(sum((x - 5.5) ** 2 for x in (0, 1, 10, 11)) / 4)
     expected = [-0.5 / spread, 0.5 / spread, -0.5 / spread, 0.5 / spread]
     assert z_scores([0.0, 1.0, 10.0, 11.0], 2, 0.0) == pytest.approx(expected)
-    assert z_scores([3.0, 3.0], 2, 0.0) == [0.0, 0.0]
+    for value, count in ((3.0, 2), (0.1, 3), (0.1, 8), (0.6, 30)):  # of the last three sums are rounded
+        assert z_scores([value] * count, 1, 0.0) == [0.0] * count
+        assert FZOO(lr=1.0, queries=count).sigma([value] * count) == 0
 
 
 def test_ranks_are_within_a_group_and_ties_share_a_place() -> None:

@@ -134,6 +134,8 @@ def test_runs_that_learn_nothing_and_methods_without_their_constant_are_told() -
     hybrid = RunSpec(model="opt-tiny", method="hybrid")
     assert cautions(hybrid, [1.0], 0) == ["zo_layers=0 leaves nothing to directions: this is fo-sgd"]
     assert cautions(hybrid.replace(zo_layers=1), [1.0], 0) == []
+    before = cautions(hybrid.replace(zo_layers=1, scheme="prefix"), [1.0], 0)
+    assert before == ["scheme=prefix tunes what comes before the layers, nothing by gradients"]
 
 
 def test_the_schedule_reaches_every_step(monkeypatch: pytest.MonkeyPatch) -> None:

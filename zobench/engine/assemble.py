@@ -117,6 +117,11 @@ def check_directions(
             "`directions` of low rank need an update of lr * g * z, but got a rule or thresholds, which ask for each "
             "element of z; leave them out"
         )
+    if directions.is_apart and (config.packed or config.accumulate > 1):
+        raise ValueError(
+            "`directions` of which each point has its own need packed=false and accumulate=1, but got packed="
+            f"{config.packed}, accumulate={config.accumulate}: members have rows of their own; use both"
+        )
 
 
 def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule: UpdateRule | None = None) -> None:

@@ -9,7 +9,6 @@ resident model (MeZO) and an offloaded one (ZO2): only where the blocks come fro
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from zobench.data.batch import IGNORED, Batch
+from zobench.data.batch import Batch
 from zobench.engine import twin
 from zobench.engine.assemble import check, check_directions, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Position
@@ -36,6 +35,7 @@ from zobench.engine.passes.packing import Packer
 from zobench.engine.passes.population import Population, Reward
 from zobench.engine.passes.products import RowForwards
 from zobench.engine.transfers.lanes import Lanes
+from zobench.engine.updates import replay
 from zobench.engine.updates.rules import UpdateRule
 from zobench.engine.weights.blocks import Field, Unit
 from zobench.engine.weights.checkpoint import save_checkpoint
@@ -46,9 +46,6 @@ from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import ModelWeights, Weights
 
 T = TypeVar("T")
-RETRACED = 256
-"""Recorded passes that :meth:`Engine.retrace` repeats each time a unit is on the device: torch's noise keeps a state
-for each of their seeds and every unit."""
 
 
 class Engine:
@@ -278,9 +275,7 @@ class Engine:
         With counter noise what is pending stays pending: looking rounds nothing and writes nothing.
         """
         inside = set()
-        for name, tensor in self._tensors(
-            lambda unit: self._fields_of(unit, [item for item in unit.fields if item.is_kept])
-        ):
+        for name, tensor in self._tensors(lambda unit: ([item for item in unit.fields if item.is_kept], None)):
             inside.add(name)
             yield name, tensor
         for name, buffer in persistent_buffers(self.model):
@@ -289,7 +284,7 @@ class Engine:
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(parameter#state, CPU copy) of every state of the rule, all updates applied, as :meth:`named_tensors`."""
-        yield from self._tensors(lambda unit: self._fields_of(unit, unit.states))
+        yield from self._tensors(lambda unit: (unit.states, None))
         yield from self._tensors(self.arithmetic.state)
 
     @property
@@ -298,11 +293,9 @@ class Engine:
         each block, and the last what follows them (ZO-Bench, section 5: 26 for OPT-1.3B)."""
         return len(find_blocks(self.model)) + 2
 
-    def _fields_of(self, unit: Unit, items: Sequence[Field]) -> tuple[Sequence[Field], Tensor | None]:
-        return items, self.current(unit) if items else None
-
     def _tensors(self, wanted: Callable[[Unit], tuple[Sequence[Field], Tensor | None]]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors that ``wanted`` gives of each unit, fields of a buffer, by their keys."""
+        """The tensors that ``wanted`` gives of each unit, fields of a buffer or, where it gives none, of the unit's
+        weights, by their keys."""
         self._open()
         if self.arithmetic.in_place:
             self.flush()
@@ -311,6 +304,8 @@ class Engine:
         for unit in self.units:
             with torch.inference_mode():
                 items, buffer = wanted(unit)
+                if items and buffer is None:
+                    buffer = self.current(unit)
             for item in items:
                 assert buffer is not None
                 pieces = tiles.setdefault(item.key, [])
@@ -399,43 +394,8 @@ class Engine:
     @torch.inference_mode()
     def retrace(self, records: Sequence[PassRecord], start: Start | None = None) -> None:
         """Brings an engine that was just built from ``start``, or from its base, to the end of ``records``: all of its
-        run. Each unit goes on from its own position. Afterwards journal and weights are, bit for bit, those of the run:
-        all passes are repeated too, because in-place noise rounds the weights at every point, and pending updates are
-        rounded together when they are written. A pass without a forward costs only its noise, and no unit depends on
-        another, so each is uploaded once for many passes.
-        """
-        has_parts = any(point.part is not None for record in records for point in record.points)
-        if has_parts and any(unit.part < 0 for unit in self.units):  # a unit's part is known from the first pass on
-            tokens = torch.zeros(1, 2, dtype=torch.long)
-            self.evaluate(Batch(tokens, torch.full_like(tokens, IGNORED)))
-        journal = [entry for record in records for entry in record.entries]
-        entries_before = list(itertools.accumulate((len(record.entries) for record in records), initial=0))
-        first_streamed = min((unit.index for unit in self.blocks), default=0)
-        residents = sorted(self.residents, key=lambda unit: unit.index)
-        before = [unit for unit in residents if unit.index < first_streamed]  # in stream order, for noise drawn once
-        for first in range(0, len(records), RETRACED):
-            last = min(first + RETRACED, len(records))
-            for unit in [*before, *self.blocks, *residents[len(before) :]]:
-                passed = start.position(unit.name).passes if start is not None else 0
-                begin = max(first, passed) if unit.trained else last
-                self.journal[:] = journal[: entries_before[begin]]
-                self.run(unit, functools.partial(self._retrace, unit, records[begin:last]))
-            self.noise.keep(())
-        self.drain()
-        self.journal[:], self.passes = journal, len(records)
-
-    def _retrace(self, unit: Unit, records: Sequence[PassRecord]) -> None:
-        """Takes a unit that is on the device through these passes; the journal grows as it did. A unit that was read
-        before a step's updates were committed gets them first, as the run gave them to it when they were."""
-        if self.at_once and unit.trained and unit.applied < len(self.journal):
-            self.arithmetic.settle(unit)
-        for record in records:
-            self.arithmetic.retrace(unit, record.points)
-            self.journal.extend(record.entries)
-            if self.at_once and record.entries:
-                self.arithmetic.settle(unit)
-        if records and unit.streamed and not unit.is_tile:
-            unit.release()
+        run, bit for bit (:mod:`zobench.engine.updates.replay`)."""
+        replay.retrace(self, records, start)
 
     # --- moving weights ---------------------------------------------------------------------------------------------
 

@@ -107,16 +107,9 @@ def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
 
 
 def advance(
-    master: Tensor,
-    span: Span,
-    updates: Sequence[Update],
-    *,
-    base: Tensor | None = None,
-    scratch: Tensor | None = None,
-    mirror: Tensor | None = None,
-    seed: int = 0,
-    scale: float = 0.0,
-) -> None:
+    master: Tensor, span: Span, updates: Sequence[Update], *, base: Tensor | None = None,
+    scratch: Tensor | None = None, mirror: Tensor | None = None, seed: int = 0, scale: float = 0.0,
+) -> None:  # fmt: skip
     """Applies updates to the weights and writes perturbed copies of them, in one pass.
 
     All tensors are contiguous and of one size and dtype (float32, float16 or bfloat16); but on a CPU both
@@ -142,15 +135,9 @@ def advance(
 
 
 def advance_flat(
-    master: Tensor,
-    flat: Flat,
-    updates: Sequence[Update],
-    *,
-    base: Tensor | None = None,
-    scratch: Tensor | None = None,
-    seed: int = 0,
-    scale: float = 0.0,
-) -> None:
+    master: Tensor, flat: Flat, updates: Sequence[Update], *, base: Tensor | None = None,
+    scratch: Tensor | None = None, seed: int = 0, scale: float = 0.0,
+) -> None:  # fmt: skip
     """:func:`advance` of all tensors of ``flat``, in one launch on a GPU; those without weight decay go without it.
 
     ``master``, ``base``, ``scratch``: flat buffers (uint8, contiguous) in which they lie at the same places. Raises

@@ -336,15 +336,9 @@ def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
 
 
 def advance(
-    master: Tensor,
-    span: Span,
-    updates: Sequence[Update],
-    base: Tensor | None,
-    scratch: Tensor | None,
-    mirror: Tensor | None,
-    seed: int,
-    scale: float,
-) -> None:
+    master: Tensor, span: Span, updates: Sequence[Update], base: Tensor | None, scratch: Tensor | None,
+    mirror: Tensor | None, seed: int, scale: float,
+) -> None:  # fmt: skip
     """See ``zobench.kernels.advance``."""
     seeds = np.array([u.seed & (1 << 64) - 1 for u in updates], np.uint64)
     rates = np.array([(u.g, u.lr, u.weight_decay) for u in updates], np.float32).reshape(-1, 3)

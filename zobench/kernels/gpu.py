@@ -145,18 +145,9 @@ def _where(
 
 @triton.jit(do_not_specialize=["tensor_id", "start0", "start1", "key0", "key1", "width", "per_row"])
 def _normals(
-    out,
-    rows,
-    tensor_id,
-    start0,
-    start1,
-    key0,
-    key1,
-    width: tl.int64,
-    per_row,
-    BLOCK: tl.constexpr,
+    out, rows, tensor_id, start0, start1, key0, key1, width: tl.int64, per_row, BLOCK: tl.constexpr,
     ALIGNED: tl.constexpr,
-):
+):  # fmt: skip
     block, index, mask, _, tensor, _ = _where(
         start0, start1, tensor_id, width, per_row, rows, None, 0, 0, BLOCK, ALIGNED
     )
@@ -180,27 +171,9 @@ def _updated(w, block, tensor_id, decayed, table):
     ]
 )  # fmt: skip
 def _advance(
-    master,
-    base,
-    scratch,
-    mirror,
-    rows,
-    segments,
-    table,
-    tensor_id,
-    start0,
-    start1,
-    key0,
-    key1,
-    width: tl.int64,
-    per_row,
-    pieces,
-    rounds,
-    count,
-    scale,
-    BLOCK: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
+    master, base, scratch, mirror, rows, segments, table, tensor_id, start0, start1, key0, key1, width: tl.int64,
+    per_row, pieces, rounds, count, scale, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
     """master = round(updated base or master), scratch = round(master + scale z), mirror = round(2 master - scratch)."""
     block, index, mask, exist, tensor, decayed = _where(
         start0, start1, tensor_id, width, per_row, rows, segments, pieces, rounds, BLOCK, ALIGNED
@@ -271,15 +244,9 @@ normals_each = functools.partial(by_seed, normals)
 
 
 def advance(
-    master: Tensor,
-    span: Span,
-    updates: Sequence[Update],
-    base: Tensor | None,
-    scratch: Tensor | None,
-    mirror: Tensor | None,
-    seed: int,
-    scale: float,
-) -> None:
+    master: Tensor, span: Span, updates: Sequence[Update], base: Tensor | None, scratch: Tensor | None,
+    mirror: Tensor | None, seed: int, scale: float,
+) -> None:  # fmt: skip
     """See ``zobench.kernels.advance``."""
     programs, aligned, (low, high, *layout) = _of_span(span, master)
     tensors = master, base, scratch, mirror, span.rows, None, _table(updates, master.device)
@@ -288,14 +255,9 @@ def advance(
 
 
 def advance_flat(
-    master: Tensor,
-    flat: Flat,
-    updates: Sequence[Update],
-    base: Tensor | None,
-    scratch: Tensor | None,
-    seed: int,
+    master: Tensor, flat: Flat, updates: Sequence[Update], base: Tensor | None, scratch: Tensor | None, seed: int,
     scale: float,
-) -> None:
+) -> None:  # fmt: skip
     """See ``zobench.kernels.advance_flat``."""
     pieces, programs, aligned = _segments(flat, master.device)
     tensors = master, base, scratch, None, None, pieces, _table(updates, master.device)

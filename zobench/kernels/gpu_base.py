@@ -71,13 +71,9 @@ class Launcher:
         self._forms: dict[tuple[Any, ...], Any] = {}
 
     def __call__(
-        self,
-        programs: int,
-        dtype: torch.dtype,
-        tensors: Sequence[Tensor | None],
-        numbers: Sequence[Any],
+        self, programs: int, dtype: torch.dtype, tensors: Sequence[Tensor | None], numbers: Sequence[Any],
         *constants: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``tensors`` come first among the kernel's arguments, weights with elements of ``dtype``, however they are
         typed; then ``numbers``, of which no value compiles anew, and ``constants``, known when compiling."""
         first = tensors[0]

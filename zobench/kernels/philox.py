@@ -145,15 +145,9 @@ normals_each = functools.partial(by_seed, normals)
 
 
 def advance(
-    master: Tensor,
-    span: Span,
-    updates: Sequence[Update],
-    base: Tensor | None,
-    scratch: Tensor | None,
-    mirror: Tensor | None,
-    seed: int,
-    scale: float,
-) -> None:
+    master: Tensor, span: Span, updates: Sequence[Update], base: Tensor | None, scratch: Tensor | None,
+    mirror: Tensor | None, seed: int, scale: float,
+) -> None:  # fmt: skip
     """See ``zobench.kernels.advance``."""
     for part, elements in chunks(span, master):
         w = (master if base is None else base).view(-1)[part].to(torch.float32)

@@ -15,6 +15,7 @@ from zobench.methods.base import Direction, StepResult, Taken
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec import suggestion
 from zobench.runspec.kinds import FO_STEPS, Definition, MethodKind, Need, SpecFields, UpdateSize
+from zobench.runspec.registries import scheme_of
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
@@ -222,6 +223,15 @@ class Hybrid(ZOSGD):
         return not_in_updates(taken)
 
 
+def _single_half(spec: SpecFields) -> str | None:
+    """The tensors of virtual tokens come before every layer."""
+    if not spec.zo_layers:
+        return "zo_layers=0 leaves nothing to directions: this is fo-sgd"
+    scheme = scheme_of(spec)
+    text = f"scheme={scheme.name} tunes what comes before the layers, nothing by gradients"
+    return text if scheme.virtual_tokens else None
+
+
 HYBRID_KIND = MethodKind(
     name="hybrid",
     as_written=Definition(
@@ -236,7 +246,7 @@ HYBRID_KIND = MethodKind(
         _WITHOUT_COMPILE,
     ),
     takes=("zo_layers", "checkpointing"),
-    nothing=lambda spec: None if spec.zo_layers else "zo_layers=0 leaves nothing to directions: this is fo-sgd",
+    nothing=_single_half,
 )
 
 

@@ -31,8 +31,8 @@ fitness is."""
 
 def mean_and_deviation(values: Sequence[float], floor: float = 0.0, lost: int = 0) -> tuple[float, float]:
     """The mean of ``values`` and their standard deviation: the root of the variance, which has N - ``lost`` in its
-    denominator, plus ``floor``."""
-    mean = sum(values) / len(values)
+    denominator, plus ``floor``. Equal values deviate by nothing, whatever their sum is rounded to."""
+    mean = values[0] if all(value == values[0] for value in values) else sum(values) / len(values)
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - lost) + floor)
 
 
@@ -47,7 +47,7 @@ def z_scores(rewards: Sequence[float], group: int, floor: float) -> list[float]:
     _, spread = mean_and_deviation(rewards, floor)
     shaped = []
     for members in _groups(rewards, group):
-        mean = sum(members) / len(members)
+        mean, _ = mean_and_deviation(members)
         shaped += [(reward - mean) / spread if spread else reward - mean for reward in members]
     return shaped
 

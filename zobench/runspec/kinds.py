@@ -96,12 +96,12 @@ class Structure:
     (:class:`zobench.engine.directions.factors.LowRank`), ``rank`` is their rank, and ``lasts`` the steps that share a
     subspace: so long updates stay beside the weights.
 
-    Of a matrix of so many rows and columns, and the rank: the numbers that a direction has of its ``own`` and those
-    that it may have ``shared``; the products (rows, inner, columns) of its ``update`` beside a sum. That takes so many
-    ``update_kernels`` besides, ``vector_kernels`` for any other tensor. Of z = A F B: ``shares_inner``, whether all
-    points of a subspace multiply by one B; ``has_core``, whether A F is made at each of them; ``orthonormal``, how many
-    matrices with orthonormal columns a subspace begins with. ``states``: tensors like a direction's own numbers that a
-    rule keeps on the device. ``is_apart``: each direction has a subspace of its own, as a population's have; what its
+    Of a matrix of so many rows and columns, and the rank: the numbers that each direction draws, ``per_direction``, and
+    those that a subspace has, ``shared``; the products (rows, inner, columns) of an ``update`` beside a sum. That takes
+    so many ``update_kernels`` besides, ``vector_kernels`` for any other tensor. Of z = A F B: ``shares_inner``, whether
+    all points of a subspace multiply by one B; ``has_core``, whether A F is made at each of them; ``orthonormal``, how
+    many matrices with orthonormal columns a subspace begins with. ``states``: tensors like a direction's own numbers
+    that a rule keeps on the device. ``is_apart``: each direction has a subspace of its own, as a population's; what its
     members see together is counted in whole batches by :attr:`MethodKind.singles`.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,6 +61,7 @@ class Pristine(Arithmetic):
         general: General | None = None, keeps: bool = True, cast: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         self._journal, self._every, self._weights, self._general = journal, writeback_every, weights, general
+        self._advance = _advance if general is None else general.advance
         self._scratch, self._keeps, self._cast = scratch, keeps, cast
         self._turn: Unit | None = None
         self._flat: Tensor | Pieces = scratch
@@ -129,7 +131,7 @@ class Pristine(Arithmetic):
         current = weights.clone() if weights is unit.buffer else weights
         for item in unit.trainable:
             updates, states = self.pending(unit, is_decayed(item.name)), unit.states_of(item, current)
-            self._advance(item.view(current), Span(item.tensor_id, item.start), updates, states)
+            self._advance(item.view(current), Span(item.tensor_id, item.start), updates, states=states)
         return current
 
     def direction(self, seed: int, unit: Unit, out: Sequence[Tensor]) -> None:
@@ -356,38 +358,16 @@ class Pristine(Arithmetic):
             for stop in (
                 (target,) if before is None or reached == unit.target(before) else (unit.target(before), target)
             ):
-                made = self._reach(weights, scratch, span, reached, stop, updates, base, states)
+                moved = scratch if stop.scale else None
+                if moved is not None and self._flips(reached, stop):
+                    kernels.flip(weights, moved)
+                elif moved is not None or updates or base is not None:
+                    self._advance(
+                        weights, span, updates, states=states, base=base, scratch=moved, seed=stop.seed or 0,
+                        scale=stop.scale,
+                    )  # fmt: skip
                 reached, updates, base = stop, (), None
-            yield made
-
-    def _reach(
-        self, weights: Tensor, scratch: Tensor, span: Span, reached: Point | None, target: Point,
-        updates: Sequence[Update], base: Tensor | None, states: Sequence[Tensor],
-    ) -> Tensor:  # fmt: skip
-        """The tensor at the point ``target``, after ``updates``, in one pass over it; ``scratch`` holds the point
-        ``reached``. ``base``: what ``weights`` is made from, if not from itself."""
-        if target.seed is None or target.scale == 0.0:
-            if updates or base is not None:
-                self._advance(weights, span, updates, states, base=base)
-            return weights
-        if self._flips(reached, target):
-            kernels.flip(weights, scratch)
-        else:
-            self._advance(
-                weights, span, updates, states, base=base, scratch=scratch, seed=target.seed, scale=target.scale
-            )
-        return scratch
-
-    def _advance(
-        self, weights: Tensor, span: Span, updates: Sequence[Update], states: Sequence[Tensor], *,
-        base: Tensor | None = None, scratch: Tensor | None = None, seed: int = 0, scale: float = 0.0,
-    ) -> None:  # fmt: skip
-        if self._general is None:
-            kernels.advance(weights, span, updates, base=base, scratch=scratch, seed=seed, scale=scale)
-        else:
-            self._general.advance(
-                weights, span, updates, states=states, base=base, scratch=scratch, seed=seed, scale=scale
-            )
+            yield weights if moved is None else moved
 
 
 def _layout(unit: Unit, pieces: Sequence[tuple[int, int]], halved: Collection[str]) -> Iterator[tuple[slice, Flat]]:
@@ -405,6 +385,11 @@ def _layout(unit: Unit, pieces: Sequence[tuple[int, int]], halved: Collection[st
                 for item, decayed in run
             ]
             yield slice(first, last), Flat(dtype, segments)
+
+
+def _advance(*what: Any, states: Sequence[Tensor], **others: Any) -> None:
+    """:func:`zobench.kernels.advance`, called as :meth:`General.advance` is: SGD keeps no ``states``."""
+    kernels.advance(*what, **others)
 
 
 def _like(buffer: Tensor, tensor: Tensor) -> Tensor:

@@ -151,6 +151,8 @@ class Cone(Shaped):
         if after := self.norm_after(norm, update.g, update.step):
             m = states[0].float() * (beta * norm / after)
             states[0].copy_(m.add_(estimate * ((1 - beta) / after)))
+        else:
+            states[0].zero_()
         descend(weights, estimate, update.lr, update.weight_decay)
 
 
