@@ -92,10 +92,10 @@ def contents(path: str) -> bytes:
         return b""
 
 
-def ending(path: Path, nbytes: int = 1 << 16) -> str:
-    """The last ``nbytes`` of a file that a process printed to, as text: one that prints in a loop fills a disk."""
+def ending(path: Path) -> str:
+    """The last 64 KiB of a file that a process printed to, as text: one that prints in a loop fills a disk."""
     with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - nbytes))
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
         return file.read().decode(errors="replace")
 
 

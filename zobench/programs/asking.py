@@ -72,16 +72,13 @@ class AdapterProcess:
             kind = answer["kind"]
         except (ValueError, TypeError, KeyError):
             raise ProgramError(f"{self.name} must answer in lines of JSON, but said {line[:LONGEST]!r}") from None
+        if kind == "error" and answer["type"] == "MemoryError":
+            raise MemoryError(f"{self.name}: {answer['text']}")
         if kind == "error":
-            raise self._error(answer)
+            raise ProgramError(f"{self.name}: {answer['type']}: {answer['text']}", answer["trace"])
         if kind not in kinds:
             raise ProgramError(f"{self.name} must answer with {' or '.join(kinds)}, but said {line[:LONGEST]!r}")
         return dict(answer)
-
-    def _error(self, answer: Mapping[str, Any]) -> Exception:
-        if answer["type"] == "MemoryError":
-            return MemoryError(f"{self.name}: {answer['text']}")
-        return ProgramError(f"{self.name}: {answer['type']}: {answer['text']}", answer["trace"])
 
     def _end(self) -> Exception:
         code, said = self._process.wait(), ending(self._said)

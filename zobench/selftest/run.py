@@ -89,13 +89,9 @@ def isolated(check: Check, settings: CheckSettings) -> list[Finding]:
                 for row in json.loads(answer.read().splitlines()[-1])
             ]
         errors.seek(0)
-        return _died(check, _ending(process.returncode, errors.read()))
-
-
-def _ending(code: int, errors: str) -> str:
-    """How a process ended, and the last line that it said."""
-    how = f"ended by {ended_by(code)}" if code < 0 else f"ended with exit code {code}"
-    return ": ".join(filter(None, (how, last_line(errors))))
+        code = process.returncode
+        how = f"ended by {ended_by(code)}" if code < 0 else f"ended with exit code {code}"
+        return _died(check, ": ".join(filter(None, (how, last_line(errors.read())))))
 
 
 def _died(check: Check, why: str) -> list[Finding]:
