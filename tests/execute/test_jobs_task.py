@@ -23,7 +23,7 @@ from zobench.store import Store, StoreError
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zobench.execute.task.calibration", lambda *_: CALIBRATION)
-    monkeypatch.setattr(task, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(sweep, "SETTLE_SECONDS", 0.0)
 
 
 def runs(monkeypatch: pytest.MonkeyPatch, outcome: Outcome, reason: str = "", stop: bool = False) -> list[int]:
@@ -59,7 +59,7 @@ def test_a_cell_is_planned_run_stored_and_told(tmp_path: Path, monkeypatch: pyte
 def test_a_cell_that_is_ended_is_as_if_it_had_never_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM reaches the cell's process first, as it can: that the cell failed is not stored."""
     made, before = submitted(tmp_path), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(task, "SETTLE_SECONDS", 10.0)
+    monkeypatch.setattr(sweep, "SETTLE_SECONDS", 10.0)
     runs(monkeypatch, Outcome.FAILED, "the cell's process was ended by SIGTERM", stop=True)
     assert not task.run_cell(made, 0, job="7_0")
     assert Store(tmp_path).load() == []

@@ -116,6 +116,7 @@ def test_what_a_dead_cell_has_left_in_the_disk_folder_is_removed(child: Any, tmp
         ("echo MemoryError >&2; exit 1", Outcome.OOM, "host memory ran out: MemoryError"),
         ("exec 0<&-; exit 7", Outcome.FAILED, "the cell's process ended with exit code 7 and said nothing"),
         ("kill -KILL $$", Outcome.FAILED, "the cell's process was ended by SIGKILL"),
+        ("head -c 9000000 /dev/zero >&2; echo; exit 1", Outcome.FAILED, ""),
         ("kill -40 $$", Outcome.FAILED, "the cell's process was ended by signal 40"),
         ("exit 0", Outcome.FAILED, "the cell's process ended without a result: [Errno 2] No such file or directory"),
         ('echo "{" > "$4"', Outcome.FAILED, "the cell's process ended without a result: Expecting property name"),
@@ -126,6 +127,8 @@ def test_a_process_that_ends_badly_says_how(child: Any, script: str, outcome: Ou
     result = child(script)
     assert (result.outcome, result.spec) == (outcome, SPEC)
     assert result.reason.startswith(reason)
+    assert len(result.reason) < 2000
+    assert len(result.traceback) < 100_000
     assert result.traceback.startswith("Traceback\nValueError") == script.startswith("echo Traceback")
     assert result.environment.machine == "cpu-2c-4f2a91"
 
@@ -150,10 +153,18 @@ def test_a_wait_is_interrupted_by_its_caller_and_nothing_keeps_running(child: An
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
-def test_a_cell_that_takes_too_long_is_ended_with_all_it_started(child: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "outcome", "reason"),
+    [
+        ("wait", Outcome.TIMEOUT, "the cell took longer than the 0.5 s it was given"),
+        ("kill -KILL $$", Outcome.FAILED, "the cell's process was ended by SIGKILL"),
+    ],
+)
+def test_a_cell_that_hangs_or_dies_is_ended_with_all_it_started(child, tmp_path, end, outcome, reason) -> None:
     began = time.monotonic()
-    result = child(f"sleep 60 & echo $! > {tmp_path}/pid; wait", timeout=0.5, while_waiting=lambda: time.sleep(0.3))
-    assert (result.outcome, result.reason) == (Outcome.TIMEOUT, "the cell took longer than the 0.5 s it was given")
+    script = f"sleep 60 & echo $! > {tmp_path}/pid; {end}"
+    result = child(script, timeout=0.5, while_waiting=lambda: time.sleep(0.3))
+    assert (result.outcome, result.reason) == (outcome, reason)
     assert time.monotonic() - began < 5
     assert gone(int((tmp_path / "pid").read_text()))
 
@@ -182,6 +193,7 @@ def test_a_process_that_cannot_start_is_a_result_too(monkeypatch, code, outcome,
         (OSError(errno.ENOSPC, "No space left on device"), Outcome.FAILED, "[Errno 28] No space left on device"),
         (ValueError("`x` must be\n y"), Outcome.FAILED, "`x` must be y"),
         (KeyError("weight"), Outcome.FAILED, "KeyError: 'weight'"),
+        (ValueError("x" * 10**6), Outcome.FAILED, "xxx"),
     ],
 )  # fmt: skip
 def test_an_error_inside_the_cell_is_sorted_by_what_ran_out(error: Exception, outcome: Outcome, reason: str) -> None:
@@ -189,6 +201,7 @@ def test_an_error_inside_the_cell_is_sorted_by_what_ran_out(error: Exception, ou
     assert kind is outcome
     assert text.startswith(reason)
     assert "\n" not in text
+    assert len(text) < 2000
 
 
 @linux
@@ -224,8 +237,15 @@ process.run_in_process(RunSpec(model="opt-tiny", seq_len=32, steps=10**6).resolv
 
 
 @linux
-def test_a_child_whose_parent_is_already_gone_does_not_start(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "zobench.execute.child", str(tmp_path / "answer"), "1"]
+@pytest.mark.parametrize("words", [("zobench.execute.child", "answer"), ("zobench.selftest.run", "kernels", "{}")])
+def test_a_child_whose_parent_is_already_gone_does_not_start(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-P", "-m", *words, "1"]
     done = subprocess.run(command, env=process.child_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "the process that waited for this cell is gone\n"
+
+
+@linux
+def test_the_machine_is_asked_by_a_process_that_ends_with_this_one_and_may_print_more() -> None:
+    death_signal = "n = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(n)); print(n.value)"
+    assert process.ask(f"print('hello from sitecustomize'); import ctypes; {death_signal}") == "9"

@@ -200,15 +200,22 @@ def test_what_was_found_out_before_is_not_replaced_by_skipped(run: Any, results:
     assert results.find(cell(0), MACHINE) == earlier
 
 
-@pytest.mark.parametrize("method", ["begin", "end"])
-def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, method: str) -> None:
-    def stop(monitor: Monitor, at: Step, *_: Any) -> None:
-        if at.spec.seed == 1:
+@pytest.mark.parametrize(("method", "stored"), [("begin", 1), ("end", 2), ("", 1)])
+def test_an_interrupt_between_two_cells_is_the_same(run, results, method, stored, monkeypatch) -> None:
+    """Or just after SIGTERM, which all processes of a job get, has ended the cell's: that it failed is not stored."""
+
+    def stop(*given: Any) -> None:
+        if not method or given[1].spec.seed == 1:
             raise KeyboardInterrupt
 
-    summary, _ = run([step(n) for n in range(3)], monitor=type("Stopping", (Monitor,), {method: stop})())
+    def ended(spec: RunSpec) -> Result:
+        return result(spec, Outcome.FAILED, "the cell's process was ended by SIGTERM")
+
+    runner = Runner() if method else Runner(cell1=ended)
+    monkeypatch.setattr(module.time, "sleep", stop)
+    summary, _ = run([step(n) for n in range(3)], runner, monitor=type("Stopping", (Monitor,), {method: stop})())
     assert summary.interrupted
-    assert len(results.load()) == len(summary.results) == (1 if method == "begin" else 2)
+    assert len(results.load()) == len(summary.results) == stored
 
 
 def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_is_room(

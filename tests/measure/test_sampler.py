@@ -169,6 +169,7 @@ def test_gpu_through_the_real_process(tmp_path, monkeypatch):
     fake = (Path(__file__).parents[1] / "support" / "fake_nvml.py").read_text()
     body = "\n_gpu = FakeNvml()\ndef __getattr__(name): return getattr(_gpu, name)\n"
     (tmp_path / "pynvml.py").write_text(fake + body)
+    (tmp_path / "sitecustomize.py").write_text("print('what a user has every Python print')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Sampler(device="GPU-abc", interval=0.01) as sampler:
         time.sleep(0.1)

@@ -155,7 +155,7 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
     [
         ("echo boom >&2; exit 3", Outcome.FAILED, "process ended with exit code 3, and the last that it said is: boom"),
         ("kill -KILL $$", Outcome.FAILED, "mezo's process was ended by SIGKILL"),
-        ("echo hello", Outcome.FAILED, r"mezo must answer in lines of JSON, but said 'hello\n'"),
+        ("sleep 60 & echo hello", Outcome.FAILED, r"mezo must answer in lines of JSON, but said 'hello\n'"),
         (f"{BEGUN}\n{says(kind='step', loss=1)}", Outcome.FAILED, "KeyError: 'step_seconds'"),
         (f"{BEGUN}\n{DONE}", Outcome.FAILED, "mezo must take the steps that it is asked for, but took 0"),
         (says(kind="error", type="MemoryError", text="x", trace="t"), Outcome.OOM, "host memory ran out: mezo: x"),
@@ -164,9 +164,11 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
 )  # fmt: skip
 def test_what_a_program_does_is_the_cells_outcome(add_program: Any, script: str, outcome: Outcome, reason: str) -> None:
     add_program(script)
+    began = time.monotonic()
     result = author_cell.run(SPEC)
     assert result.outcome is outcome
     assert reason in result.reason
+    assert time.monotonic() - began < 50, "what it has started is not waited for"
     assert "\n" not in result.reason
     text = f"mezo {clones.load()['mezo'].commit}, torch 2.1.0, transformers 4.28.1, Python 3.9.18"
     assert result.environment.program == text

@@ -56,9 +56,10 @@ def progress(
     to be tried again; see :func:`unmeasured`."""
     by_hash = {(run.spec.hash, number_of(run)): run for run in runs}
     wanted, left = list[tuple[RunSpec, int]](), list[tuple[RunSpec, int]]()
-    firsts = {spec.hash: by_hash.get((spec.hash, numbers[0])) for spec in cells}
+    firsts = [run for run in runs if number_of(run) == numbers[0] and not run.is_ok]
+    hopeless = {run.spec.hash for run in firsts if is_settled(run, retry)}
     for number in numbers:
-        members = [spec for spec in cells if number == numbers[0] or not _is_hopeless(firsts[spec.hash], retry)]
+        members = [spec for spec in cells if number == numbers[0] or spec.hash not in hopeless]
         wanted += [(spec, number) for spec in members]
         stored = [(spec, by_hash.get((spec.hash, number))) for spec in members]
         left += [(spec, number) for spec in unmeasured(stored, retry)]
@@ -89,11 +90,6 @@ def _skipped(runs: Sequence[Result]) -> set[str]:
     """The hashes of cells that were skipped, and never ran."""
     good = {run.spec.hash for run in runs if run.is_ok}
     return {run.spec.hash for run in runs if run.outcome is Outcome.SKIPPED} - good
-
-
-def _is_hopeless(stored: Result | None, retry: Collection[str]) -> bool:
-    """Whether a cell did not end well, and is not to be tried again."""
-    return stored is not None and is_settled(stored, retry) and not stored.is_ok
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

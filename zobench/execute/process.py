@@ -17,9 +17,11 @@ from pathlib import Path
 from zobench import programs
 from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear, scratch
+from zobench.machine.files import ending
 from zobench.machine.memory import disk_folder, oom_kills
 from zobench.machine.network import endpoint_of
-from zobench.machine.processes import ended_by, python_path, torchrun_ranks
+from zobench.machine.processes import end_group, ended_by, python_path, torchrun_ranks
+from zobench.machine.texts import last_line
 from zobench.measure import threads
 from zobench.measure.environment import failed
 from zobench.measure.threads import ChildPipes
@@ -118,7 +120,7 @@ def _ended(
         finally:
             _end(process, gently=order.spec.gpus > 1)
             clear(disk_folder(order.disk_dir))
-    return None if expired else process.returncode, errors.read_text(errors="replace")
+    return None if expired else process.returncode, ending(errors)
 
 
 def timed_out(spec: RunSpec, timeout: float) -> Result:
@@ -132,13 +134,15 @@ def child_environment() -> dict[str, str]:
 
 
 def ask(program: str, *arguments: str) -> str:
-    """Runs ``program`` in a fresh Python process and returns what it prints. Raises ``OSError`` if it fails."""
-    command = [sys.executable, "-P", "-c", program, *arguments]
+    """Runs ``program`` in a fresh Python process, which ends with this one, and returns the last line that it prints:
+    a user's ``sitecustomize`` may print others. Raises ``OSError`` if it fails."""
+    begin = f"from zobench.machine.processes import end_with; end_with({os.getpid()})"
+    command = [sys.executable, "-P", "-c", f"{begin}\n{program}", *arguments]
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        last = [f"exit code {done.returncode}", *done.stderr.strip().splitlines()][-1]
+        last = last_line(done.stderr, f"exit code {done.returncode}")
         raise OSError(f"measuring this machine failed: {last}")
-    return done.stdout
+    return (done.stdout.splitlines() or [""])[-1]
 
 
 def _wait(
@@ -160,24 +164,21 @@ def _wait(
 
 
 def _end(process: subprocess.Popen[bytes], gently: bool) -> None:
-    """Kills what still runs of the cell: its process and the process group of its memory sampler. ``gently``: it has
-    started others, which end with it; but only it can wait until their memory is free again."""
+    """Kills what still runs of the cell: its process and what it has started, its memory sampler and a program's own.
+    ``gently``: it has started ranks, which end with it; but only it can wait until their memory is free again."""
     if gently and process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    end_group(process)
 
 
 def _died(spec: RunSpec, code: int, errors: str, oom_killed: bool) -> Result:
-    lines = [line for line in errors.strip().splitlines() if line.strip()]
     if code == -signal.SIGKILL and oom_killed:
         return failed(spec, Outcome.OOM, f"{HOST_OOM}: the system killed the cell's process", errors)
     if code < 0:
         return failed(spec, Outcome.FAILED, f"the cell's process was ended by {ended_by(code)}", errors)
-    last = lines[-1] if lines else f"the cell's process ended with exit code {code} and said nothing"
+    last = last_line(errors, f"the cell's process ended with exit code {code} and said nothing")
     if last.startswith("MemoryError"):
         return failed(spec, Outcome.OOM, f"{HOST_OOM}: {last}", errors)
     return failed(spec, Outcome.FAILED, last, errors)

@@ -21,6 +21,8 @@ from zobench.store import Store, StoreError
 
 PROCESS_BYTES = 1 << 29
 """Host memory of the interpreter and the libraries of a process, of which several run side by side."""
+SETTLE_SECONDS = 2.0
+"""A job that is ended gets SIGTERM in all its processes; the cell's can be gone before this one has been told."""
 GRACE = 15.0  # seconds that a cell has beyond its budget to end the step that it is in and to write its result
 
 
@@ -220,6 +222,8 @@ def perform(
     result = run_in_process(
         step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, enough=left, written=written, journal=journal
     )  # fmt: skip
+    if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
+        time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
     if result.outcome is Outcome.TIMEOUT and left is not None and bound == last:
         # skipped, so that the same sweep with a larger budget runs it
         why = f"was stopped after {duration(left)}, when the budget was used up"

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from submitit import JobEnvironment
     from submitit.helpers import DelayedSubmission
 
-SETTLE_SECONDS = 2.0
-"""A job that is ended gets SIGTERM in all its processes; the cell's can be gone before this one has been told."""
 LEADER_SECONDS = 300.0  # how long the other nodes of a job wait for the first one's plan
 FIRST_PORT, PORTS = 20000, 12000
 """Rendezvous ports: a job's follows from its number, which all its nodes know; below 32768, where Linux takes ports for
@@ -109,8 +107,6 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
     said = replace(said, action=step.action)
     jobs.write_report(submission, cell, said)
     result = perform(step, None, submission.timeout, disk_dir, planned.rates, journal=store.draft(spec, said.machine))
-    if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
-        time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
     if is_news(step, result):
         store.save(result)
     return result, said

@@ -92,6 +92,13 @@ def contents(path: str) -> bytes:
         return b""
 
 
+def ending(path: Path) -> str:
+    """The last 64 KiB of a file that a process printed to, as text: one that prints in a loop fills a disk."""
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+        return file.read().decode(errors="replace")
+
+
 def forget(handle: int) -> None:
     """Lets the pages of an open file go that is not read again soon, where the system can be told."""
     if hasattr(os, "posix_fadvise"):

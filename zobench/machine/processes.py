@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Set
 from pathlib import Path
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that a process gets when its parent ends, however that ends."""
@@ -18,6 +21,13 @@ LAUNCHER = "ZOBENCH_LAUNCHER"
 def ended_by(code: int) -> str:
     """What ended a process with the negative exit ``code``: ``SIGKILL``, or ``signal 35`` of one without a name."""
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """Kills a process that was started with a session of its own, and what it has started, also if it has ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left; macOS: nothing but a zombie
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def python_path() -> str:

@@ -144,6 +144,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def last_line(text: str, otherwise: str = "") -> str:
+    """The last line of what a process printed, :func:`shortened`; ``otherwise`` of one that said nothing."""
+    return shortened((text.strip().splitlines() or [otherwise])[-1])
+
+
 def shortened(text: str) -> str:
     """``text`` on one line, without the middle of a long one: a value that it quotes may have a million characters."""
     text = " ".join(text.split())

@@ -189,7 +189,7 @@ def torch_gpus() -> list[dict[str, Any]]:
     shown["PYTHONPATH"] = python_path()
     command = [sys.executable, "-P", "-c", _TORCH_GPUS]
     done = subprocess.run(command, env=shown, capture_output=True, text=True, check=False)
-    return list(json.loads(done.stdout)) if done.returncode == 0 else []
+    return list(json.loads(done.stdout.splitlines()[-1])) if done.returncode == 0 else []
 
 
 _TORCH_GPUS = """

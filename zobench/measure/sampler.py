@@ -59,10 +59,8 @@ class Sampler:
             [*command, json.dumps(order)], bufsize=0, env={**os.environ, "PYTHONPATH": python_path()},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
-        if not ready or self._process.stdout.readline() != b"ready\n":
-            self._trouble = "sampler: did not start" if ready else f"sampler: no first sample within {PATIENCE:.0f} s"
+        if not self._hears(b"ready\n"):
+            self._trouble = f"sampler: no first sample within {PATIENCE:.0f} s"
 
     def mark(self) -> None:
         """Takes a sample now, and returns once it is taken, or lost with its sampler."""
@@ -70,11 +68,19 @@ class Sampler:
         if process is None or self._trouble:
             return
         assert process.stdin is not None
-        assert process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # stop() says that it was lost
             process.stdin.write(MARK)
-            if select.select([process.stdout], [], [], PATIENCE)[0]:
-                process.stdout.readline()
+            self._hears(b"marked\n")
+
+    def _hears(self, word: bytes) -> bool:
+        """Waits for ``word``, whatever a user's ``sitecustomize`` prints before; False if none comes within PATIENCE
+        from a sampler that is not lost."""
+        assert self._process is not None
+        pipe, line = self._process.stdout, b"nothing yet"
+        assert pipe is not None
+        while line not in (word, b"") and select.select([pipe], [], [], PATIENCE)[0]:
+            line = pipe.readline()
+        return line in (word, b"")
 
     def stop(self) -> Samples:
         """Ends the sampler and returns what it saw; a sampler that was lost gives empty series and a note."""

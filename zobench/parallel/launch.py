@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -136,12 +136,12 @@ class Agent(LocalElasticAgent):
         super()._shutdown(death_sig)
 
 
-def meet(spec: RunSpec, environment: Mapping[str, str] = os.environ) -> Meeting:
+def meet(spec: RunSpec) -> Meeting:
     """The meeting of the machines of ``spec``, at ``ZOBENCH_RENDEZVOUS`` (HOST:PORT, an address of the first machine).
 
     Raises ``ValueError`` if there are several and no such place is named.
     """
-    return Meeting(run=spec.hash, nodes=spec.nodes, endpoint=endpoint_of(spec, environment))
+    return Meeting(run=spec.hash, nodes=spec.nodes, endpoint=endpoint_of(spec, os.environ))
 
 
 def start(command: Sequence[str], spec: RunSpec, meeting: Meeting, *, restarts: int = 0) -> Lost | None:

@@ -13,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zobench.machine.files import ending
 from zobench.machine.memory import oom_kills
 from zobench.machine.processes import ended_by
+from zobench.machine.texts import last_line
 from zobench.programs import clones
 from zobench.programs.authors import AUTHORS
 from zobench.programs.clones import Clone
@@ -70,27 +72,22 @@ class AdapterProcess:
             kind = answer["kind"]
         except (ValueError, TypeError, KeyError):
             raise ProgramError(f"{self.name} must answer in lines of JSON, but said {line[:LONGEST]!r}") from None
+        if kind == "error" and answer["type"] == "MemoryError":
+            raise MemoryError(f"{self.name}: {answer['text']}")
         if kind == "error":
-            raise self._error(answer)
+            raise ProgramError(f"{self.name}: {answer['type']}: {answer['text']}", answer["trace"])
         if kind not in kinds:
             raise ProgramError(f"{self.name} must answer with {' or '.join(kinds)}, but said {line[:LONGEST]!r}")
         return dict(answer)
 
-    def _error(self, answer: Mapping[str, Any]) -> Exception:
-        if answer["type"] == "MemoryError":
-            return MemoryError(f"{self.name}: {answer['text']}")
-        return ProgramError(f"{self.name}: {answer['type']}: {answer['text']}", answer["trace"])
-
     def _end(self) -> Exception:
-        code, said = self._process.wait(), self._said.read_text(errors="replace")
+        code, said = self._process.wait(), ending(self._said)
         if code == -signal.SIGKILL and oom_kills() > self._kills:
             return MemoryError(f"the system killed {self.name}'s process")
         if code < 0:
             return ProgramError(f"{self.name}'s process was ended by {ended_by(code)}", said)
-        last = (said.strip().splitlines() or ["nothing"])[-1]
-        return ProgramError(
-            f"{self.name}'s process ended with exit code {code}, and the last that it said is: {last}", said
-        )
+        how = f"{self.name}'s process ended with exit code {code}, and the last that it said is"
+        return ProgramError(f"{how}: {last_line(said, 'nothing')}", said)
 
 
 @contextmanager
@@ -116,8 +113,8 @@ def asking(
         yield asked
     finally:
         process.kill()
-        with contextlib.suppress(BrokenPipeError):
-            process.communicate()
+        with contextlib.suppress(BrokenPipeError), process:
+            pass  # its pipes are closed, and not read to their end: what it has started may keep them open
 
 
 def added(name: str, path: Path, python: Path, scratch: Path) -> Clone:

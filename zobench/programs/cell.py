@@ -26,6 +26,7 @@ from zobench.engine.interface import LocalEngine, TunedEngine
 from zobench.engine.weights.survival import Survival
 from zobench.machine.device import choose_device
 from zobench.machine.memory import is_in_memory, unique_bytes
+from zobench.machine.texts import shortened
 from zobench.measure import observe, threads
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer, StepTimer, planted_slowdown
@@ -146,7 +147,7 @@ def failed(spec: RunSpec, error: Exception, facts: Facts) -> Result:
 
 def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
     """The outcome and the one-line reason of a cell that ended with ``error``."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = shortened(str(error)) or type(error).__name__
     exhausted = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
     on_device = device.startswith("cuda") and any(words in text for words in exhausted)
     if isinstance(error, torch.OutOfMemoryError) or on_device:

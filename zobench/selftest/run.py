@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,8 +14,8 @@ from typing import Any
 
 from zobench.execute.process import child_environment
 from zobench.machine.memory import disk_folder
-from zobench.machine.processes import ended_by
-from zobench.machine.texts import first_line
+from zobench.machine.processes import end_group, end_with, ended_by
+from zobench.machine.texts import first_line, last_line
 from zobench.measure.environment import environment
 from zobench.runspec import suggestion
 from zobench.runspec.registry import resolve
@@ -71,7 +70,7 @@ def isolated(check: Check, settings: CheckSettings) -> list[Finding]:
         "device": settings.device, "seconds": settings.seconds, "changes": dict(settings.changes),
         "disk_dir": str(settings.disk_dir.resolve()) if settings.disk_dir else None,
     }  # fmt: skip
-    command = [sys.executable, "-P", "-m", "zobench.selftest.run", check.name, json.dumps(request)]
+    command = [sys.executable, "-P", "-m", "zobench.selftest.run", check.name, json.dumps(request), str(os.getpid())]
     variables = {**child_environment(), "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1"}  # one for all products
     with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -82,9 +81,7 @@ def isolated(check: Check, settings: CheckSettings) -> list[Finding]:
         except subprocess.TimeoutExpired:
             return _died(check, f"took longer than {2 * settings.seconds + PATIENCE:.0f} s")
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            end_group(process)
         if process.returncode == 0:
             answer.seek(0)
             return [
@@ -92,14 +89,9 @@ def isolated(check: Check, settings: CheckSettings) -> list[Finding]:
                 for row in json.loads(answer.read().splitlines()[-1])
             ]
         errors.seek(0)
-        return _died(check, _ending(process.returncode, errors.read()))
-
-
-def _ending(code: int, errors: str) -> str:
-    """How a process ended, and the last line that it said."""
-    how = f"ended by {ended_by(code)}" if code < 0 else f"ended with exit code {code}"
-    last = [line.strip() for line in errors.splitlines() if line.strip()][-1:]
-    return ": ".join([how, *last])
+        code = process.returncode
+        how = f"ended by {ended_by(code)}" if code < 0 else f"ended with exit code {code}"
+        return _died(check, ": ".join(filter(None, (how, last_line(errors.read())))))
 
 
 def _died(check: Check, why: str) -> list[Finding]:
@@ -117,7 +109,9 @@ def performed(check: Check, settings: CheckSettings) -> list[Finding]:
 
 
 def main() -> None:
-    """``python -m zobench.selftest.run CHECK PLACE``: the findings of a check, as JSON in the last line."""
+    """``python -m zobench.selftest.run CHECK PLACE PARENT``: the findings of a check, as JSON in the last line; ends
+    with the process PARENT."""
+    end_with(int(sys.argv[3]))
     (check,) = chosen([sys.argv[1]])
     request = json.loads(sys.argv[2])
     findings = performed(check, CheckSettings(**request | {"disk_dir": disk_folder(request.get("disk_dir"))}))

@@ -88,10 +88,6 @@ class Stages:
             f"each method with {len(protocol.seeds)} seeds, and the test set{stand}", self.plan(later).steps, None,
         )  # fmt: skip
 
-    def power(self) -> str:
-        """What the protocol can show, from the spread of seeds in this machine's runs and the published ones."""
-        return power.of_contest(self.contest, self.results().values())
-
     def follow(self, first: Summary, budget: float | None, begin: float) -> tuple[Summary, list[Step], int]:
         """Runs the later stages in what is left of the ``budget`` of seconds since ``begin`` (``time.monotonic()``):
         what all stages came to, the steps of the later ones, and how many runs are not among these but still to come,
@@ -185,7 +181,7 @@ class MatrixSweep:
         session.say(self._repeats.caution, "yellow")
         if self._stages:
             self._stages.foresee()
-            session.monitor.show_power(self._stages.power())
+            session.monitor.show_power(power.of_contest(self._stages.contest, session.results().values()))
         return planned
 
     def run(self, planned: Plan) -> Summary:
