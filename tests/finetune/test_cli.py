@@ -123,7 +123,7 @@ HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
         (RUN, "`weights=pretrained` needs a checkpoint, but none of opt-tiny is on the hub; give weights_path=FOLDER"),
         (f"{RUN} --weights-path nosuch", "`weights_path` must be a folder or a name on the hub, but there is no nos"),
         (f"{RUN} --weights-path empty", "`task=sst2` needs the tokenizer of opt-tiny, but empty has none of tokenizer."
-                                        "json, tokenizer.model, vocab.json; give weights_path=FOLDER with its to"),
+                                        "json, tokenizer.model, vocab.json, vocab.txt, spiece.model, sentencepiec"),
         ("evaluate empty --split devv", "`--split` must be test or dev, but got 'devv'; did you mean dev?"),
         ("finetune --resume --out nowhere", "`--resume` needs a run to go on with, but nowhere holds none; leave "),
         ("evaluate empty --model opt-tiny", "`evaluate` needs RUN or --model, but got both or neither; name one of"),
@@ -247,13 +247,18 @@ def test_a_model_and_a_runs_best_weights_are_evaluated_without_training(zobench,
         assert zobench("evaluate", "mine", *data)[0] == 2
 
 
-def test_several_seeds_are_runs_of_their_own_and_have_a_mean_with_an_interval(zobench, given, tmp_path) -> None:
+def test_several_seeds_are_runs_of_their_own_and_have_a_mean_with_an_interval(
+    zobench, given, tmp_path, monkeypatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("zobench.session.tuning.check_fits", lambda runs: asked.append([path.name for path in runs]))
     words = [*given, "--steps", "2", "--set", "seed=3", "--seeds", "3", "--out", "mine"]
     code, out, _ = zobench("finetune", *words)
     runs = Store(tmp_path / "results").load()
     scores = [run.evaluation["test"]["accuracy"] for run in sorted(runs, key=lambda run: run.spec.seed)]
     assert code == 0
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["seed-3", "seed-4", "seed-5"]
+    assert asked == [["seed-3", "seed-4", "seed-5"]]  # all before the first of them takes memory
     assert f"test accuracy: {sum(scores) / 3:.1%}, mean of 3 seeds, 95 % interval " in out.splitlines()[-1]
     rows = [line.split() for line in out.splitlines()[-4:-1]]
     assert [(row[0], row[2]) for row in rows] == [(str(n + 3), f"{score:.1%}") for n, score in enumerate(scores)]

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ from zobench.cost import sizes
 from zobench.durable import journal, snapshot
 from zobench.engine import Engine
 from zobench.methods.base import Taken
+from zobench.models import tokenizers
 from zobench.programs.cell import run as measured
 from zobench.report.choice import dev_loss
 from zobench.report.recorded import curve
@@ -361,3 +363,14 @@ def test_without_a_test_set_nobody_looks_and_the_model_is_kept(spec, data_dir, t
     assert without.evaluation["majority"]["test"] is None
     mine, other = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("without", "with"))
     assert equal(mine, other)
+
+
+def test_a_damaged_tokenizer_is_one_line_and_one_of_words_alone_is_read(spec, weights_path, tmp_path) -> None:
+    for name, text in ("tokenizer.json", "{}"), ("tokenizer_config.json", "[]"), ("special_tokens_map.json", "5"):
+        folder = Path(shutil.copytree(weights_path, tmp_path / name))
+        (folder / name).write_text(text)
+        with pytest.raises(ValueError, match=r"^`task=sst2` needs the tokenizer of opt-tiny, but '.*' gives none \("):
+            tokenizers.load(spec(weights_path=str(folder)))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngreat")
+    assert tokenizers.load(spec(weights_path=str(tmp_path)))[0]("great")["input_ids"] == [2, 5, 3]

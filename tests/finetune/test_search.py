@@ -89,6 +89,12 @@ def test_a_search_without_a_test_may_end_with_another_winner(spec, data_dir, tmp
     assert all("test" not in winner.result.evaluation for winner in winners)
 
 
+def test_what_is_kept_of_runs_that_diverged_is_json(spec, data_dir, tmp_path) -> None:
+    search(spec(steps=2, eval_every=2), {"lr": [1e30]}, folder=tmp_path, data_dir=data_dir)
+    record = json.loads((tmp_path / "search.json").read_text(), parse_constant=pytest.fail)
+    assert (record["winner"]["dev_loss"], record["test"]["loss"]) == (None, None)
+
+
 def test_a_test_that_the_folder_remembers_is_the_only_one(searched, spec, data_dir, tmp_path) -> None:
     _, _, winner = searched
     loser = next(trial for trial, point in cells(short(spec), AXES).items() if point != winner.changes)

@@ -169,3 +169,6 @@ def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(ended, da
         assert f"accuracy {accuracy!r}, as stored" in out[2]
         assert out[-1] == f"verified: {folder}"
         assert len(out) == 5 + bool(target)
+    for ending, message in ("", "`RUN` must be a folder, but got"), (".json", "`RUN` must be the folder of a run"):
+        ended_with, _, err = zobench("verify", "a" * 300 + ending)
+        assert (ended_with, err.splitlines()[-1].startswith(f"zobench: {message}")) == (2, True), err

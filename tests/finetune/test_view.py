@@ -9,7 +9,8 @@ from rich.console import Console
 from tests.support.tables import tuned
 from zobench.cli import console as cli_console
 from zobench.cli import tuning_view
-from zobench.cli.tuning_view import TuningBar, show_result
+from zobench.cli.tuning_view import TuningBar, show_result, show_seeds
+from zobench.report.paired import over_seeds
 from zobench.training.callbacks import Evaluation, RunStart, StepReport
 
 
@@ -65,3 +66,12 @@ def test_a_run_that_only_lost_says_so_and_its_best_is_one_after_the_start() -> N
         line = "warning: the loss on dev was 0.7000 at the start and never below it after a step: this run learnt not"
         assert (line in written, "dev, best after the start" in written) == (is_warned, is_warned)
         assert ("dev at its best" in written) is not is_warned
+
+
+def test_perplexities_that_are_equal_have_no_interval() -> None:
+    row = {"step": 100, "loss": 0.5, "perplexity": 7.0, "count": 500}
+    evaluation = {"best": row, "test": row, "scores": ["perplexity"]}
+    results = [replace(tuned(0.5, seed=seed), evaluation=evaluation) for seed in (0, 1)]
+    show_seeds(console := Console(file=io.StringIO(), width=200), results, over_seeds(results))
+    (*_, line) = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert line == "test perplexity: 7.0, mean of 2 seeds, no interval, because all are equal"

@@ -13,7 +13,7 @@ from tests.support.small_gguf import LLAMA, of_llama
 from zobench import models
 from zobench.cost.footprint import memory
 from zobench.models import identity, published
-from zobench.models.weights import PretrainedWeights, materialise
+from zobench.models.weights import GGUFWeights, PretrainedWeights, materialise
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -189,6 +189,8 @@ def test_a_gguf_file_without_all_tensors_and_a_model_that_was_not_added_are_one_
         with pytest.raises(ValueError, match=message) as error:
             given(tmp_path / "cut.gguf")
         assert "\n" not in str(error.value)
+        with pytest.raises(ValueError, match=message):
+            GGUFWeights(tmp_path / "cut.gguf", models.build("opt-tiny", "fp32"))
     with pytest.raises(ValueError, match="must hold all tensors") as error:
         given(tmp_path / "part.gguf")
     assert str(error.value) == (

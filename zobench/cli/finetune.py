@@ -62,18 +62,19 @@ def finetune(
         from zobench.training.choices import chosen
 
     logged, alone, results_of_seeds = loggers(log or ()), seeds is None, list[Result]()
-    data_dir = data_dir or usual_data_dir()
+    data_dir, runs = data_dir or usual_data_dir(), dict[Path, tuple[RunSpec, list[str]]]()
     for seed in seeds_of(values, seeds):
         of_seed, named_folder = (values, out) if alone else ({**values, "seed": seed}, out and out / f"seed-{seed}")
         spec, notes = spec_of_run(of_seed, device, named_folder if resume else None)
+        runs[checked_folder(named_folder, spec, data_dir, results)] = spec, notes  # the same command finds it
+    if leads():
+        check_fits({folder: spec for folder, (spec, _) in runs.items()})
+    for folder, (spec, notes) in runs.items():
         threads = settle() if spec.gpus == 1 else ""
         are_started = spec.gpus > 1 and not torchrun_ranks()  # this process only starts the ranks, which say it
         if not (silent or are_started):
             console.say(*notes, threads)
-        folder = checked_folder(named_folder, spec, data_dir, results)  # as asked for: the same command finds it
-        if leads():
-            check_fits({folder: spec})
-        spec = chosen(spec, of_seed, folder, data_dir, lambda text: None if silent else console.say(text))
+        spec = chosen(spec, values, folder, data_dir, lambda text: None if silent else console.say(text))
         if are_started:
             places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
             flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
@@ -157,7 +158,7 @@ def search(
         raise ValueError(f"`search` must have one device, but got gpus={spec.gpus}; use finetune, or gpus=1")
     data_dir = data_dir or usual_data_dir()
     folder = checked_folder(out, spec, data_dir, results, "search")
-    check_fits({folder / cell.hash: cell for cell in cells(spec, varied)})
+    check_fits({folder / cell.hash: cell for cell in cells(spec, varied)}, is_search=True)
     source = chosen.source + (f", but {', '.join(axes)} given" if axes else "")
     search_grid = grids.SearchGrid(varied, source if varied.keys() - axes else "given")
     console.say(*notes, f"grid: {search_grid.text}", settle(), f"folder: {folder}")

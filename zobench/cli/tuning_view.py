@@ -169,8 +169,9 @@ def show_seeds(console: Console, results: Sequence[Result], means: Mapping[str, 
         table.add_row(str(result.spec.seed), *cells, _number(test.get("loss")))
     console.print(table)
     for name, mean in means.items():
-        ends = f"{score(name, mean.low)} to {score(name, mean.high)}"
-        text = f"test {_words(name)}: {score(name, mean.value)}, mean of {len(results)} seeds, 95 % interval {ends}"
+        ends = f"95 % interval {score(name, mean.low)} to {score(name, mean.high)}"
+        ends = ends if math.isfinite(mean.low) else "no interval, because all are equal"
+        text = f"test {_words(name)}: {score(name, mean.value)}, mean of {len(results)} seeds, {ends}"
         console.print(Text(text, style="bold"))
 
 

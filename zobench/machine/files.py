@@ -19,8 +19,9 @@ REMEDY = {
     errno.ENOSPC: "free some space there",
     errno.EDQUOT: "free some of your quota there",
     errno.EROFS: "choose a folder on a writable disk",
+    errno.ENAMETOOLONG: "give it a shorter name",
 }
-"""What helps where a disk takes no more, by its error."""
+"""What helps where a disk does not take what is written, by its error."""
 
 
 class NoRoomError(OSError):

@@ -86,7 +86,7 @@ def _describe(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with _refusing(file), torch.device("meta"):
+    with refusing(file), torch.device("meta"):
         identity.check_layers(config := AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name))
         model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.config.architectures = [type(model).__name__]
@@ -95,7 +95,7 @@ def _describe(file: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _refusing(file: Path) -> Iterator[None]:
+def refusing(file: Path) -> Iterator[None]:
     """Turns whatever transformers' reader raises inside the block into a ``ValueError`` of one line."""
     try:
         yield
@@ -131,7 +131,7 @@ def _write_model(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with _refusing(file):
+    with refusing(file):
         identity.check_layers(AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name))
         read: Any = AutoModelForCausalLM.from_pretrained(
             str(file.parent), gguf_file=file.name, dtype=torch.float32, output_loading_info=True

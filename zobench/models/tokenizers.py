@@ -12,7 +12,7 @@ from zobench.runspec import RunSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 """One of these is in every folder that holds a tokenizer."""
 
 
@@ -43,7 +43,7 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
     location, why = tokenizer_place(spec)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(location, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:  # ImportError: a format that needs another package
+    except Exception as error:  # a package that is missing; of a damaged file whatever its place is
         raise ValueError(
             f"{_asker(spec)} needs the tokenizer of {spec.model}, but {location!r} gives none "
             f"({first_line(error)}); {_remedy(spec)}"

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from zobench.machine.texts import first_line
-from zobench.models import checkpoint, identity, initialisation
+from zobench.models import checkpoint, gguf, identity, initialisation
 from zobench.models.checkpoint import TensorSource
 from zobench.models.initialisation import Rule
 from zobench.models.stored import DTYPES, GGML, FilePiece, Stored, floats, packed_matrices
@@ -329,8 +329,9 @@ class GGUFWeights(Weights):
         from gguf import GGUFReader
         from transformers import modeling_gguf_pytorch_utils as gguf_utils
 
-        reader: Any = GGUFReader(str(file))
-        kind = bytes(reader.fields["general.architecture"].parts[-1]).decode()
+        with gguf.refusing(file):
+            reader: Any = GGUFReader(str(file))
+            kind = bytes(reader.fields["general.architecture"].parts[-1]).decode()
         processors: Any = gguf_utils.TENSOR_PROCESSORS
         self._file, self._entries = file, {tensor.name: tensor for tensor in reader.tensors}
         self._processor = processors.get(kind, gguf_utils.TensorProcessor)(config=model.config.to_dict())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from zobench.report.contents import Artifact
 from zobench.report.contest import sized
 from zobench.report.plot import Axes, Plot
 from zobench.report.recorded import Curve, chart_of_curves, curve, measured_on, shared
-from zobench.result import Outcome, Result
+from zobench.result import Outcome, Result, finite
 from zobench.runspec import DECLARED, RunSpec, labels
 from zobench.store import Store, place_of, reading
 from zobench.training.callbacks import JSONL_FILE
@@ -58,7 +57,7 @@ def _run(folder: Path) -> Result:
         scores = [key for key in (seen or [{}])[0] if key.startswith("dev_") and key != "dev_loss"]
         if seen and not scores:
             raise ValueError(f"{JSONL_FILE} has no score")
-        points = [[row["step"], *map(_finite, (row["dev_loss"], *(row[key] for key in scores)))] for row in seen]
+        points = [[row["step"], *map(finite, (row["dev_loss"], *(row[key] for key in scores)))] for row in seen]
     except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
         raise ValueError(f"{folder} must hold a fine-tuning run, but is damaged ({error}); leave it out") from error
     evaluation = {"curve": points, "scores": [name.removeprefix("dev_") for name in scores]}
@@ -68,10 +67,6 @@ def _run(folder: Path) -> Result:
 def _where(run: Result) -> str:
     """Where a run was measured; "" of one that has not ended."""
     return place_of(run) if run.environment.machine else ""
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def figure(runs: Sequence[Result], *, forwards: bool) -> Artifact:

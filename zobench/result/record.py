@@ -194,14 +194,14 @@ class Result:
         """
         if self.repeats:
             return self.repeats[0].to_dict()
-        body = {name: _finite(getattr(self, name)) for name in _BODY}
+        body = {name: finite(getattr(self, name)) for name in _BODY}
         return {
             "schema_version": SCHEMA_VERSION,
             "spec": self.spec.to_dict(),
             "spec_hash": self.spec.hash,
             "outcome": str(self.outcome),
             "reason": self.reason,
-            "environment": _finite(self.environment.to_dict()),
+            "environment": finite(self.environment.to_dict()),
             **body,
             "tokens_per_step": self.tokens_per_step,
             "skipped_updates": self.skipped_updates,
@@ -245,11 +245,12 @@ def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**current, "schema_version": SCHEMA_VERSION}
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """``value`` with None for numbers that JSON cannot hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

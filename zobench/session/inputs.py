@@ -64,13 +64,13 @@ def no_run(folder: Path) -> ValueError:
 
 def check_folder(argument: str, folder: Path | None, *, or_archive: bool = False) -> None:
     """Raises ``ValueError`` unless ``folder`` exists or is None. ``or_archive``: an archive of results will do."""
-    if or_archive and folder is not None and folder.name.endswith(ENDING) and not folder.is_dir():
-        if not folder.is_file():
+    if or_archive and folder is not None and folder.name.endswith(ENDING) and not os.path.isdir(folder):
+        if not os.path.isfile(folder):
             raise ValueError(f"`{argument}` must be a folder or an archive, but there is no {folder}; check the name")
-    elif folder is not None and not folder.is_dir():
-        leads_nowhere = folder.is_symlink() and not folder.exists()
+    elif folder is not None and not os.path.isdir(folder):  # which takes a name of any length, as Path does not
+        leads_nowhere = os.path.islink(folder) and not os.path.exists(folder)
         remedy = "it is a link that leads nowhere; name a folder" if leads_nowhere else "it is not there; check it"
-        remedy = "it is a file; name a folder" if folder.exists() else remedy
+        remedy = "it is a file; name a folder" if os.path.exists(folder) else remedy
         raise ValueError(f"`{argument}` must be a folder, but got {str(folder)!r}; {remedy}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from zobench.machine import memory
 from zobench.machine.device import choose_device
 from zobench.machine.texts import gigabytes
 from zobench.recipes import matrix
-from zobench.result import Result
+from zobench.result import Result, finite
 from zobench.runspec import DECLARED, RunSpec, check_effect
 from zobench.runspec.registries import scheme_of
 from zobench.session.inputs import check_places, no_run
@@ -105,15 +104,16 @@ def evaluated_spec(values: dict[str, Any], run: EndedRun | None, device: str) ->
     return spec, why
 
 
-def check_fits(runs: Mapping[Path, RunSpec]) -> None:
+def check_fits(runs: Mapping[Path, RunSpec], *, is_search: bool = False) -> None:
     """Raises ``ValueError`` if a run (by its folder) that is not finished has no tokenizer, or does not fit into
-    memory, or its snapshots onto the disk: best, newest, one being written, and in a search those of the leader."""
+    memory, or its snapshots onto the disk: best, newest, one being written, and in a search those of the leader. To be
+    called before the first: what that keeps of a device in this process would count as taken."""
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
     for folder, spec in left.items():
         if misfit := plan.misfit(spec, disk_dir(), room):
             raise ValueError(f"the run must fit this machine, but {misfit}")
-        need, have = (3 + (len(runs) > 1)) * sizes.snapshot_bytes(spec), memory.free_disk_bytes(folder)
+        need, have = (3 + (is_search and len(runs) > 1)) * sizes.snapshot_bytes(spec), memory.free_disk_bytes(folder)
         if need > have:
             raise ValueError(
                 f"`--out` must have room for snapshots of {gigabytes(need)}, but {gigabytes(have)} are free "
@@ -144,8 +144,7 @@ def seeds_dict(results: Sequence[Result], means: Mapping[str, Difference]) -> di
     """Runs that differ in their seed alone, and the mean of each score with its 95 % interval, as JSON."""
     body: dict[str, Any] = {"seeds": [result.spec.seed for result in results]}
     for name, mean in means.items():
-        ends = [end if math.isfinite(end) else None for end in (mean.low, mean.high)]
-        body[name] = {"mean": mean.value, "interval": ends}
+        body[name] = {"mean": mean.value, "interval": finite([mean.low, mean.high])}
     return body | {"runs": [without_place(result).to_dict() for result in results]}
 
 

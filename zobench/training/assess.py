@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from zobench.machine.device import choose_device
 from zobench.machine.texts import reporting
 from zobench.methods.base import learning_rate
 from zobench.models import tokenizers
-from zobench.result import Result
+from zobench.result import Result, finite
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import NOISES, TIERS, WIRES
 from zobench.runspec.registries import scheme_of
@@ -61,9 +62,8 @@ class Assessed:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; what is not finite is null."""
-        numbers = {key: value if math.isfinite(value) else None for key, value in self.seen.point.items()}
         return {
-            "model": self.spec.model, "task": self.spec.task, "split": self.seen.split, **numbers,
+            "model": self.spec.model, "task": self.spec.task, "split": self.seen.split, **finite(self.seen.point),
             "interval": self.interval, "majority": self.majority, "data": self.facts, "spec": self.spec.to_dict(),
         }  # fmt: skip
 
@@ -197,7 +197,7 @@ def verify(
     :data:`LOSS_TOLERANCE`.
     """
     result_path, path = (
-        (folder, folder.with_suffix(ENDING)) if folder.is_file() else (folder / RESULT, folder / JOURNAL)
+        (folder, folder.with_suffix(ENDING)) if os.path.isfile(folder) else (folder / RESULT, folder / JOURNAL)
     )
     result, header, items = _sound(result_path, path)
     chosen, why = choose_device(result.spec.device if device == "auto" else device)
@@ -232,7 +232,7 @@ def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[
     """What the result in ``result_path`` says, and what the journal in ``path`` says, which must agree: the run, its
     steps, curve and g."""
     for needed in (path, result_path):
-        if not needed.is_file():
+        if not os.path.isfile(needed):  # also of a name that is too long
             raise ValueError(
                 f"`RUN` must be the folder of a run that has ended, or a stored result with its journal, but {needed} "
                 "is not there; name another"
@@ -258,7 +258,7 @@ def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[
         ("best step on dev", result.evaluation["best"]["step"], None if record.best is None else int(record.best[0])),
         ("g of each step", result.samples.get("projected_grad"), record.samples["projected_grad"]),
     ):
-        if _finite(said) != _finite(journal_value):
+        if finite(said) != finite(journal_value):
             raise ValueError(
                 f"`{path}` must have the {name} that its result says, but has another: one of the two was changed; "
                 "take another copy"
@@ -290,13 +290,6 @@ def _check_updates(path: Path, spec: RunSpec, items: Sequence[Item]) -> None:
                 f"`{path}` must have the learning rates of its run, but step {item.step} has not {rate:g}: it was "
                 "changed; take another copy"
             )
-
-
-def _finite(value: Any) -> Any:
-    """``value`` with None for numbers that JSON cannot hold."""
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _placed(spec: RunSpec, model: str, device: str) -> RunSpec:
@@ -333,7 +326,7 @@ def _check_base(spec: RunSpec, header: Mapping[str, Any], base: str) -> None:
 
 
 def _check_same(seen: Evaluation, stored: Mapping[str, Any]) -> None:
-    equal = all(_finite(value) == stored.get(name) for name, value in seen.scores.items() if name != "perplexity")
+    equal = all(finite(value) == stored.get(name) for name, value in seen.scores.items() if name != "perplexity")
     if not equal or seen.count != stored["count"] or not _is_close(seen.loss, stored["loss"]):
         scores = ", ".join(f"{name} {value!r} (stored {stored.get(name)!r})" for name, value in seen.scores.items())
         raise ValueError(

@@ -11,7 +11,6 @@ import csv
 import importlib.util
 import json
 import logging
-import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from zobench.machine.files import replace
-from zobench.result import Result
+from zobench.result import Result, finite
 from zobench.runspec import RunSpec, suggestion
 
 _LOG = logging.getLogger("zobench")
@@ -216,8 +215,7 @@ class JsonLines(Curve):
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """See :class:`Curve`. What is not finite is null."""
         assert self._file is not None
-        finite = {name: value if math.isfinite(value) else None for name, value in row.items()}
-        self._file.write(json.dumps({"step": step, **finite}) + "\n")
+        self._file.write(json.dumps(finite({"step": step, **row})) + "\n")
 
     def close(self) -> None:
         if self._file is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from zobench.durable import snapshot
 from zobench.machine.files import replace
-from zobench.result import Result
+from zobench.result import Result, finite
 from zobench.runspec import RunSpec
 from zobench.training.callbacks import Callback
 from zobench.training.examine import RECORD, Seal
@@ -33,10 +33,9 @@ class Trial:
     def row(self) -> dict[str, Any]:
         """The trial as it is stored: its changes, the run's hash, and its best evaluation on dev."""
         best = self.result.evaluation["best"]
-        loss = best["loss"] if self.result.rank_on_dev[0] < math.inf else None
-        scores = {f"dev_{name}": best[name] for name in self.result.scores}
-        best_row = {"step": best["step"], "dev_loss": loss, **scores}
-        return {**self.changes, "run": self.result.spec.hash, **best_row, "skipped": self.result.skipped_updates}
+        numbers = finite({f"dev_{name}": best[name] for name in ("loss", *self.result.scores)})
+        run = {"run": self.result.spec.hash, "step": best["step"]}
+        return {**self.changes, **run, **numbers, "skipped": self.result.skipped_updates}
 
 
 def cells(spec: RunSpec, axes: Mapping[str, Sequence[Any]]) -> dict[RunSpec, dict[str, Any]]:
@@ -78,8 +77,9 @@ def search(
     grid = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
     with_grid = dataclasses.replace(examined, evaluation={**examined.evaluation, "search": grid})
     winner = Trial(changes=first.changes, result=with_grid)
-    record = {**grid, "winner": winner.row(), "test": examined.evaluation.get("test"), "spec": best_spec.to_dict()}
-    replace(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())
+    test = finite(examined.evaluation.get("test"))
+    record = {**grid, "winner": winner.row(), "test": test, "spec": best_spec.to_dict()}
+    replace(folder / RECORD, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
     return trials, winner
 
 
