@@ -156,7 +156,7 @@ def doctor(device: common.Device = "auto", disk_dir: common.DiskDir = None, quie
     inputs.check_disk(disk_dir)
     chosen, why = choose_device(device)
     console.say(why)
-    with console.busy("measuring, a few seconds"):
+    with console.busy("measuring this machine"):
         rows = examination.report(chosen, disk_dir)
     console.show_doctor(rows)
 
@@ -179,12 +179,12 @@ def selftest(
     inputs.check_json(output)
     chosen, why = choose_device(str(values.pop("device", device)))
     console.say(why)
-    with console.error_console().status("checking") as line:
+    with console.busy("checking") as change:
         verdict = checks.selftest(
-            chosen, minutes * 60, wanted, values, disk_dir, lambda check: line.update(f"checking: {check.name}")
+            chosen, minutes * 60, wanted, values, disk_dir, lambda check: change(f"checking {check.name}")
         )
     if not console.write_json(output, verdict.to_dict()):
-        print(verdict.page())
+        console.answer_console().print(verdict.page(), markup=False, soft_wrap=True)
     raise typer.Exit(1 if verdict.failed else 0)
 
 
@@ -217,7 +217,7 @@ def calibrate(
 
     facts = fingerprint_without_torch()
     console.say(f"{why}; {facts.description}")
-    with console.busy("measuring, about 20 s"):
+    with console.busy("measuring this machine"):
         rates = measuring.calibrate(chosen, _SECONDS)
     if (others := rates["other_cpu_cores"] or 0.0) > BUSY_CORES:
         raise ValueError(
