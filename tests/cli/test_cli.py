@@ -24,7 +24,7 @@ from zobench.execute.monitor import Monitor
 from zobench.machine import texts
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.session import single
+from zobench.session import machine, single
 from zobench.session.inputs import parse_seconds
 from zobench.store import Store
 
@@ -121,6 +121,17 @@ def test_without_a_terminal_lines_ever_less_often_say_what_takes_long(shows, mon
     assert "measuring for 0 s\n" in err
     assert err.endswith("packing for 0 s\n")
     assert len(err.splitlines()) <= 6  # at 0.01, 0.02, 0.04, ... s
+
+
+@pytest.mark.parametrize(
+    "command", ["results", "verdict zo2 --results", "compare engine=resident engine=offload --results", "sweep smoke"]
+)
+def test_what_is_slow_before_an_answer_says_so(command, cwd: Path, zobench: Any, monkeypatch) -> None:
+    monkeypatch.setattr(texts, "REPORT_EVERY", 0.01)
+    monkeypatch.setattr(Store, "load", lambda *_: time.sleep(0.1) or [])
+    monkeypatch.setattr(machine, "choose_device", lambda _: time.sleep(0.1) or ("cpu", "device: cpu"))
+    words = ["sweep", "smoke", "--dry-run"] if command.startswith("sweep") else [*command.split(), "results"]
+    assert zobench(*words)[2].startswith(("reading results for 0 s\n", "loading PyTorch for 0 s\n"))
 
 
 def test_run_ends_with_1_where_the_cell_did_not_work(cwd: Path, zobench: Any, cells: list[RunSpec]) -> None:

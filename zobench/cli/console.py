@@ -18,12 +18,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from zobench.machine.device import choose_device
 from zobench.machine.files import writing
 from zobench.machine.processes import leads
 from zobench.machine.texts import REPORT_EVERY, SELDOM, UNBROKEN, duration, percent, reporting, with_units
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
-from zobench.store import first_sweep, metrics, printable
+from zobench.store import Store, first_sweep, metrics, printable
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
@@ -111,6 +112,12 @@ def busy(what: str) -> Iterator[Callable[[str], None]]:
             yield change
 
 
+def chosen_device(wanted: str) -> tuple[str, str]:
+    """As :func:`choose_device`. A line now and then tells that PyTorch, which it asks, is loaded."""
+    with waiting("loading PyTorch"):
+        return choose_device(wanted)
+
+
 def answer_console() -> Console:
     """Standard output, for what was asked for."""
     return Screen(highlight=False, quiet=not leads())
@@ -141,6 +148,15 @@ def write_text(output: Path | None, text: str) -> None:
     else:
         with writing(output):
             output.write_text(text, encoding="utf-8")
+
+
+def loaded(*folders: Path) -> list[Result]:
+    """The results in ``folders``. A line now and then tells that they are read; what cannot be read is named."""
+    stores = [Store(folder) for folder in folders]
+    with waiting("reading results"):
+        results = [result for store in stores for result in store.load()]
+    show_problems(problem for store in stores for problem in store.problems)
+    return results
 
 
 def show_problems(problems: Iterable[str]) -> None:

@@ -60,7 +60,10 @@ def json_of(text: str | bytes) -> Any:
 def toml_of(path: Path) -> dict[str, Any]:
     """What a TOML file says. Raises ``ValueError`` as :func:`json_of` does, and for a file larger than :data:`LARGEST`,
     and ``OSError``."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it must be UTF-8 text, but byte {error.start} is not; convert it") from None
     if len(text) > LARGEST:
         raise ValueError(f"a TOML file must have at most {LARGEST:,} characters, but this has {len(text):,}; cut it")
     try:
