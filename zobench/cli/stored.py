@@ -177,7 +177,8 @@ def _cell(word: str, results: Path) -> RunSpec:
 
 def _regressed(comparison: Comparison, bound: float) -> bool:
     """Tells what is worse in B by more than ``bound``, a share; whether anything is."""
-    from zobench.store.compare import Verdict, regressions
+    from zobench.store.compare import regressions
+    from zobench.store.judging import Verdict
 
     errors, worse = console.error_console(), regressions(comparison, bound)
     if all(pair.judgement.verdict is Verdict.AMBIGUOUS for pair in comparison.pairs):
