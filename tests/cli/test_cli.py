@@ -24,7 +24,7 @@ from zobench.execute.monitor import Monitor
 from zobench.machine import texts
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.session import single
+from zobench.session import machine, single
 from zobench.session.inputs import parse_seconds
 from zobench.store import Store
 
@@ -111,11 +111,27 @@ def test_a_given_device_memory_is_planned_aloud(cwd: Path, zobench: Any, cells: 
 
 
 @pytest.mark.parametrize("shows", [console.busy, console.waiting])
-def test_without_a_terminal_a_line_now_and_then_says_what_takes_long(shows, monkeypatch, capsys) -> None:
+def test_without_a_terminal_lines_ever_less_often_say_what_takes_long(shows, monkeypatch, capsys) -> None:
     monkeypatch.setattr(texts, "REPORT_EVERY", 0.01)
-    with shows("measuring"):
+    with shows("measuring") as change:
         time.sleep(0.1)
-    assert "measuring for 0 s\n" in capsys.readouterr().err
+        change("packing")
+        time.sleep(0.3)
+    err = capsys.readouterr().err
+    assert "measuring for 0 s\n" in err
+    assert err.endswith("packing for 0 s\n")
+    assert len(err.splitlines()) <= 6  # at 0.01, 0.02, 0.04, ... s
+
+
+@pytest.mark.parametrize(
+    "command", ["results", "verdict zo2 --results", "compare engine=resident engine=offload --results", "sweep smoke"]
+)
+def test_what_is_slow_before_an_answer_says_so(command, cwd: Path, zobench: Any, monkeypatch) -> None:
+    monkeypatch.setattr(texts, "REPORT_EVERY", 0.01)
+    monkeypatch.setattr(Store, "load", lambda *_: time.sleep(0.1) or [])
+    monkeypatch.setattr(machine, "choose_device", lambda _: time.sleep(0.1) or ("cpu", "device: cpu"))
+    words = ["sweep", "smoke", "--dry-run"] if command.startswith("sweep") else [*command.split(), "results"]
+    assert zobench(*words)[2].startswith(("reading results for 0 s\n", "loading PyTorch for 0 s\n"))
 
 
 def test_run_ends_with_1_where_the_cell_did_not_work(cwd: Path, zobench: Any, cells: list[RunSpec]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from zobench.cost import gpu, hardware
+from zobench.machine import texts
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store
@@ -63,8 +64,11 @@ def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> Non
     assert {cost["spec"]["wire"] for cost in plan["alternatives"] if "wire" in cost["spec"]} == {"fp8"}
 
 
-def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, cwd: Any) -> None:
-    _, table, _ = zobench("plan", "--model", "OPT-66B", "--host", "64GB", "--json", str(cwd / "all.json"))
+def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, cwd: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(texts, "REPORT_EVERY", 0.001)
+    _, table, err = zobench("plan", "--model", "OPT-66B", "--host", "64GB", "--json", str(cwd / "all.json"))
+    assert err.startswith("reading the model for 0 s\n")
+    assert re.search(r"^predicting for .+ for \d+ s$", err, re.MULTILINE)
     plan = json.loads((cwd / "all.json").read_text())
     assert len(plan) == len(hardware.names())
     fitting = {row["gpu"] for row in plan if row["fits"]}

@@ -202,9 +202,12 @@ def test_a_seq_len_that_is_not_given_is_what_the_model_can_take(tmp_path: Path) 
         ("[axes]\nmodel = ['opt-tiny']\nsteps = [0]", "`steps >= 1` must hold, but got steps=0; "),
         ("[[include]]\nmodel = 'opt-tiny'\ndevice = 'cpu'", "`device` must not be in a matrix, but is; choose "),
         ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]", "a rule of [[exclude]] must name a field, but one is empty; "),
-        ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]\ndtype = 'fp61'", "`dtype` must be one of fp32, fp16, bf16, but "),
+        ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]\ndtype = 'fp61'", "`dtype` must be one of fp32, fp16, bf16, but "
+         "got 'fp61'; did you mean fp16?"),
+        ("[axes]\nmodel = ['opt-tiny']\ndtype = ['float32']", "`dtype` must be one of fp32, fp16, bf16, but got "
+         "'float32'; for example dtype=fp32"),
         ("[[axes", "it must be TOML, but is not: Expected ']]' at the end of an array declaration"),
-        ("a = \udcff".encode("utf-8", "surrogateescape"), "'utf-8' codec can't decode byte 0xff"),
+        ("a = \udcff".encode("utf-8", "surrogateescape"), "it must be UTF-8 text, but byte 4 is not; convert it"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_names_the_file_and_what_is_wrong(tmp_path, text, message) -> None:

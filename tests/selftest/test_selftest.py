@@ -14,6 +14,7 @@ from zobench import RunSpec
 from zobench.engine.transfers.lanes import ThreadLanes
 from zobench.engine.weights.tiers import HostTier
 from zobench.kernels import cpu
+from zobench.machine import texts
 from zobench.result import Facts, Outcome, Result
 from zobench.selftest import CheckSettings, Finding, SelftestVerdict, Status, bits, engines, run, speed
 from zobench.session import matrices
@@ -190,8 +191,10 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
     """One check in its own process, as a user runs it; those that need a GPU say so."""
     file = tmp_path / "selftest.json"
     arguments = ["selftest", "--device=cpu", "--minutes=0.001", "--only=kernels", "--only=memory", f"--json={file}"]
-    code, page, _ = zobench(*arguments)
+    monkeypatch.setattr(texts, "REPORT_EVERY", 0.01)
+    code, page, err = zobench(*arguments)
     assert code == 0
+    assert "\nchecking kernels for " in err
     assert "\nok        kernel bits    1.0 M elements of noise" in page
     assert "\nnot run   peak = ledger  needs a CUDA device\n" in page
     document = json.loads(file.read_text())

@@ -21,7 +21,8 @@ from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.stats import LEVEL, ranks
 from zobench.store import Store, evidence
-from zobench.store.compare import Verdict, cautions, compare, judge, regressions, side
+from zobench.store.compare import cautions, compare, regressions, side
+from zobench.store.judging import Verdict, judge
 
 SPECS = list(itertools.islice(specs(), 6))
 XEON = {"cpu": "Xeon", "cores": 16, "gpus": ["H200"]}

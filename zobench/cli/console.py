@@ -7,8 +7,8 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from zobench.machine.device import choose_device
 from zobench.machine.files import writing
 from zobench.machine.processes import leads
-from zobench.machine.texts import UNBROKEN, duration, percent, reporting, with_units
+from zobench.machine.texts import REPORT_EVERY, SELDOM, UNBROKEN, duration, percent, reporting, with_units
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
-from zobench.store import first_sweep, metrics, printable
+from zobench.store import Store, first_sweep, metrics, printable
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 NARROWEST = 40  # characters that a table is not squeezed below, however narrow the terminal says it is
-_FIRST, _SELDOM = 4.0, 60.0
-"""Seconds after which a line tells of what is still under way, and the most between two of them."""
 STYLES: dict[str, str] = {
     Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.CONTAMINATED: "yellow",
     Outcome.OOM: "yellow", Outcome.TIMEOUT: "yellow", Outcome.FAILED: "red",
@@ -95,16 +94,28 @@ def alarm(console: Console) -> Console:
     return Screen(stderr=True, highlight=False) if console.quiet and _quiet and leads() else console
 
 
-def waiting(what: str) -> AbstractContextManager[object]:
-    """Inside, standard error says every few seconds that ``what`` is under way."""
+def waiting(what: str) -> AbstractContextManager[Callable[[str], None]]:
+    """Inside, standard error says now and then that ``what`` is under way."""
     errors = error_console()
     return reporting(lambda text: errors.print(text, style="dim", markup=False, soft_wrap=True), what)
 
 
-def busy(what: str) -> AbstractContextManager[object]:
-    """As :func:`waiting`, but on a terminal a line that moves."""
+@contextmanager
+def busy(what: str) -> Iterator[Callable[[str], None]]:
+    """As :func:`waiting`, but on a terminal a line that moves. Yields a function that changes ``what``."""
     errors = error_console()
-    return errors.status(what) if errors.is_terminal else waiting(what)
+    if errors.is_terminal:
+        with errors.status(what) as line:
+            yield line.update
+    else:
+        with waiting(what) as change:
+            yield change
+
+
+def chosen_device(wanted: str) -> tuple[str, str]:
+    """As :func:`choose_device`. A line now and then tells that PyTorch, which it asks, is loaded."""
+    with waiting("loading PyTorch"):
+        return choose_device(wanted)
 
 
 def answer_console() -> Console:
@@ -137,6 +148,15 @@ def write_text(output: Path | None, text: str) -> None:
     else:
         with writing(output):
             output.write_text(text, encoding="utf-8")
+
+
+def loaded(*folders: Path) -> list[Result]:
+    """The results in ``folders``. A line now and then tells that they are read; what cannot be read is named."""
+    stores = [Store(folder) for folder in folders]
+    with waiting("reading results"):
+        results = [result for store in stores for result in store.load()]
+    show_problems(problem for store in stores for problem in store.problems)
+    return results
 
 
 def show_problems(problems: Iterable[str]) -> None:
@@ -193,14 +213,14 @@ class Seldom:
     """When a line is due that tells how something goes: after seconds, then ever less often, at least every minute."""
 
     def __init__(self) -> None:
-        self._begun, self._next = time.monotonic(), _FIRST
+        self._begun, self._next = time.monotonic(), REPORT_EVERY
 
     def due(self) -> float | None:
         """The seconds since the begin if a line is due now, else None."""
         spent = time.monotonic() - self._begun
         if spent < self._next:
             return None
-        self._next += min(self._next, _SELDOM)
+        self._next += min(self._next, SELDOM)
         return spent
 
 

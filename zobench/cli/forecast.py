@@ -72,12 +72,13 @@ def plan(
         _compare(values, TargetMachine(gpu=forecasts.gpus(gpu, link, anchor or (), console.say)[0], **sizes), output)
         return
     rows = []
-    with console.error_console().status("reading the model") as line:
-        for card in forecasts.gpus(gpu, link, anchor or (), console.say):
+    with console.busy("reading the model") as change:
+        for number, card in enumerate(forecasts.gpus(gpu, link, anchor or (), console.say)):
+            if number:  # the model is read with the first
+                change(f"predicting for {card.name}")
             target = TargetMachine(gpu=card, **sizes)
             ranked = choices.choices(values, target)
             rows.append((target, ranked[0], choices.alternatives(ranked[0], target), ranked[1:]))
-            line.update(f"predicted for {card.name}")
     if trace is not None:
         console.write_json(str(trace), forecasts.timeline(rows[0][1].prediction, sizes["disk"]))
     plans = [choices.plan_dict(target, best, others) for target, best, others, _ in rows]
@@ -96,7 +97,7 @@ def _compare(values: Mapping[str, Any], target: TargetMachine, output: str | Non
     from zobench.cli import forecast_view
     from zobench.cost import choices
 
-    with console.error_console().status("predicting"):
+    with console.busy("predicting"):
         setups = [(way, choices.choices({**values, **fields}, target)[0]) for way, fields in choices.METHODS_COMPARED]
     plans = [{"tuned": way, **choices.plan_dict(target, best, ())} for way, best in setups]
     if not console.write_json(output, plans):

@@ -19,7 +19,8 @@ from zobench.report.sheet import rounded
 from zobench.result import Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
 from zobench.store import machine_of, metrics, printable
-from zobench.store.compare import Comparison, Judgement, Pair, Verdict, remarks
+from zobench.store.compare import Comparison, Pair, remarks
+from zobench.store.judging import Judgement, Verdict
 from zobench.store.query import distinct_names, shortened
 
 _NARROW = 32  # columns that the last column needs to stand beside the others; else it goes below them

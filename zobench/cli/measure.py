@@ -11,7 +11,7 @@ from zobench import recipes
 from zobench.cli import common, completion, console
 from zobench.cli.common import ELSEWHERE, KEPT, MEASURE, app, changed, named
 from zobench.cli.matrices import Terminal, run_matrix
-from zobench.machine.device import check_devices, choose_device
+from zobench.machine.device import check_devices
 from zobench.machine.network import meet_at
 from zobench.machine.processes import leads
 from zobench.measure.environment import fingerprint_without_torch
@@ -117,7 +117,7 @@ def run(
     wanted = str(values.pop("device", device))
     asked = matrix.asked(values)
     check_effect(asked, values)
-    chosen, why = choose_device(wanted)
+    chosen, why = console.chosen_device(wanted)
     spec = asked.resolve(chosen)
     if rendezvous is not None and spec.nodes == 1:
         raise ValueError("`--rendezvous` needs nodes > 1, but got nodes=1; leave it out, or add --set nodes=2")
@@ -154,9 +154,9 @@ def doctor(device: common.Device = "auto", disk_dir: common.DiskDir = None, quie
     from zobench.measure import doctor as examination
 
     inputs.check_disk(disk_dir)
-    chosen, why = choose_device(device)
+    chosen, why = console.chosen_device(device)
     console.say(why)
-    with console.busy("measuring, a few seconds"):
+    with console.busy("measuring this machine"):
         rows = examination.report(chosen, disk_dir)
     console.show_doctor(rows)
 
@@ -177,14 +177,14 @@ def selftest(
     wanted, values = checks.chosen(only or []), changed(changes)
     inputs.check_disk(disk_dir)
     inputs.check_json(output)
-    chosen, why = choose_device(str(values.pop("device", device)))
+    chosen, why = console.chosen_device(str(values.pop("device", device)))
     console.say(why)
-    with console.error_console().status("checking") as line:
+    with console.busy("checking") as change:
         verdict = checks.selftest(
-            chosen, minutes * 60, wanted, values, disk_dir, lambda check: line.update(f"checking: {check.name}")
+            chosen, minutes * 60, wanted, values, disk_dir, lambda check: change(f"checking {check.name}")
         )
     if not console.write_json(output, verdict.to_dict()):
-        print(verdict.page())
+        console.answer_console().print(verdict.page(), markup=False, soft_wrap=True)
     raise typer.Exit(1 if verdict.failed else 0)
 
 
@@ -206,7 +206,7 @@ def calibrate(
     if out.suffix != ".toml":
         raise ValueError(f"`--out` must end in .toml, but got {str(out)!r}; plan and predict know such a file by it")
     inputs.check_file("--out", out)
-    chosen, why = choose_device(device)
+    chosen, why = console.chosen_device(device)
     if not chosen.startswith("cpu") and gpu is None:
         raise ValueError("`--gpu` must name the card, whose data sheet the file begins with, but is missing")
     if gpu is not None:
@@ -217,7 +217,7 @@ def calibrate(
 
     facts = fingerprint_without_torch()
     console.say(f"{why}; {facts.description}")
-    with console.busy("measuring, about 20 s"):
+    with console.busy("measuring this machine"):
         rates = measuring.calibrate(chosen, _SECONDS)
     if (others := rates["other_cpu_cores"] or 0.0) > BUSY_CORES:
         raise ValueError(

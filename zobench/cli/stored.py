@@ -14,9 +14,8 @@ import typer
 from zobench.cli import common, completion, console
 from zobench.cli.common import LOOK, TUNE, DataDir, Device, Quiet, Stored, app, changed, named, stored_folder
 from zobench.cli.matrices import Terminal
-from zobench.machine.device import choose_device
 from zobench.recipes.reference import Reference
-from zobench.runspec import RunSpec, suggestion
+from zobench.runspec import RunSpec, check_choice, suggestion
 from zobench.session import inputs
 from zobench.store import Store, printable
 
@@ -71,9 +70,7 @@ def results_(
         inputs.check_file("--out", output)
     from zobench.cli import listing
 
-    stores = [Store(folder) for folder in places]
-    loaded = [result for store in stores for result in store.load()]
-    console.show_problems(problem for store in stores for problem in store.problems)
+    loaded = console.loaded(*places)
     chosen = query.select(loaded, wanted)
     if not loaded:
         console.show_empty(places)
@@ -175,12 +172,13 @@ def _cell(word: str, results: Path) -> RunSpec:
     if "=" not in word or os.path.exists(word):
         return query.named_run(word, results).spec
     values = changed(word.split(","))
-    return matrix.single(values, choose_device(str(values.pop("device", "auto")))[0])
+    return matrix.single(values, console.chosen_device(str(values.pop("device", "auto")))[0])
 
 
 def _regressed(comparison: Comparison, bound: float) -> bool:
     """Tells what is worse in B by more than ``bound``, a share; whether anything is."""
-    from zobench.store.compare import Verdict, regressions
+    from zobench.store.compare import regressions
+    from zobench.store.judging import Verdict
 
     errors, worse = console.error_console(), regressions(comparison, bound)
     if all(pair.judgement.verdict is Verdict.AMBIGUOUS for pair in comparison.pairs):
@@ -302,17 +300,13 @@ def verdict(
         "terminal": partial(judge.as_text, width=width), "markdown": judge.as_markdown, "json": judge.as_json,
         "svg": judge.as_badge,
     }  # fmt: skip
-    if (form := inputs.form_of(form, output)) not in writers:
-        raise ValueError(
-            f"`--format` must be one of {', '.join(writers)}, but got {form!r}; {suggestion(form, writers)}"
-        )
+    check_choice("--format", form := inputs.form_of(form, output), writers)
     if output is not None:
         inputs.check_file("--out", output)
     inputs.check_there(results)
-    store = Store(results)
-    stored = store.load()
-    console.show_problems(store.problems)
-    items = judge.verdicts(paper, stored, Reference.load())
+    stored = console.loaded(results)
+    with console.waiting("judging"):
+        items = judge.verdicts(paper, stored, Reference.load())
     if not stored:
         console.show_empty([results], "judged by the paper's own values only")
     console.write_text(output, writers[form](paper, items))

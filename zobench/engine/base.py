@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.runspec import suggestion
+from zobench.runspec import check_choice
 from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIERS, WIRES
 
 
@@ -164,11 +164,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(allowed)}, but got {value!r}; {suggestion(value, allowed)}"
-                )
+            check_choice(name, getattr(self, name), allowed)
         for is_broken, text in _rules(self):
             if is_broken:
                 raise ValueError(text)

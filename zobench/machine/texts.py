@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 import textwrap
 import threading
 import time
@@ -59,7 +60,10 @@ def json_of(text: str | bytes) -> Any:
 def toml_of(path: Path) -> dict[str, Any]:
     """What a TOML file says. Raises ``ValueError`` as :func:`json_of` does, and for a file larger than :data:`LARGEST`,
     and ``OSError``."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it must be UTF-8 text, but byte {error.start} is not; convert it") from None
     if len(text) > LARGEST:
         raise ValueError(f"a TOML file must have at most {LARGEST:,} characters, but this has {len(text):,}; cut it")
     try:
@@ -155,23 +159,32 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - _END]} ... {text[-_END:]}"
 
 
-REPORT_EVERY = 4.0
-"""Seconds between two lines."""
+REPORT_EVERY, SELDOM = 4.0, 60.0
+"""Seconds before the first line, and the most between two lines of a file, which are ever further apart."""
 
 
 @contextlib.contextmanager
-def reporting(say: Callable[[str], None], what: str, every: float | None = None) -> Iterator[None]:
-    """Inside, ``say`` is told ``every`` so many seconds (:data:`REPORT_EVERY`) ``what`` is under way, and how long."""
+def reporting(say: Callable[[str], None], what: str, every: float | None = None) -> Iterator[Callable[[str], None]]:
+    """Inside, ``say`` is told that ``what`` is under way, and how long: ``every`` so many seconds, or on a terminal
+    every :data:`REPORT_EVERY` and elsewhere ever less often. Yields a function that changes ``what``."""
     ended, begin = threading.Event(), time.monotonic()
 
+    def change(text: str) -> None:
+        nonlocal what
+        what = text
+
     def report() -> None:
-        while not ended.wait(every or REPORT_EVERY):
-            say(f"{what} for {time.monotonic() - begin:.0f} s")
+        pause = every or REPORT_EVERY
+        while not ended.wait(pause):
+            spent = time.monotonic() - begin
+            say(f"{what} for {spent:.0f} s")
+            if every is None and not sys.stderr.isatty():
+                pause = min(spent, SELDOM)
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
-        yield
+        yield change
     finally:
         ended.set()
         thread.join()

@@ -14,7 +14,7 @@ from zobench.report import table as tables
 from zobench.report.chart import KINDS, Chart, Panel
 from zobench.report.contest import ContestTable
 from zobench.report.table import Case, Table, Where
-from zobench.runspec import named, suggestion
+from zobench.runspec import check_choice, named
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +77,7 @@ def parse(stem: str, data: Mapping[str, Any]) -> Plot:
     """The figure in ``data``; ``stem`` names it if it is no paper's. Raises a one-line ``ValueError`` that names the
     mistake."""
     kind = data.get("kind", "")
-    if kind not in _KINDS:
-        raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}, but got {kind!r}; {suggestion(kind, _KINDS)}")
+    check_choice("kind", kind, _KINDS)
     if kind == "pareto":
         return _of_contest(stem, data)
     return _recorded(stem, data) if kind in _OF_RUNS else _drawn(stem, kind, data)

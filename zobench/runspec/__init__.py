@@ -24,6 +24,7 @@ from zobench.runspec.values import named as named
 from zobench.runspec.values import parse_value as parse_value
 from zobench.runspec.values import value_in as value_in
 from zobench.runspec.words import SEQ_LEN as SEQ_LEN
+from zobench.runspec.words import check_choice as check_choice
 from zobench.runspec.words import check_keywords as check_keywords
 from zobench.runspec.words import named_arguments as named_arguments
 from zobench.runspec.words import suggestion as suggestion

@@ -163,7 +163,8 @@ class WordField(SpecField[str]):
 
     def hint(self, value: str) -> str:
         """The end of the error about the unknown ``value``: the words that the user may have meant."""
-        return suggestion(value, self.choices)
+        near = suggestion(value, self.choices)
+        return near if near.endswith("?") else f"for example {self.name}={self.default}"
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class RegistryField(WordField):
             if value.lower() in getattr(entry, "known_as", ()):
                 return f"{value} is {entry.name} here"
         near = super().hint(value)
-        return near if near.startswith("did you mean") else "if a package gives it, install that package"
+        return near if near.endswith("?") else "if a package gives it, install that package"
 
     def options(self, value: str) -> Mapping[str, Option]:
         taken = {} if value in self.before else getattr(self.registry.get(value), "options", {})

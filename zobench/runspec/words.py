@@ -35,6 +35,15 @@ def suggestion(word: object, words: Iterable[str], written: Mapping[str, str] | 
     return "use one of " + ", ".join(option for option in options if option not in further)
 
 
+def check_choice(name: str, value: object, words: Iterable[str]) -> None:
+    """Raises ``ValueError``, one line that lists ``words`` once, unless ``value``, given for ``name``, is of them."""
+    options = list(words)
+    if value not in options:
+        near = suggestion(value, options)
+        remedy = near if near.endswith("?") else f"for example {options[0]}"
+        raise ValueError(f"`{name}` must be one of {', '.join(options)}, but got {value!r}; {remedy}")
+
+
 def check_keywords(
     function: str, given: Iterable[str], taken: Iterable[str], written: Mapping[str, str] | None = None
 ) -> None:

@@ -17,7 +17,7 @@ from zobench.machine.memory import disk_folder
 from zobench.machine.processes import end_group, end_with, ended_by
 from zobench.machine.texts import first_line, last_line
 from zobench.measure.environment import environment
-from zobench.runspec import suggestion
+from zobench.runspec import check_choice
 from zobench.runspec.registry import resolve
 from zobench.selftest import NEEDS_CUDA, Check, CheckSettings, Finding, SelftestVerdict, Status, absent
 
@@ -40,10 +40,7 @@ def chosen(names: Sequence[str]) -> list[Check]:
     """The checks of these names, in order; all if there are none. Raises ``ValueError`` for an unknown one."""
     checks = [check.name for check in CHECKS]
     for name in names:
-        if name not in checks:
-            raise ValueError(
-                f"`--only` must be one of {', '.join(checks)}, but got {name!r}; {suggestion(name, checks)}"
-            )
+        check_choice("--only", name, checks)
     return [check for check in CHECKS if not names or check.name in names]
 
 

@@ -46,10 +46,11 @@ class LocalMachine:
         check_results(store.root)
         if not dry:
             check_out("results", store.root)
-        self.device, why = choose_device(device)
+        self.store, self.monitor = store, monitor or Monitor()
+        with self.monitor.waiting("loading PyTorch"):
+            self.device, why = choose_device(device)
         facts = fingerprint_without_torch()
         self.machine = facts.machine
-        self.store, self.monitor = store, monitor or Monitor()
         self._unreadable: set[str] = set()
         self._dry = dry
         self._introduction = f"{why}; machine {self.machine} ({facts.description})"

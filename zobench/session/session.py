@@ -91,12 +91,13 @@ def compare(
     side that names nothing and a tolerance that is no share."""
     if not 0 <= tolerance <= 1:
         raise ValueError(f"`tolerance` must be a share from 0 to 1, but got {tolerance:g}; write 0.02 for 2 %")
-    words, says = (str(before), str(after)), (monitor or Monitor()).say
-    (a, problems_a), (b, problems_b) = (comparing.side(word, Path(results)) for word in words)
+    words, monitor = (str(before), str(after)), monitor or Monitor()
+    with monitor.waiting("reading results"):
+        (a, problems_a), (b, problems_b) = (comparing.side(word, Path(results)) for word in words)
     for problem in dict.fromkeys([*problems_a, *problems_b]):
-        says(f"not read: {problem}", "yellow")
+        monitor.say(f"not read: {problem}", "yellow")
     fields = comparing.differing_fields(words)
     comparison = comparing.compare(a, b, tolerance=tolerance, across_machines=across_machines, may_differ=fields)
     for caution in comparing.cautions(comparison):
-        says(printable(f"warning: {caution}"), "yellow")
+        monitor.say(printable(f"warning: {caution}"), "yellow")
     return comparison

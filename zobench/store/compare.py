@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 import json
 import operator
 import os
 import re
 import shlex
-import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,46 +17,17 @@ from zobench import models
 from zobench.result import Outcome, Result
 from zobench.result.repeats import differ_in_threads, pairs
 from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
-from zobench.stats import LEVEL, ranks
-from zobench.stats.intervals import FEW, Ratio
+from zobench.stats import LEVEL
+from zobench.stats.intervals import FEW
 from zobench.store import Store, evidence, first_sweep, machine_of, opened, printable, query
+from zobench.store.judging import PROCESSES, STEP, Judgement, Verdict, judge, judge_pairs
 from zobench.store.measured import ALLOCATED_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
 """Where the sides share no cell: values of a field that are named, and cells among which the nearest are looked for."""
 CHANCE = 10
 """Tests from which chance alone is worth a line."""
-STEP = "step"
-"""What a time is of where the steps of both sides do the same work; else a token, or an example of a task."""
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
-
-
-class Verdict(enum.StrEnum):
-    """How B's step times compare with A's. FASTER and SLOWER: the rank test tells them apart at 5 %. SAME: it does not,
-    and the 95 % interval of the ratio lies within the tolerance. Everything else is AMBIGUOUS, with a reason.
-
-    Of cells with repeats a value is a process. Where both sides were in the same rounds, the test is the signed-rank
-    test of their pairs, of fewer than six Student's (:func:`zobench.stats.intervals.ratio_of_pairs`); else, and for
-    steps, Mann and Whitney's.
-    """
-
-    SAME = "SAME"
-    FASTER = "FASTER"
-    SLOWER = "SLOWER"
-    AMBIGUOUS = "AMBIGUOUS"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judgement:
-    """``ratio``: B's median step time over A's, or the time of a ``unit`` where the work of their steps differs;
-    ``interval``: see :func:`zobench.stats.ranks.ratio_interval`. ``values``: what was compared."""
-
-    verdict: Verdict
-    ratio: float | None = None
-    interval: tuple[float, float] | None = None
-    reason: str = ""
-    values: str = "steps"
-    unit: str = STEP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -314,75 +283,23 @@ def work_of_steps(a: RunSpec, b: RunSpec) -> tuple[str, float] | None:
     if not any(kind.backpropagates or kind.tangents for kind in map(METHODS.get, (a.method, b.method))):
         looks = [_looks(a), _looks(b)]
         if looks[0] != looks[1]:
-            if any(isinstance(passes, tuple) for passes in looks):
+            if any(passes is None for passes, _ in looks):
                 return None
             unit += " and forward pass"
-            counts = [count * (passes or 1) for count, passes in zip(counts, looks, strict=True)]
+            counts = [count * (passes or 1) for count, (passes, _) in zip(counts, looks, strict=True)]
     return (STEP, 1.0) if counts[0] == counts[1] else (unit, counts[0] / counts[1])
 
 
-def _looks(spec: RunSpec) -> Any:
-    """Forward passes over its batch in a step; what they depend on if that is the layers of a model not known here."""
+def _looks(spec: RunSpec) -> tuple[float | None, tuple[object, ...]]:
+    """(forward passes over its batch in a step, ()). Where these depend on the layers of a model that is not known
+    here, (None, what they depend on)."""
     kind = METHODS.get(spec.method)
     few, many = kind.looks(spec, 1), kind.looks(spec, 9)
-    if few == many or models.is_known(spec):
-        return few if few == many else kind.looks(spec, models.of(spec).layers)
-    return spec.model, spec.config_hash, few, many
-
-
-def judge_pairs(ratio: Ratio, tolerance: float) -> Judgement:
-    """The verdict on a ratio from pairs of runs in the same rounds, B's step times over A's."""
-    values = f"{ratio.pairs} round{'' if ratio.pairs == 1 else 's'}"
-    unjudged = Judgement(verdict=Verdict.AMBIGUOUS, ratio=ratio.value, interval=ratio.interval, values=values)
-    if ratio.interval is None:
-        return replace(unjudged, reason="one round tells nothing of chance; repeat them (--repeats 6)")
-    if ratio.differs:
-        return replace(unjudged, verdict=Verdict.FASTER if ratio.value < 1 else Verdict.SLOWER)
-    return _within(unjudged, ratio.interval, tolerance, "rounds")
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """What two sides have several of: how they are called, and what makes more of them."""
-
-    name: str
-    times: str
-    more: str
-
-
-STEPS = Values("steps", "step times", "--set steps={}")
-PROCESSES = Values("processes", "processes", "--repeats {}")
-
-
-def judge(a: Sequence[float], b: Sequence[float], tolerance: float, values: Values = STEPS) -> Judgement:
-    """The verdict on step times ``b``, seen from ``a``: of steps, or the medians of processes. ``tolerance``: SAME
-    needs an interval between 1 / (1 + tolerance) and 1 + tolerance, so that exchanging the sides changes nothing."""
-    if not a or not b or min(*a, *b) <= 0:
-        return Judgement(verdict=Verdict.AMBIGUOUS, reason="a side has no step times above 0")
-    ratio, interval = statistics.median(b) / statistics.median(a), ranks.ratio_interval(a, b)
-    unjudged = Judgement(verdict=Verdict.AMBIGUOUS, ratio=ratio, interval=interval, values=values.name)
-    if interval is None:
-        reason = (
-            f"{len(a)} against {len(b)} {values.times} cannot reach 5 %, whatever they are; measure at least "
-            f"{ranks.LEAST} on each side ({values.more.format(ranks.LEAST)})"
-        )
-        return replace(unjudged, reason=reason)
-    probability, larger = ranks.rank_test(a, b)
-    if probability <= LEVEL and larger < 0.5 and ratio < 1:
-        return replace(unjudged, verdict=Verdict.FASTER)
-    if probability <= LEVEL and larger > 0.5 and ratio > 1:
-        return replace(unjudged, verdict=Verdict.SLOWER)
-    if probability <= LEVEL:
-        return replace(unjudged, reason="the ranks differ, but the medians do not agree; look at the step times")
-    return _within(unjudged, interval, tolerance, values.name)
-
-
-def _within(unjudged: Judgement, interval: tuple[float, float], tolerance: float, values: str) -> Judgement:
-    """The verdict where no difference is shown: SAME if the ``interval`` is within the ``tolerance``."""
-    if 1 / (1 + tolerance) <= interval[0] and interval[1] <= 1 + tolerance:
-        return replace(unjudged, verdict=Verdict.SAME)
-    reason = f"no difference is shown, nor that it is within {100 * tolerance:.3g} %; measure more {values}"
-    return replace(unjudged, reason=reason)
+    if few == many:
+        return few, ()
+    if models.is_known(spec):
+        return kind.looks(spec, models.of(spec).layers), ()
+    return None, (spec.model, spec.config_hash, few, many)
 
 
 def regressions(comparison: Comparison, limit: float) -> list[str]:

@@ -14,7 +14,7 @@ from zobench import models
 from zobench.machine import files
 from zobench.machine.texts import csv_of
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, METHODS, check_value, labels, parse_value, suggestion
+from zobench.runspec import FIELDS, METHODS, check_choice, check_value, labels, parse_value, suggestion
 from zobench.runspec.fields import FileField
 from zobench.store import Store, first_sweep, frame, machine_of, printable
 from zobench.store.reading import read
@@ -142,10 +142,8 @@ def _options() -> list[str]:
 
 
 def _wanted(key: str, text: str) -> Any:
-    if key == "outcome" and text not in (outcomes := [str(outcome) for outcome in Outcome]):
-        raise ValueError(
-            f"`outcome` must be one of {', '.join(outcomes)}, but got {text!r}; {suggestion(text, outcomes)}"
-        )
+    if key == "outcome":
+        check_choice(key, text, map(str, Outcome))
     if key in ("outcome", "machine") or (key == "task" and not text.endswith(FileField.suffix)):
         return text
     value = check_value(key, parse_value(key, text))

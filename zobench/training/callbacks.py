@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from zobench.machine.files import replace
 from zobench.result import Result, finite
-from zobench.runspec import RunSpec, suggestion
+from zobench.runspec import RunSpec, check_choice
 
 _LOG = logging.getLogger("zobench")
 
@@ -355,10 +355,7 @@ def loggers(names: Sequence[str]) -> Callable[[], list[Callback]]:
     """What makes the callbacks of ``--log`` for one run. Raises ``ValueError`` for an unknown one, or one whose package
     is missing."""
     for name in names:
-        if name not in LOGGERS:
-            raise ValueError(
-                f"`--log` must be one of {', '.join(LOGGERS)}, but got {name!r}; {suggestion(name, LOGGERS)}"
-            )
+        check_choice("--log", name, LOGGERS)
         if importlib.util.find_spec(name) is None:
             raise ValueError(f"`--log {name}` needs the package {name}, which is missing; {LOGGERS[name].install}")
     return lambda: [LOGGERS[name].make() for name in dict.fromkeys(names)]
