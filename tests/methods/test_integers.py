@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.support.reference import draw_seeds, g_of, plain_loss, z_of
+from tests.support.reference import draw_seeds, g_of, own_loss, plain_loss, z_of
 from tests.support.streams import batches_of
 from zobench import RunSpec, models
 from zobench.engine.updates.steps import WholeSteps, edges
@@ -56,10 +56,6 @@ class Integers:
                 value = (codes or self.codes)[name] * (scales or self.scales)[name]
                 layer.weight.data = value.view(layer.weight.shape)
         return by(self.model, batch)
-
-
-def own_loss(model, batch):
-    return model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss.item()
 
 
 @torch.inference_mode()
