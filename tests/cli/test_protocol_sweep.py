@@ -10,6 +10,7 @@ import pytest
 from tests.support import contest as support
 from tests.support.small_task import data_dir as data_dir
 from tests.support.small_task import weights_path as weights_path
+from tests.support.watched import before
 from zobench.execute import sweep
 from zobench.execute.plan import Plan
 from zobench.programs.cell import run as measured
@@ -114,14 +115,13 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
     cwd: Path, machine_of_cells: Machine, zobench: Command, machine: str, data_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    evaluate, tested = examine.evaluate, list[RunSpec]()
+    tested: list[RunSpec] = []
 
-    def noted(engine: Any, data: Any, split: str, *rest: Any) -> Any:
+    def note(engine: Any, data: Any, split: str, *_: Any) -> None:
         tested.append(data.spec)
         assert split == "test"
-        return evaluate(engine, data, split, *rest)
 
-    monkeypatch.setattr(examine, "evaluate", noted)
+    before(monkeypatch.setattr, examine, "evaluate", note)
     running, command = machine_of_cells, ("sweep", "mine", "--device", "cpu")
     running.measure = in_this_process
     running.stop = 3  # five tuning runs are left

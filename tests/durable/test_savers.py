@@ -13,6 +13,7 @@ import torch
 from tests.support.forked_ranks import run_ranks
 from tests.support.saving import TOLD, Recorder, restored, weights_of
 from tests.support.streams import batches_of
+from tests.support.watched import before
 from zobench import RunSpec
 from zobench.durable import savers, snapshot
 from zobench.durable.savers import Target, saving
@@ -103,13 +104,7 @@ def test_a_restored_run_equals_the_uninterrupted_one(run, kind, tmp_path, monkey
 
 
 def slow(monkeypatch, owner, name, seconds=SLOW):
-    original = getattr(owner, name)
-
-    def late(*args, **kwargs):
-        time.sleep(seconds)
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, late)
+    before(monkeypatch.setattr, owner, name, lambda *_, **__: time.sleep(seconds))
 
 
 PLACES = {

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.commands import run_in
 from tests.support.stores import ENVIRONMENT, MACHINE, run, specs
+from tests.support.watched import before
 from zobench.result import Outcome, Result, Round
 from zobench.runspec import FIELDS, RunSpec
 from zobench.store import Store, frame, query
@@ -234,13 +235,8 @@ def test_a_second_merge_into_a_store_is_refused_until_the_first_has_ended(tmp_pa
     """From another process; then the runs of both are there."""
     for folder, result in (("a", RUNS[0]), ("b", RUNS[1])):
         Store(tmp_path / folder).save(result)
-    second, refusals, save = ("results", "b", "--merge-into", "all"), [], Store.save
-
-    def meanwhile(store: Store, *saved: Any) -> Path:
-        refusals.append(run_in(tmp_path, *second))
-        return save(store, *saved)
-
-    monkeypatch.setattr(Store, "save", meanwhile)
+    second, refusals = ("results", "b", "--merge-into", "all"), list[Any]()
+    before(monkeypatch.setattr, Store, "save", lambda *_: refusals.append(run_in(tmp_path, *second)))
     merge([tmp_path / "a"], tmp_path / "all")
     assert [(refusal.returncode, refusal.stdout) for refusal in refusals] == [(1, "")]
     assert refusals[0].stderr.startswith("zobench: all must have one writer, but another sweep uses it; wait, or ")
