@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.campaigns import HEAD, MATRIX, PART
+from tests.support.files import written
 from tests.support.watched import before
 from zobench.execute import sweep
 from zobench.result.repeats import number_of, pairs
@@ -21,10 +22,8 @@ Command = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def mine(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A campaign of two parts, with three cells in three rounds and two in two, one of them in both."""
-    (cwd / "runners").mkdir()
-    (cwd / "campaigns").mkdir()
-    (cwd / "runners" / "mine.toml").write_text(MATRIX.replace("[0, 1]", "[0, 3]"))
-    (cwd / "campaigns" / "c.toml").write_text(TEXT)
+    written(cwd / "runners" / "mine.toml", MATRIX.replace("[0, 1]", "[0, 3]"))
+    written(cwd / "campaigns" / "c.toml", TEXT)
     monkeypatch.setattr(campaigns, "disturbance", lambda device, seconds: "")
     return cwd
 

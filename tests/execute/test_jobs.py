@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import written
 from tests.support.rates import CALIBRATION
 from tests.support.submissions import MACHINE, cell, ended, submitted
 from zobench.execute import jobs, slurm
@@ -34,8 +35,7 @@ def test_what_is_not_whole_is_no_sweep_and_the_store_sees_no_result_in_any(tmp_p
     later, absurd = json.dumps(whole | {"executor": "later"}), json.dumps(whole | {"submitted": 1e300})
     texts = {"aaaa": "", "bbbb": "{}", "cccc": '{"cells": 3}', "dddd": later, "eeee": absurd}
     for name, text in texts.items():
-        (tmp_path / ".jobs" / name).mkdir()
-        (tmp_path / ".jobs" / name / "sweep.json").write_text(text)
+        written(tmp_path / ".jobs" / name / "sweep.json", text)
     assert jobs.submissions(tmp_path) == [made]
     assert Store(tmp_path).load() == []
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.callbacks import Acting, MachineDownError, crash
+from tests.support.files import written
 from tests.support.watched import before
 from zobench import models
 from zobench.cost import sizes
@@ -277,12 +278,9 @@ def test_a_run_goes_on_with_its_own_examples_alone(spec: Any, data_dir: Path, tm
     wanted, folder = spec(steps=4), tmp_path / "run"
     with pytest.raises(Interrupted):
         run(wanted, folder=folder, data_dir=data_dir, callbacks=[Acting({2: terminate})])
-    others = tmp_path / "SST-2"
-    others.mkdir()
     for file in (data_dir / "SST-2").iterdir():
-        (others / file.name).write_text(
-            file.read_text().replace("\t1", "\t2").replace("\t0", "\t1").replace("\t2", "\t0")
-        )
+        others = file.read_text().replace("\t1", "\t2").replace("\t0", "\t1").replace("\t2", "\t0")
+        written(tmp_path / "SST-2" / file.name, others)
     with pytest.raises(ValueError, match=r"the task's examples must be those that the run in .* began with, but they"):
         run(wanted, folder=folder, data_dir=tmp_path)
     assert run(wanted, folder=folder, data_dir=data_dir).outcome is Outcome.OK

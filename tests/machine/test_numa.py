@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.files import written
 from tests.support.watched import before
 from zobench import Engine, EngineConfig, models
 from zobench.engine import build
@@ -32,9 +33,7 @@ def tree(root: Path, node: str = "1", nodes: tuple[str, ...] = ("0-7,16-23", "8-
     files = {f"bus/pci/devices/{GPU}/numa_node": node, "devices/system/node/has_cpu": "0-1"}
     files |= {f"devices/system/node/node{n}/cpulist": cpus for n, cpus in enumerate(nodes)}
     for name, text in files.items():
-        path = root / "sys" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
+        written(root / "sys" / name, f"{text}\n")
     return str(root)
 
 

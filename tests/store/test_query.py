@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from tests.support.commands import run_in
+from tests.support.files import written
 from tests.support.stores import ENVIRONMENT, MACHINE, run, specs
 from tests.support.watched import before
 from zobench.result import Outcome, Result, Round
@@ -210,9 +211,7 @@ def test_files_that_cannot_be_read_are_told_and_left_on_both_sides(tmp_path: Pat
     source, into = tmp_path / "source", tmp_path / "all"
     paths = [Store(source).save(result) for result in RUNS[:2]]
     paths[0].write_text("{")
-    broken = Store(into).path(RUNS[1].spec, MACHINE)
-    broken.parent.mkdir(parents=True)
-    broken.write_text("not JSON")
+    broken = written(Store(into).path(RUNS[1].spec, MACHINE), "not JSON")
     merged = merge([source], into)
     assert (merged.added, broken.read_text(), paths[0].read_text()) == (0, "not JSON", "{")
     problems = sorted(merged.problems, key=lambda problem: str(into) in problem)
