@@ -59,16 +59,13 @@ def test_fields_end_at_tabs_and_lines_at_newlines_only(tmp_path: Path) -> None:
 def nothing(folder: Path) -> None: ...
 
 
-def no_validation(folder: Path) -> None:
-    written(folder / "RTE" / "train.jsonl", "{}")
-
-
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (nothing, "{} must hold the training set of rte, but has no train.jsonl, neither there nor in RTE; leave "
          "--data-dir and ZOBENCH_DATA_DIR out to load it from the hub"),
-        (no_validation, "{}/RTE must hold the validation set of rte, but has no val.jsonl; put it there"),
+        (lambda folder: written(folder / "RTE" / "train.jsonl", "{}"),
+         "{}/RTE must hold the validation set of rte, but has no val.jsonl; put it there"),
         (lambda folder: rte(folder, ""), "{}/train.jsonl: a set must hold examples, but got none; give a whole set"),
         (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": 0}) + '{"premise": '),
          "{}/train.jsonl:2: a line must be one JSON object, but Expecting value: line 1 column 13 (char 12); repair"),

@@ -26,11 +26,6 @@ def on_the_grid(values, bits, group):
     return (whole * scale).ravel()[: values.size].reshape(values.shape)
 
 
-def unit_of(*shapes, dtype=torch.float32):
-    fields = [Field(f"p{n}", torch.Size(shape), dtype, 0, True, True, (), n) for n, shape in enumerate(shapes)]
-    return make_unit("unit", torch.nn.Module(), fields)
-
-
 def packed(unit: Unit, kind: str, fill):
     wire = IntegerWire(WIRES[kind])
     master, back, slot = allocate(unit.nbytes), allocate(unit.nbytes), allocate(wire.nbytes(unit))
@@ -45,7 +40,9 @@ def packed(unit: Unit, kind: str, fill):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_matrices_lie_on_the_grid_and_vectors_stay(kind, dtype, monkeypatch):
     monkeypatch.setattr("zobench.engine.weights.grid.CHUNK_ELEMENTS", 900)  # several chunks, the last one short
-    unit = unit_of((48, 96), (31, 17), (96,), dtype=dtype)  # the second fills no whole number of groups
+    shapes = (48, 96), (31, 17), (96,)  # the second fills no whole number of groups
+    fields = [Field(f"p{n}", torch.Size(shape), dtype, 0, True, True, (), n) for n, shape in enumerate(shapes)]
+    unit = make_unit("unit", torch.nn.Module(), fields)
     torch.manual_seed(0)
     master, back, slot = packed(
         unit,
