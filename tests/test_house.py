@@ -11,6 +11,8 @@ from pathlib import Path
 import grimp
 import pytest
 
+from tests.support.files import written
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -56,12 +58,9 @@ def _imported_tests(path: Path, root: Path) -> set[str]:
 
 
 def test_an_import_of_another_test_module_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "tests" / "engine" / "test_new.py"
-    path.parent.mkdir(parents=True)
     text = "from tests.support.rates import RATES\nfrom tests.support import rank\nimport torch\ndef test():\n    "
-    path.write_text(
-        f"{text}from tests.a.test_b import x\n    from ..c.test_d import x\nfrom tests.nullcuda.test_e import x"
-    )
+    text += "from tests.a.test_b import x\n    from ..c.test_d import x\nfrom tests.nullcuda.test_e import x"
+    path = written(tmp_path / "tests" / "engine" / "test_new.py", text)
     assert _imported_tests(path, tmp_path) == {"tests.a.test_b.x", "tests.c.test_d.x", "tests.nullcuda.test_e.x"}
 
 

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.bounded import bounded
+from tests.support.files import written
 from zobench.cli import plan_view
 from zobench.cli.console import outcome_line
 from zobench.execute.plan import Step
@@ -67,9 +68,8 @@ def test_a_refusal_that_quotes_a_million_characters_is_short(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
 def test_a_pipe_among_a_models_files_is_not_read(tmp_path: Path, name: str) -> None:
-    (folder := tmp_path / "m").mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    os.mkfifo(folder / name)
+    written(tmp_path / "m" / "config.json", json.dumps(CONFIG))
+    os.mkfifo(tmp_path / "m" / name)
     done = bounded(tmp_path, "run", "--model", "./m", "--set", "weights=pretrained", "--device", "cpu")
     assert (done.code, len(done.err.splitlines()[-1:])) == (2, 1)
     assert "safetensors" in done.err

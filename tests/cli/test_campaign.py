@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.campaigns import HEAD, MATRIX, PART
-from zobench.execute import process
-from zobench.result import Result
+from tests.support.files import written
+from tests.support.watched import before
+from zobench.execute import sweep
 from zobench.result.repeats import number_of, pairs
 from zobench.runspec import RunSpec
 from zobench.session import campaigns
@@ -21,10 +22,8 @@ Command = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def mine(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A campaign of two parts, with three cells in three rounds and two in two, one of them in both."""
-    (cwd / "runners").mkdir()
-    (cwd / "campaigns").mkdir()
-    (cwd / "runners" / "mine.toml").write_text(MATRIX.replace("[0, 1]", "[0, 3]"))
-    (cwd / "campaigns" / "c.toml").write_text(TEXT)
+    written(cwd / "runners" / "mine.toml", MATRIX.replace("[0, 1]", "[0, 3]"))
+    written(cwd / "campaigns" / "c.toml", TEXT)
     monkeypatch.setattr(campaigns, "disturbance", lambda device, seconds: "")
     return cwd
 
@@ -71,19 +70,16 @@ def test_parts_beyond_what_it_is_for_wait_until_they_are_asked_for(mine, zobench
 
 
 def test_an_interrupted_round_is_run_anew(mine, machine, zobench, cells, monkeypatch) -> None:
-    whole = process.run_in_process
-
-    def stopped(spec: RunSpec, **given: Any) -> Result:
+    def stop(*_: Any, **__: Any) -> None:
         if len(cells) == 4:
             raise KeyboardInterrupt
-        return whole(spec, **given)
 
-    monkeypatch.setattr("zobench.execute.sweep.run_in_process", stopped)
-    code, _, err = zobench("campaign", "c", "--part", "first")
+    with monkeypatch.context() as patch:
+        before(patch.setattr, sweep, "run_in_process", stop)
+        code, _, err = zobench("campaign", "c", "--part", "first")
     assert (code, len(cells)) == (130, 4)
     assert "to send it" not in err
     assert "the same command goes on from here" in err
-    monkeypatch.setattr("zobench.execute.sweep.run_in_process", whole)
     code, _, err = zobench("campaign", "c", "--part", "first")
     assert (code, len(cells)) == (0, 4 + 6)  # the second round had one cell of three
     assert "to send it" not in err  # not all of it is done

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.support.files import written
 from tests.support.tables import result, tuned
 from zobench import recipes
 from zobench.machine.texts import csv_of
@@ -60,14 +61,9 @@ where = { engine = "offload" }
 def tiny(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Recipes of a user's own for a tiny model; its cells run here, as a process of its own would for each."""
     monkeypatch.setattr("zobench.execute.sweep.run_in_process", lambda spec, **_: measured(spec))
-    for name, text in {
-        "tiny.toml": TINY_RUNNER,
-        "tables/mine.toml": TINY_TABLE,
-        "plots/step.toml": TINY_FIGURE,
-    }.items():
-        path = cwd / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    written(cwd / "tiny.toml", TINY_RUNNER)
+    written(cwd / "tables/mine.toml", TINY_TABLE)
+    written(cwd / "plots/step.toml", TINY_FIGURE)
     return cwd
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support import contest as support
+from tests.support.files import written
 from tests.support.small_task import data_dir as data_dir
 from tests.support.small_task import weights_path as weights_path
+from tests.support.watched import before
 from zobench.execute import sweep
 from zobench.execute.plan import Plan
 from zobench.programs.cell import run as measured
@@ -114,14 +116,13 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
     cwd: Path, machine_of_cells: Machine, zobench: Command, machine: str, data_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    evaluate, tested = examine.evaluate, list[RunSpec]()
+    tested: list[RunSpec] = []
 
-    def noted(engine: Any, data: Any, split: str, *rest: Any) -> Any:
+    def note(engine: Any, data: Any, split: str, *_: Any) -> None:
         tested.append(data.spec)
         assert split == "test"
-        return evaluate(engine, data, split, *rest)
 
-    monkeypatch.setattr(examine, "evaluate", noted)
+    before(monkeypatch.setattr, examine, "evaluate", note)
     running, command = machine_of_cells, ("sweep", "mine", "--device", "cpu")
     running.measure = in_this_process
     running.stop = 3  # five tuning runs are left
@@ -177,13 +178,12 @@ def test_the_budget_holds_for_all_stages(cwd: Path, machine_of_cells: Machine, z
 def test_a_part_of_a_campaign_is_some_methods_of_a_protocol_through_all_stages(
     cwd: Path, machine_of_cells: Machine, zobench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (cwd / "campaigns").mkdir()
     head = 'title = "Mine"\ndevice = "cpu"\ntimeout = "10m"\nrepeats = 1\n'
     parts = [
         f'[[parts]]\nname = "{name}"\nmatrix = "mine"\nreason = "why"\nmethods = ["{method}"]\n'
         for name, method in (("first", "ZO-SGD"), ("second", "FO-SGD"))
     ]
-    (cwd / "campaigns" / "c.toml").write_text(head + "".join(parts))
+    written(cwd / "campaigns" / "c.toml", head + "".join(parts))
     running, command = machine_of_cells, ("campaign", "c", "--busy")
     code, out, _ = zobench(*command, "--plan")
     assert code == 0

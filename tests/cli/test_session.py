@@ -11,6 +11,7 @@ import pytest
 import zobench
 from tests.support import contest as support
 from tests.support.campaigns import HEAD, MATRIX, PART
+from tests.support.files import written
 from zobench import RunSpec, Session, Store
 from zobench.execute.monitor import Monitor
 from zobench.result import Result
@@ -40,8 +41,7 @@ class Listener(Monitor):
 def recipes(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A matrix of three cells, one of which fails, and a campaign of it in three rounds."""
     for folder, text in (("runners", MATRIX), ("campaigns", HEAD + PART.format("first"))):
-        (cwd / folder).mkdir()
-        (cwd / folder / "mine.toml").write_text(text)
+        written(cwd / folder / "mine.toml", text)
     monkeypatch.setattr(campaigns, "disturbance", lambda device, seconds: "")
     return cwd
 

@@ -36,13 +36,9 @@ MIXTRAL = {
 """Mixtral-8x7B."""
 
 
-def by_type() -> dict[str, Any]:
-    return {name: (config, model) for kind, name, config, model in classes() if kind == "causal"}
-
-
 def counted(name: str, folder: Path) -> tuple[Inspected, float]:
     """A small model of the family as its configuration is read, and the operations that torch counts of a forward."""
-    config_class, model_class = by_type()[name]
+    _, _, config_class, model_class = next(row for row in classes() if row[:2] == ("causal", name))
     config = small_config(config_class, model_class)
     config._experts_implementation = "eager"
     model = model_class._from_config(config, attn_implementation="eager").eval()

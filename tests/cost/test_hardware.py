@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import written
 from zobench.cost import hardware
 
 GOOD = (Path(hardware.__file__).parent / "rtx-4090.toml").read_text(encoding="utf-8")
@@ -62,8 +63,7 @@ def test_the_file_that_the_page_shows_is_a_gpu_of_the_folder_that_it_is_in(tmp_p
     page = (Path(__file__).parents[2] / "docs" / "predictions.md").read_text(encoding="utf-8")
     example = page.partition("## A GPU of your own\n")[2].partition("\n`zobench calibrate")[0]
     (tmp_path / "mine.toml").write_text(textwrap.dedent(example), encoding="utf-8")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "mine.toml").write_text(GOOD, encoding="utf-8")
+    written(tmp_path / "other" / "mine.toml", GOOD)
     monkeypatch.chdir(tmp_path / "other")
     assert hardware.load("mine.toml").name == "RTX 4090"
     monkeypatch.chdir(tmp_path)

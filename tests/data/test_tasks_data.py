@@ -11,11 +11,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.task_data import examples_of, load, naive, scores, spec, sst2, trained
+from tests.support.task_data import examples_of, load, naive, scores, sets, spec, sst2, trained
 from zobench.data.batch import IGNORED
 from zobench.data.tasks.encode import Encoded, collate
-from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import read
 from zobench.data.tasks.task_data import TaskData
 from zobench.runspec.registries import TASKS
 
@@ -27,7 +25,7 @@ WITH_LABELS = [task.name for task in TASKS.builtin() if task.names]
 def test_scores_of_a_batch_equal_those_of_each_candidate_alone(real_data, name, tokenizer, model) -> None:
     run = spec(name, batch_size=4, train_size=7, dev_size=2, test_size=4)
     data = load(run, tokenizer, real_data)
-    source = read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), real_data)[1]
+    source = sets(name, real_data)[1]
     order = np.random.RandomState(0).permutation(len(source.examples))[:4]
     expected = [naive(model, tokenizer, source.examples[i]) for i in order]
     batches = [data.batch(group) for group in data.groups("test")]
@@ -55,7 +53,7 @@ def test_shared_and_separate_rows_score_alike(tmp_path: Path, tokenizer: Any, mo
         data = load(spec("sst2", train_size=5, dev_size=2, batch_size=8), trained_tokenizer, folder)
         batch = data.batch(data.groups("test")[0])
         assert batch.input_ids.shape[0] == rows
-        source = read(TASKS.get("sst2"), form_of(TASKS.get("sst2"), aligned=True, masked=False), folder)[1]
+        source = sets("sst2", folder)[1]
         order = np.random.RandomState(0).permutation(5)
         expected = [naive(model, trained_tokenizer, source.examples[i]) for i in order]
         torch.testing.assert_close(
@@ -173,7 +171,7 @@ def test_an_evaluation_batch_is_as_large_as_a_step_or_fills_its_tokens_or_the_ro
 def test_the_loss_of_a_candidates_tokens_trains_on_the_right_candidates_rows(real_data, tokenizer, model) -> None:
     name = "copa"
     data = load(spec(name, batch_size=5, train_size=7, dev_size=2, test_size=4), tokenizer, real_data)
-    source = read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), real_data)[0]
+    source = sets(name, real_data)[0]
     numbers = np.random.RandomState(0).permutation(len(source.examples))[:7]
     drawn = [source.examples[i] for i in numbers[np.random.default_rng((0, 0)).permutation(7)[:5]]]
     batch = data.train_batch(0)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.files import written
 from zobench.data.tasks import draft
 from zobench.data.tasks.file import load
 from zobench.data.tasks.prompts import form_of
@@ -74,8 +75,7 @@ def test_files_of_each_set_in_each_format(suffix: str, folder: Path) -> None:
 def test_a_dataset_of_datasets_in_a_folder(folder: Path) -> None:
     pytest.importorskip("datasets")
     for name in ("train", "validation"):
-        (folder / "hub").mkdir(exist_ok=True)
-        (folder / "hub" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[:4]))
+        written(folder / "hub" / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in ROWS[:4]))
     data = '[data]\nhub = "hub"\ntrain = "train"\ntest = "validation"\n'
     train, test = sets(folder, data + PROMPT + LABELS)
     assert [len(train.examples), len(test.examples)] == [4, 4]

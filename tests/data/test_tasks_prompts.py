@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.task_data import sets
 from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import LabelledSet, read
 from zobench.data.tasks.task import Example
 from zobench.runspec.registries import TASKS
 
@@ -119,13 +119,9 @@ EXPECTED = [
 ]  # fmt: skip
 
 
-def sets(folder: Path, name: str, *, aligned: bool = True, masked: bool = False) -> tuple[LabelledSet, ...]:
-    return read(TASKS.get(name), form_of(TASKS.get(name), aligned=aligned, masked=masked), folder)
-
-
 @pytest.mark.parametrize("name", [task.name for task in TASKS.builtin() if task.names])
 def test_prompts_are_the_papers_character_by_character(real_data: Path, name: str) -> None:
-    parts = sets(real_data, name)
+    parts = sets(name, real_data)
     rows = [row[1:] for row in EXPECTED if row[0] == name]
     assert len(rows) == 2
     for part, number, prompt, candidates, answer in rows:
@@ -134,22 +130,22 @@ def test_prompts_are_the_papers_character_by_character(real_data: Path, name: st
 
 def test_without_alignment_the_prompt_is_the_sentences_alone(real_data: Path) -> None:
     """As ``SST2TemplateEmpty`` and ``RTETemplateEmpty`` of ZO-Bench's program have it."""
-    train, validation = sets(real_data, "sst2", aligned=False)
+    train, validation = sets("sst2", real_data, aligned=False)
     assert train.examples[98] == Example("rich and sudden wisdom", TERRIBLE_GREAT, 1)
     assert validation.examples[0].prompt == "it 's a charming and often affecting journey ."
-    assert sets(real_data, "rte", aligned=False)[0].examples[0] == Example(
+    assert sets("rte", real_data, aligned=False)[0].examples[0] == Example(
         'No Weapons of Mass Destruction Found in Iraq Yet.\n"Weapons of Mass Destruction Found in Iraq."\n', YES_NO, 1
     )
 
 
 def test_masked_forms_are_mezos_and_without_alignment_the_place_of_the_answer_alone_is_filled(real_data: Path) -> None:
-    plain = sets(real_data, "rte", aligned=False, masked=True)[0].examples[0].prompt
+    plain = sets("rte", real_data, aligned=False, masked=True)[0].examples[0].prompt
     assert plain == (
         'No Weapons of Mass Destruction Found in Iraq Yet.\n"Weapons of Mass Destruction Found in Iraq."\n<mask>'
     )
-    sst2 = sets(real_data, "sst2", masked=True)[1].examples[0]
+    sst2 = sets("sst2", real_data, masked=True)[1].examples[0]
     assert sst2 == Example("it 's a charming and often affecting journey . It was <mask>.", TERRIBLE_GREAT, 1)
-    rte = sets(real_data, "rte", masked=True)
+    rte = sets("rte", real_data, masked=True)
     assert rte[0].examples[0] == Example(
         "No Weapons of Mass Destruction Found in Iraq Yet? <mask>, weapons of Mass Destruction Found in Iraq.",
         (" Yes", " No"),

@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import REVISIONS, LabelledSet, read
+from tests.support.files import written
+from tests.support.task_data import sets
+from zobench.data.tasks.read import REVISIONS
 from zobench.runspec.registries import TASKS
-
-
-def sets(name: str, folder: Path | None) -> tuple[LabelledSet, ...]:
-    return read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), folder)
-
 
 KNOWN = {
     # task: examples by answer, in the order of the candidates: of the training set, of the validation set
@@ -42,25 +38,19 @@ def test_sizes_and_label_balance_are_the_known_ones(real_data: Path, name: str) 
         assert all(len(example.candidates) == len(TASKS.get(name).names) for example in source.examples)
 
 
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
-    return path
-
-
 def lines(*records: object) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
 def rte(folder: Path, train: str, validation: str | None = None) -> None:
     good = lines({"premise": "p", "hypothesis": "h", "label": "entailment"})
-    write(folder / "train.jsonl", train)
-    write(folder / "val.jsonl", good if validation is None else validation)
+    written(folder / "train.jsonl", train)
+    written(folder / "val.jsonl", good if validation is None else validation)
 
 
 def test_fields_end_at_tabs_and_lines_at_newlines_only(tmp_path: Path) -> None:
-    write(tmp_path / "train.tsv", 'sentence\tlabel\r\na "quoted\t1\r\nb\u2028c\x85d\re\t0\r\n')
-    write(tmp_path / "dev.tsv", "label\tsentence\n1\tx")
+    written(tmp_path / "train.tsv", 'sentence\tlabel\r\na "quoted\t1\r\nb\u2028c\x85d\re\t0\r\n')
+    written(tmp_path / "dev.tsv", "label\tsentence\n1\tx")
     train, validation = sets("sst2", tmp_path)
     assert [(e.prompt, e.answer) for e in train.examples] == [('a "quoted It was', 1), ("b\u2028c\x85d\re It was", 0)]
     assert [(e.prompt, e.answer) for e in validation.examples] == [("x It was", 1)]
@@ -69,16 +59,13 @@ def test_fields_end_at_tabs_and_lines_at_newlines_only(tmp_path: Path) -> None:
 def nothing(folder: Path) -> None: ...
 
 
-def no_validation(folder: Path) -> None:
-    write(folder / "RTE" / "train.jsonl", "{}")
-
-
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (nothing, "{} must hold the training set of rte, but has no train.jsonl, neither there nor in RTE; leave "
          "--data-dir and ZOBENCH_DATA_DIR out to load it from the hub"),
-        (no_validation, "{}/RTE must hold the validation set of rte, but has no val.jsonl; put it there"),
+        (lambda folder: written(folder / "RTE" / "train.jsonl", "{}"),
+         "{}/RTE must hold the validation set of rte, but has no val.jsonl; put it there"),
         (lambda folder: rte(folder, ""), "{}/train.jsonl: a set must hold examples, but got none; give a whole set"),
         (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": 0}) + '{"premise": '),
          "{}/train.jsonl:2: a line must be one JSON object, but Expecting value: line 1 column 13 (char 12); repair"),
@@ -107,8 +94,8 @@ def test_missing_and_malformed_json_lines(tmp_path: Path, make: Callable[[Path],
     ],
 )
 def test_missing_and_malformed_tab_separated_lines(tmp_path: Path, train: str, text: str) -> None:
-    path = write(tmp_path / "SST-2" / "train.tsv", train)
-    write(tmp_path / "SST-2" / "dev.tsv", "sentence\tlabel\na\t1\n")
+    path = written(tmp_path / "SST-2" / "train.tsv", train)
+    written(tmp_path / "SST-2" / "dev.tsv", "sentence\tlabel\na\t1\n")
     with pytest.raises(ValueError, match=r"\A.*\Z") as error:
         sets("sst2", tmp_path)
     assert str(error.value).startswith(str(path) + text)

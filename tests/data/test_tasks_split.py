@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import read
+from tests.support.task_data import sets
 from zobench.data.tasks.task_data import split
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import TASKS
@@ -26,15 +25,15 @@ def spec(task: str, **changes: Any) -> RunSpec:
     ],
 )  # fmt: skip
 def test_splits_are_mezos(real_data: Path, name: str, train: int, dev: int, test: int) -> None:
-    sets = read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), real_data)
-    answers = [example.answer for example in sets[0].examples]
-    parts = split(spec(name), TASKS.get(name), answers, len(sets[1].examples))
+    source, tested = sets(name, real_data)
+    answers = [example.answer for example in source.examples]
+    parts = split(spec(name), TASKS.get(name), answers, len(tested.examples))
     assert (len(parts.train), len(parts.dev), len(parts.test)) == (train, dev, test)
     np.random.seed(0)
     order = np.random.permutation(len(answers)).tolist()
     assert parts.train + parts.dev == order[: train + dev]
     np.random.seed(0)
-    assert parts.test == np.random.permutation(len(sets[1].examples)).tolist()[:test]
+    assert parts.test == np.random.permutation(len(tested.examples)).tolist()[:test]
     assert bool(parts.notes) == ((train, dev, test) != (1000, 500, 1000))
 
 

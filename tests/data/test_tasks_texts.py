@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.task_data import examples_of, load, scores, spec, sst2, trained
+from tests.support.task_data import examples_of, load, naive, scores, sets, spec, sst2, trained
 from zobench.data.tasks.encode import Encoder
-from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import read
 from zobench.data.tasks.task import Example
-from zobench.runspec.registries import TASKS
 
 
 def test_a_text_too_long_is_named_with_its_remedy(tmp_path: Path, tokenizer: Any) -> None:
     folder = sst2(tmp_path, 12, 5)
-    source = read(TASKS.get("sst2"), form_of(TASKS.get("sst2"), aligned=True, masked=False), folder)[1]
+    source = sets("sst2", folder)[1]
     first = source.examples[int(np.random.RandomState(0).permutation(5)[0])]
     count = len(tokenizer(first.prompt + " great")["input_ids"])
     run = spec("sst2", train_size=5, dev_size=2)
@@ -51,17 +48,10 @@ def test_truncated_candidates_of_several_tokens_score_as_their_cut_texts(tmp_pat
     folder = sst2(tmp_path, 12, 5)
     data = load(spec("sst2", train_size=5, dev_size=2, seq_len=14, truncate=True), tokenizer, folder)
     batch = data.batch(data.groups("test")[0])
-    source = read(TASKS.get("sst2"), form_of(TASKS.get("sst2"), aligned=True, masked=False), folder)[1]
-    expected = []
-    for number in np.random.RandomState(0).permutation(5):
-        example = source.examples[number]
-        for candidate in example.candidates:
-            ids = tokenizer(example.prompt + candidate)["input_ids"]
-            count = len(ids) - len(tokenizer(example.prompt)["input_ids"])
-            ids = [ids[0], *ids[-13:]]
-            logs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-            expected.append(torch.stack([logs[k - 1, ids[k]] for k in range(14 - count, 14)]).mean())
-    torch.testing.assert_close(scores(model, batch), torch.stack(expected), atol=1e-9, rtol=0)
+    source = sets("sst2", folder)[1]
+    examples = [source.examples[number] for number in np.random.RandomState(0).permutation(5)]
+    expected = torch.tensor([naive(model, tokenizer, example, 14) for example in examples], dtype=torch.float64)
+    torch.testing.assert_close(scores(model, batch), expected.flatten(), atol=1e-9, rtol=0)
 
 
 def encoder(tokenizer: Any, limit: int = 64, truncate: bool = False, masked: bool = False) -> Encoder:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.blocks import PAGES, ROOT, RUNNABLE, blocks, commands, faults, missing, runner
+from tests.support.files import written
 from tests.support.rates import calibrate
 from zobench import programs
 from zobench.execute import process, sweep
@@ -59,9 +60,7 @@ def write(folder: Path, page: Path, line: int, text: str) -> None:
     above = page.read_text(encoding="utf-8").splitlines()[: line - 1]
     named = next((line for line in reversed(above) if line and not line.startswith("<!--")), "")
     if named.startswith("`") and named.endswith("`:"):
-        path = folder / named.strip("`:")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        written(folder / named.strip("`:"), text)
 
 
 def test_a_planted_fault_is_found() -> None:

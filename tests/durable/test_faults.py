@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.callbacks import Acting, MachineDownError, crash
+from tests.support.watched import before
 from zobench.durable import journal, snapshot
 from zobench.methods.base import Taken
 from zobench.result import Result
@@ -126,14 +127,13 @@ def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(spec, go, tmp_path, monk
     wanted = spec(engine="offload", tier="pageable", checkpoint=form, checkpoint_every=4)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = go(wanted, whole)
-    count, add = itertools.count(), snapshot._Shard.add
+    count = itertools.count()
 
-    def full(shard: Any, name: str, data: memoryview) -> None:
+    def refuse(*_: Any) -> None:
         if next(count) == 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        add(shard, name, data)
 
-    monkeypatch.setattr(snapshot._Shard, "add", full)
+    before(monkeypatch.setattr, snapshot._Shard, "add", refuse)
     said: list[str] = []
     resumed = go(wanted, parts, said)
     assert [line for line in said if "snapshot" in line or "checkpoint" in line] == [

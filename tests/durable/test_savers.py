@@ -13,6 +13,7 @@ import torch
 from tests.support.forked_ranks import run_ranks
 from tests.support.saving import TOLD, Recorder, restored, weights_of
 from tests.support.streams import batches_of
+from tests.support.watched import before
 from zobench import RunSpec
 from zobench.durable import savers, snapshot
 from zobench.durable.savers import Target, saving
@@ -103,13 +104,7 @@ def test_a_restored_run_equals_the_uninterrupted_one(run, kind, tmp_path, monkey
 
 
 def slow(monkeypatch, owner, name, seconds=SLOW):
-    original = getattr(owner, name)
-
-    def late(*args, **kwargs):
-        time.sleep(seconds)
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, late)
+    before(monkeypatch.setattr, owner, name, lambda *_, **__: time.sleep(seconds))
 
 
 PLACES = {
@@ -135,6 +130,10 @@ def test_an_error_of_the_lanes_is_raised_and_nobody_waits_for_ever(kind, tmp_pat
     monkeypatch.setattr(Engine, "read", broken)
     with pytest.raises(RuntimeError, match="the link is gone"):
         run_with(a_spec("torch pageable"), kind, tmp_path)
+    assert_no_threads()
+
+
+def assert_no_threads():
     assert not [thread for thread in threading.enumerate() if thread.name in ("zobench-copy", "zobench-save")]
 
 
@@ -162,7 +161,7 @@ def test_an_interrupted_run_leaves_no_snapshot_and_no_threads(kind, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not list(tmp_path.glob("snapshot-*"))
-    assert not [thread for thread in threading.enumerate() if thread.name in ("zobench-copy", "zobench-save")]
+    assert_no_threads()
 
 
 def test_the_time_that_a_run_is_held_is_measured(tmp_path, monkeypatch):
@@ -246,35 +245,25 @@ class Ranks:
         return table
 
 
-def first_of_two(kind, folder, world, gone_at_last=False):
-    """(what it saved, what it told) of a rank that makes a step, a checkpoint, and three more steps."""
-    TOLD.clear()
-    target = Target(folder=folder, state=lambda step: {}, warn=TOLD.append, world=world)
-    with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
-        for step, batch in enumerate(batches_of(a_spec("torch pageable"), 4), start=1):
-            built.method.step(built.engine, batch)
-            if step == 1:
-                saver.begin(step)
-            saver.after_step(step)
-        world.gone = world.gone or gone_at_last
-    return saver.saved, list(TOLD)
-
-
-@pytest.fixture
-def short_wait(monkeypatch):
-    """A wait for another rank's shards, if there is one, fails."""
-    monkeypatch.setattr(snapshot, "WAIT", 5.0)
-    monkeypatch.setattr(snapshot, "TimeoutError", AssertionError, raising=False)
-
-
 @pytest.mark.parametrize(
     ("kind", "when"), [*itertools.product(KINDS, ["at once"]), ("async", "at last"), ("journal", "at last")]
 )
-def test_a_rank_that_is_gone_is_not_waited_for(kind, when, tmp_path, short_wait):
+def test_a_rank_that_is_gone_is_not_waited_for(kind, when, tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "WAIT", 5.0)  # a wait for another rank's shards, if there is one, fails
+    monkeypatch.setattr(snapshot, "TimeoutError", AssertionError, raising=False)
+    world = Ranks(gone=when == "at once")
+
+    def four_steps():
+        with first_step(kind, tmp_path, world=world) as (built, saver):
+            for step, batch in enumerate(batches_of(a_spec("torch pageable"), 4)[1:], start=2):
+                built.method.step(built.engine, batch)
+                saver.after_step(step)
+            world.gone = True
+
     with pytest.raises(PeerGoneError):
-        first_of_two(kind, tmp_path, Ranks(gone=when == "at once"), gone_at_last=when == "at last")
+        four_steps()
     assert not list(tmp_path.iterdir())
-    assert not [thread for thread in threading.enumerate() if thread.name in ("zobench-copy", "zobench-save")]
+    assert_no_threads()
 
 
 @pytest.mark.parametrize("kind", KINDS)

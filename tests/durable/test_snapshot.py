@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.watched import before
 from zobench.durable import replay, snapshot
 from zobench.durable.snapshot import SnapshotStart, SnapshotWeights, Writer, steps, to_json
 from zobench.engine.base import Position
@@ -53,18 +54,9 @@ def test_units_are_read_back_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_all_is_on_the_disk_before_it_has_its_name_and_then_its_name(tmp_path, monkeypatch) -> None:
     done: list[str] = []
-    fsync, rename = os.fsync, os.rename
-
-    def synced(handle: int) -> None:
-        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
-        fsync(handle)
-
-    def renamed(old: Path, new: Path) -> None:
-        done.append("named")
-        rename(old, new)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "rename", renamed)
+    name = lambda handle: Path(os.readlink(f"/proc/self/fd/{handle}")).name  # noqa: E731
+    before(monkeypatch.setattr, os, "fsync", lambda handle: done.append(name(handle)))
+    before(monkeypatch.setattr, os, "rename", lambda old, new: done.append("named"))
     written(tmp_path)
     assert done[-2:] == ["named", tmp_path.name]
     assert "0-00001.safetensors" in done[:-2]

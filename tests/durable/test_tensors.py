@@ -1,7 +1,6 @@
 """Snapshots of named tensors: whole or not there, read back bit for bit, damage told in one line."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,16 +27,11 @@ def written(folder: Path, step: int = 4) -> Path:
     return snapshot.write_tensors(folder, step, TENSORS.items(), {"step": step})
 
 
-def state_of(path: Path) -> dict[str, Any]:
-    """What it was given."""
-    return {name: value for name, value in snapshot.state(path).items() if name != "shards"}
-
-
 def test_tensors_and_state_are_read_back_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "SHARD_BYTES", 64)  # two shards
     path = written(tmp_path)
     assert len(list(path.glob("*.safetensors"))) == 2
-    assert state_of(path) == {"step": 4}
+    assert {name: value for name, value in snapshot.state(path).items() if name != "shards"} == {"step": 4}
     source = SnapshotWeights(path)
     assert set(source.names) == TENSORS.keys()
     for name, tensor in TENSORS.items():

@@ -7,10 +7,11 @@ import torch
 
 from tests.support.causal import model_of
 from tests.support.families import CONFIGS, made
-from zobench import Batch, Engine, EngineConfig, kernels
+from tests.support.reference import z_of
+from tests.support.watched import before
+from zobench import Batch, Engine, EngineConfig
 from zobench.engine import build
 from zobench.engine.base import BASE, Entry, Point
-from zobench.kernels import Span
 
 EPS = 1e-2
 POINTS = [Point(7, EPS), Point(7, -EPS)]
@@ -45,20 +46,11 @@ def trained(model: torch.nn.Module, config: EngineConfig, passes: list[list[Poin
 )
 def test_losses_and_weights_are_those_of_casts(settings, autocast, monkeypatch) -> None:
     seen: set[torch.dtype] = set()
-    product = torch.nn.functional.linear
-
-    def watched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        seen.add(weight.dtype)
-        return product(x, weight, bias)
-
-    monkeypatch.setattr(torch.nn.functional, "linear", watched)
+    before(monkeypatch.setattr, torch.nn.functional, "linear", lambda x, weight, *_: seen.add(weight.dtype))
     passes = [[BASE, *POINTS], [Point(8, EPS), Point(9, EPS), Point(9, -EPS)], POINTS, [Point(5, -EPS)]]
     config = EngineConfig(noise="counter", autocast=autocast, **settings)
-    halved, dtype = (
-        trained(model_of("llama"), config, passes),
-        {"bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
-    )
-    assert dtype in seen
+    halved = trained(model_of("llama"), config, passes)
+    assert {"bf16": torch.bfloat16, "fp16": torch.float16}[autocast] in seen
     seen.clear()
     monkeypatch.setattr(build, "cast_by_products", lambda config: None)
     cast = trained(model_of("llama"), config, passes)
@@ -73,9 +65,7 @@ def test_losses_of_every_family_are_those_of_transformers_under_autocast(name: s
     weights = {key: tensor.detach().clone() for key, tensor in plain.named_parameters()}
     for point in POINTS:
         for tensor_id, (key, tensor) in enumerate(plain.named_parameters()):
-            z = torch.empty_like(tensor)
-            kernels.normals(7, Span(tensor_id), z)
-            moved = weights[key] + z * EPS
+            moved = weights[key] + z_of(7, tensor_id, tensor) * EPS
             tensor.data.copy_(moved if point.scale > 0 else 2 * weights[key] - moved)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             logits = plain(input_ids=batch().input_ids).logits.float()

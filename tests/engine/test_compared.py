@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from transformers import PhiConfig, PhiForCausalLM
 
 from tests.support.candidates import POINTS
-from tests.support.causal import SIZES, model_of
+from tests.support.causal import model_of, with_bias
 from zobench import Batch, Engine, EngineConfig
 from zobench.data.batch import IGNORED, Choices
 from zobench.engine.base import Entry
@@ -36,12 +35,7 @@ def batch_of(answers: tuple[int, int] = (1, 3)) -> Batch:
 
 def any_model(name: str) -> torch.nn.Module:
     """Phi's head has a bias and is not tied; Llama's has neither a bias nor a tie, OPT's is tied."""
-    if name != "phi":
-        return model_of(name)
-    torch.manual_seed(3)
-    model = PhiForCausalLM(PhiConfig(intermediate_size=64, **SIZES)).eval()
-    torch.nn.init.normal_(model.lm_head.bias)
-    return model
+    return with_bias() if name == "phi" else model_of(name)
 
 
 def losses_and_weights(name: str, how: dict[str, Any], more: dict[str, Any], steps: int = 3) -> tuple[Any, ...]:

@@ -5,26 +5,11 @@ import math
 
 import pytest
 import torch
-from transformers import PhiConfig, PhiForCausalLM
 
-from tests.support.causal import SIZES
+from tests.support import fast
+from tests.support.causal import with_bias
 from tests.support.devices import CUDA, on_devices
 from tests.support.families import made
-from tests.support.fast import (
-    EPS,
-    LR,
-    PLACES_ON,
-    RUN_SEED,
-    assert_equal,
-    assert_near_in_tiles,
-    assert_near_on_cuda,
-    batches,
-    directions,
-    reference,
-    resident,
-    run,
-    steps_on,
-)
 from tests.support.parity import engine_of, materialised
 from tests.support.reference import pristine_mezo
 from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, models
@@ -37,7 +22,7 @@ from zobench.testing.suite import assert_same
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
-@pytest.mark.parametrize(("device", "place"), on_devices(PLACES_ON))
+@pytest.mark.parametrize(("device", "place"), on_devices(fast.PLACES_ON))
 @pytest.mark.parametrize("every", [1, 4, "inf"])
 @pytest.mark.parametrize("granularity", ["block", "linear", "tile"])
 @pytest.mark.parametrize("queries", [1, 4])
@@ -47,16 +32,16 @@ def test_fp32_equals_a_plain_loop_in_every_mode(name, tied, decay, queries, gran
     a product by a tile of the rows, or on CUDA, may be summed in another order than in the loop on the CPU: such an
     engine equals a resident one of its granularity that keeps updates at every step, and the loop nearly."""
     case = (name, "fp32", tied, decay, queries)
-    count, where = steps_on(device, name, place, queries), PLACES_ON[device][place]
-    expected = reference(*case, count=count)
-    mine = run(*case, count, device, granularity=granularity, writeback_every=every, **where)
+    count, where = fast.steps_on(device, name, place, queries), fast.PLACES_ON[device][place]
+    expected = fast.reference(*case, count=count)
+    mine = fast.run(*case, count, device, granularity=granularity, writeback_every=every, **where)
     if device == CUDA:
-        assert_near_on_cuda(mine, expected)
+        fast.assert_near_on_cuda(mine, expected)
     elif granularity == "tile":
-        assert_near_in_tiles(mine, expected)
+        fast.assert_near_in_tiles(mine, expected)
     if device == CUDA or granularity == "tile":
-        expected = resident(*case, device, granularity, count=count)
-    assert_equal(mine, expected)
+        expected = fast.resident(*case, device, granularity, count=count)
+    fast.assert_equal(mine, expected)
 
 
 @pytest.mark.parametrize("every", [1, 4, "inf"])
@@ -69,21 +54,21 @@ def test_sixteen_bits_equal_a_plain_loop_that_rounds_as_often(name, tied, decay,
     """On CUDA, where products round in another order, the resident engine stands for the loop."""
     case = (name, dtype, tied, decay, 1)
     if device == CUDA:
-        expected = resident(*case, device, granularity, every)
-        places = PLACES_ON[device].keys() - {"resident"}
+        expected = fast.resident(*case, device, granularity, every)
+        places = fast.PLACES_ON[device].keys() - {"resident"}
     else:
-        expected = reference(*case, every)
+        expected = fast.reference(*case, every)
         places = {"resident", "disk", "partly resident"}
     for place in sorted(places):
-        where = PLACES_ON[device][place]
-        mine = run(*case, device=device, granularity=granularity, writeback_every=every, **where)
-        assert_equal(mine, expected)
+        where = fast.PLACES_ON[device][place]
+        mine = fast.run(*case, device=device, granularity=granularity, writeback_every=every, **where)
+        fast.assert_equal(mine, expected)
 
 
 def test_a_checkpoint_is_its_own_tier_and_is_not_written(tmp_path):
     materialised().save_pretrained(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    expected = reference("opt-tiny", "fp32", None, 0.0, 1)
+    expected = fast.reference("opt-tiny", "fp32", None, 0.0, 1)
     for granularity, threshold in (("block", 256), ("linear", 256), ("linear", 7)):
         model = models.build("opt-tiny", "fp32")
         config = EngineConfig(
@@ -91,11 +76,11 @@ def test_a_checkpoint_is_its_own_tier_and_is_not_written(tmp_path):
             consolidate_after=threshold, disk_dir=tmp_path,
         )  # fmt: skip
         with Engine(model, config, weights=weights.PretrainedWeights(tmp_path, model)) as engine:
-            method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED)
-            steps = [method.step(engine, batch) for batch in batches("opt-tiny")]
+            method = ZOSGD(lr=fast.LR, eps=fast.EPS, seed=fast.RUN_SEED)
+            steps = [method.step(engine, batch) for batch in fast.batches("opt-tiny")]
             mine = [s.loss for s in steps], [s.projected_grad for s in steps], dict(engine.named_tensors())
             consolidated = engine.pipeline.tier._overlay is not None
-        assert_equal(mine, expected)
+        fast.assert_equal(mine, expected)
         assert consolidated == (threshold == 7)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
@@ -111,7 +96,7 @@ def test_a_run_on_a_checkpoint_resumes_from_what_was_consolidated(tmp_path):
         model = models.build("opt-tiny", "bf16")
         return Engine(model, config, weights=weights.PretrainedWeights(tmp_path, model), start=start)
 
-    records, (batch,) = [], batches("opt-tiny", count=1)
+    records, (batch,) = [], fast.batches("opt-tiny", count=1)
     with engine() as ran:
         for step in range(8):
             points = (Point(step, 1e-2), Point(step, -1e-2))
@@ -129,7 +114,7 @@ def test_a_run_on_a_checkpoint_resumes_from_what_was_consolidated(tmp_path):
 
 def test_a_block_that_stands_for_several_has_room_for_the_largest():
     """Of Gemma 4, whose layers differ in the width of a head."""
-    (batch,) = batches("opt-tiny", count=1)
+    (batch,) = fast.batches("opt-tiny", count=1)
     ids = batch.input_ids % 64
     for tier in ("pageable", "disk"):
         with Engine(made("gemma4_text"), EngineConfig(noise="counter", shared_blocks=1, slots=1, tier=tier)) as engine:
@@ -141,13 +126,11 @@ def test_a_block_that_stands_for_several_has_room_for_the_largest():
 
 @pytest.mark.parametrize("every", [1, "inf"])
 def test_a_head_with_a_bias(every):
-    torch.manual_seed(3)
-    model = PhiForCausalLM(PhiConfig(intermediate_size=64, **SIZES | {"vocab_size": 128})).eval()
-    torch.nn.init.normal_(model.lm_head.bias)
-    plain, data = copy.deepcopy(model), batches("llama-tiny", count=5)
-    losses, _ = pristine_mezo(plain, data, directions(1)[:5], eps=EPS, lr=LR, wd=0.1)
+    model = with_bias(vocab_size=128)
+    plain, data = copy.deepcopy(model), fast.batches("llama-tiny", count=5)
+    losses, _ = pristine_mezo(plain, data, fast.directions(1)[:5], eps=fast.EPS, lr=fast.LR, wd=0.1)
     with Engine(model, EngineConfig(noise="counter", writeback_every=every)) as engine:
-        method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED, weight_decay=0.1)
+        method = ZOSGD(lr=fast.LR, eps=fast.EPS, seed=fast.RUN_SEED, weight_decay=0.1)
         assert [method.step(engine, batch).loss for batch in data] == losses
         tensors = dict(engine.named_tensors())
     assert torch.equal(tensors["lm_head.bias"], plain.lm_head.bias)
@@ -156,7 +139,7 @@ def test_a_head_with_a_bias(every):
 def survival(dtype, steps=20, **config):
     with engine_of(dtype=dtype, noise="counter", **config) as engine:
         watch, method = Survival(engine), ZOSGD(lr=1e-6, seed=7)
-        for batch in batches("opt-tiny", count=steps):
+        for batch in fast.batches("opt-tiny", count=steps):
             method.step(engine, batch)
         return watch.share()
 

@@ -10,6 +10,7 @@ from tests.support.devices import CUDA, on_devices
 from tests.support.parity import engine_of
 from tests.support.reference import g_of
 from tests.support.streams import batches_of
+from tests.support.watched import before
 from zobench import Entry, Point, RunSpec
 from zobench.engine.base import PassRecord
 from zobench.engine.updates import replay
@@ -209,8 +210,7 @@ def test_units_are_read_by_another_thread_before_the_step_touches_them(device, e
 
 def test_what_is_read_at_rest_waits_for_its_write_back(monkeypatch):
     with engine_of() as engine:
-        offload = engine.pipeline.tier.offload
-        monkeypatch.setattr(engine.pipeline.tier, "offload", lambda *arguments: (time.sleep(0.02), offload(*arguments)))
+        before(monkeypatch.setattr, engine.pipeline.tier, "offload", lambda *_: time.sleep(0.02))
         run(engine, "opt-tiny", queries=1)
         early = Kept(engine).bytes
         engine.drain()

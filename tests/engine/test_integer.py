@@ -1,21 +1,17 @@
 """Integers at rest: the grid against NumPy's, and the engine against a plain loop over the unpacked weights."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
-from tests.support.fast import batches
+from tests.support.fast import batches, taken_steps, unwritten_steps
 from tests.support.parity import engine_of, materialised
-from tests.support.reference import draw_seeds, pristine_mezo
-from zobench import ZOSGD, models
+from zobench import models
 from zobench.engine.weights.blocks import Field, Unit, make_unit
 from zobench.engine.weights.tiers import allocate
 from zobench.engine.weights.wire import IntegerWire
 from zobench.runspec.kinds import WIRES
 
-STEPS, EPS, LR, SEED = 8, 1e-3, 1e-3, 7
 KINDS = [name for name, kind in WIRES.items() if kind.is_read_only]
 
 
@@ -28,11 +24,6 @@ def on_the_grid(values, bits, group):
     scale = torch.from_numpy(np.abs(flat).max(1, keepdims=True) / np.float32(largest)).bfloat16().float().numpy()
     whole = np.clip(np.rint(flat / np.where(scale == 0, 1, scale)), -largest, largest).astype(np.float32)
     return (whole * scale).ravel()[: values.size].reshape(values.shape)
-
-
-def unit_of(*shapes, dtype=torch.float32):
-    fields = [Field(f"p{n}", torch.Size(shape), dtype, 0, True, True, (), n) for n, shape in enumerate(shapes)]
-    return make_unit("unit", torch.nn.Module(), fields)
 
 
 def packed(unit: Unit, kind: str, fill):
@@ -49,7 +40,9 @@ def packed(unit: Unit, kind: str, fill):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_matrices_lie_on_the_grid_and_vectors_stay(kind, dtype, monkeypatch):
     monkeypatch.setattr("zobench.engine.weights.grid.CHUNK_ELEMENTS", 900)  # several chunks, the last one short
-    unit = unit_of((48, 96), (31, 17), (96,), dtype=dtype)  # the second fills no whole number of groups
+    shapes = (48, 96), (31, 17), (96,)  # the second fills no whole number of groups
+    fields = [Field(f"p{n}", torch.Size(shape), dtype, 0, True, True, (), n) for n, shape in enumerate(shapes)]
+    unit = make_unit("unit", torch.nn.Module(), fields)
     torch.manual_seed(0)
     master, back, slot = packed(
         unit,
@@ -78,14 +71,6 @@ def unpacked(name, kind):
     return model
 
 
-def steps(engine, name, count=STEPS):
-    method = ZOSGD(lr=LR, eps=EPS, seed=SEED, weight_decay=0.1)
-    return [
-        (step.loss, step.projected_grad)
-        for step in (method.step(engine, batch) for batch in batches(name, count=count))
-    ]
-
-
 AS_INTEGERS = {"noise": "counter", "writeback_every": "inf"}
 PLACES = [
     {"tier": "pageable"},
@@ -99,10 +84,10 @@ PLACES = [
 @pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
 def test_a_run_equals_a_plain_loop_over_the_unpacked_weights(name, kind, place):
     model = unpacked(name, kind)
-    seeds = [(seed,) for seed in draw_seeds(SEED, STEPS)]
-    losses, gs = pristine_mezo(model, batches(name, count=STEPS), seeds, eps=EPS, lr=LR, wd=0.1, every=math.inf)
+    data = batches(name, count=8)
+    expected = unwritten_steps(model, data)
     with engine_of(name, wire=kind, **AS_INTEGERS, **place) as engine:
-        assert steps(engine, name) == list(zip(losses, gs, strict=True))
+        assert taken_steps(engine, data) == expected
         tuned = dict(engine.named_tensors())
         engine.flush()  # nothing can be written into what rests
         assert all(unit.applied == 0 and not unit.changed for unit in engine.blocks)

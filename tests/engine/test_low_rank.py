@@ -9,6 +9,7 @@ from torch import Tensor
 from tests.support import adapters, parity
 from tests.support.low_rank import direction, engine_of
 from tests.support.parity import batches
+from tests.support.watched import before
 from zobench import Engine, EngineConfig, RunSpec, methods
 from zobench.engine import Entry, Point
 from zobench.engine.directions.factors import LowRank
@@ -29,14 +30,11 @@ def test_nothing_is_written_to_the_disk_while_a_subspace_lasts(config):
     spec = spec_of(options={"interval": 4})
     with engine_of(spec, tier="disk", slots=2, **config) as engine:
         method, written = methods.make(spec), []
-        tier = engine.pipeline.tier
-        offload = tier.offload
 
-        def counted(block: int, slot: Tensor, first: int = 0) -> None:
+        def count(block: int, slot: Tensor, *_: int) -> None:
             written[-1] += slot.nbytes
-            offload(block, slot, first)
 
-        tier.offload = counted
+        before(setattr, engine.pipeline.tier, "offload", count)
         kept = sum(engine.kept_bytes(unit) for unit in engine.blocks)
         for _ in range(10):
             written.append(0)

@@ -11,6 +11,7 @@ import torch
 
 from tests.support.reference import g_of
 from tests.support.streams import batches_of
+from tests.support.watched import before
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.engine.directions import general
 from zobench.engine.directions import noise as noise_module
@@ -78,13 +79,9 @@ def test_rules_with_state_and_sparse_directions_are_the_same_in_every_mode(noise
 
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 def test_frozen_weights_are_not_moved_and_not_written_back(noise, monkeypatch):
-    frozen, sizes, offload = ("fc1", "fc2", "embed", "self_attn.k_proj", "layers.1."), {}, tiers.DiskTier.offload
-
-    def watched(self, block, slot, first=0):
-        sizes[block] = slot.numel()
-        return offload(self, block, slot, first)
-
-    monkeypatch.setattr(tiers.DiskTier, "offload", watched)
+    frozen, sizes = ("fc1", "fc2", "embed", "self_attn.k_proj", "layers.1."), {}
+    note = lambda tier, block, slot, *_: sizes.update({block: slot.numel()})  # noqa: E731
+    before(monkeypatch.setattr, tiers.DiskTier, "offload", note)
     mine = run({"noise": noise, "tier": "disk"}, frozen)
     resident, source = run({"noise": noise, "placement": "resident"}, frozen), weights.RandomWeights(build(), 3)
     assert mine[0] == resident[0]

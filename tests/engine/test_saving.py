@@ -1,5 +1,6 @@
 """A saved checkpoint is the one that transformers writes itself, and nothing older in its folder is loaded instead."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from tests.support.bits import assert_equal
 from tests.support.families import CONFIGS, made
 from tests.support.parity import batches
+from tests.support.watched import before
 from zobench import ZOSGD, Batch, Engine, EngineConfig
 from zobench.engine.weights import checkpoint
 from zobench.engine.weights.checkpoint import save_checkpoint
@@ -153,15 +155,13 @@ def test_whoever_is_killed_between_two_files_leaves_nothing_that_mixes(moment, t
     old, new, folder = old_and_new(tmp_path)
     sharded(old, folder)
     monkeypatch.setattr(checkpoint, "SHARD_BYTES", 20_000)
-    left, move = [moment], checkpoint.os.replace
+    moments = itertools.count()
 
-    def killed(source, target):  # type: ignore[no-untyped-def]
-        if not left[0]:
+    def kill(*_):  # type: ignore[no-untyped-def]
+        if next(moments) == moment:
             raise KeyboardInterrupt
-        left[0] -= 1
-        move(source, target)
 
-    monkeypatch.setattr(checkpoint.os, "replace", killed)
+    before(monkeypatch.setattr, checkpoint.os, "replace", kill)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(new, tensors(new), folder)
     with pytest.raises(OSError, match="no file named model"):

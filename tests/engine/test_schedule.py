@@ -61,17 +61,13 @@ def overwrites(ops, place, preference):
     return False
 
 
-def in_slot(op):
-    return op.slot, op.slot + 1
-
-
 ORDERS = list(itertools.permutations(("upload", "compute", "offload")))
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.booleans(), st.integers(1, 3))
 def test_no_order_of_the_lanes_overwrites_a_slot_in_use(n_blocks, n_slots, overlap, traversals):
     ops = [*prologue(n_blocks, n_slots, overlap), *traversal(n_blocks, n_slots, overlap) * traversals]
-    assert not any(overwrites(ops, in_slot, order) for order in ORDERS)
+    assert not any(overwrites(ops, lambda op: (op.slot, op.slot + 1), order) for order in ORDERS)
 
 
 RINGS = st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 4))

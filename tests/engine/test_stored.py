@@ -4,7 +4,6 @@ engine against a plain loop over the values that these give."""
 import copy
 import itertools
 import json
-import math
 
 import gguf
 import numpy as np
@@ -13,15 +12,15 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.support.reference import draw_seeds, pristine_mezo
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
+from tests.support.fast import taken_steps, unwritten_steps
+from tests.support.small_gguf import of_llama
+from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.data.batch import stream
 from zobench.engine.weights.tiers import DiskTier
 from zobench.models.stored import GGML, bits_of
 from zobench.models.weights import PretrainedWeights
 from zobench.training.assemble import initial_weights
 
-STEPS, EPS, LR, SEED = 5, 1e-3, 1e-3, 7
 FORMATS = [name for name in GGML if name[0] == "Q"]
 CONFIG = {
     "model_type": "llama", "vocab_size": 128, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 3,
@@ -53,29 +52,15 @@ def test_a_format_is_decoded_as_its_own_reader_does(kind):
 
 
 def written(path, kinds=("Q8_0", "Q4_0", "Q4_K", "Q6_K")):
-    """A LLaMA as GGUF, its matrices in several formats, with llama.cpp's names and order of rows."""
-    config = AutoConfig.for_model(**CONFIG)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, value in (
-        ("block_count", 3), ("context_length", 32), ("embedding_length", 256), ("feed_forward_length", 256),
-        ("attention.head_count", 4), ("attention.head_count_kv", 2), ("vocab_size", 128),
-    ):  # fmt: skip
-        writer.add_uint32(f"llama.{key}", value)
-    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-6)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 3)
-    for number, (name, tensor) in enumerate(model.named_parameters()):
-        llama_name = names.get_name(name, (".weight",))
+    """A LLaMA as GGUF, its matrices in several formats."""
+
+    def raw_of(number, tensor):
         if tensor.dim() == 1:
-            writer.add_tensor(llama_name, np.random.default_rng(number).normal(1, 0.1, len(tensor)).astype(np.float32))
-        else:
-            kind = kinds[number % len(kinds)]
-            raw = bytes_of(kind, *tensor.shape, number)
-            writer.add_tensor(llama_name, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
-    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
-        step()
-    writer.close()
+            return np.random.default_rng(number).normal(1, 0.1, len(tensor)).astype(np.float32), None
+        kind = kinds[number % len(kinds)]
+        return bytes_of(kind, *tensor.shape, number), gguf.GGMLQuantizationType[kind]
+
+    of_llama(path, config=CONFIG, raw_of=raw_of)
     return path
 
 
@@ -84,19 +69,8 @@ def given(path, **settings):
     return models.identified(RunSpec(model=str(path), seq_len=17, batch_size=3, **(fixed | settings)))
 
 
-def batches(spec, count=STEPS):
+def batches(spec, count=5):
     return list(itertools.islice(stream(spec, CONFIG["vocab_size"], None), count))
-
-
-def steps(engine, spec):
-    method = ZOSGD(lr=LR, eps=EPS, seed=SEED, weight_decay=0.1)
-    return [(step.loss, step.projected_grad) for step in (method.step(engine, batch) for batch in batches(spec))]
-
-
-def plain_loop(model, spec):
-    seeds = [(seed,) for seed in draw_seeds(SEED, STEPS)]
-    losses, gs = pristine_mezo(model, batches(spec), seeds, eps=EPS, lr=LR, wd=0.1, every=math.inf)
-    return list(zip(losses, gs, strict=True))
 
 
 def built(spec):
@@ -122,12 +96,12 @@ def test_a_gguf_file_is_the_tier_as_it_lies(granularity, tmp_path, monkeypatch):
     )  # fmt: skip
     model = built(spec)
     with Engine(model, config, weights=initial_weights(spec, model)) as engine:
-        taken = steps(engine, spec)
+        taken = taken_steps(engine, batches(spec))
         blocks = sum(raw.n_bytes for raw in gguf.GGUFReader(str(file)).tensors if raw.name.startswith("blk"))
         assert blocks <= engine.bytes_at_rest < blocks + 4096 * len(engine.blocks) + 64 * 9 * 3
         engine.flush()
         tuned = dict(engine.named_tensors())
-    assert taken == plain_loop(plain, spec)
+    assert taken == unwritten_steps(plain, batches(spec))
     assert {name for name, parameter in plain.named_parameters() if torch.equal(parameter, tuned[name])} == set(tuned)
     assert file.read_bytes() == before
     assert [path.name for path in (tmp_path / "cache/models").rglob("*") if path.suffix == ".safetensors"] == []
@@ -204,8 +178,8 @@ def test_compressed_tensors_are_the_tier_as_they_lie(bits, dtype, tmp_path):
         with Engine(model, config, weights=PretrainedWeights(models.weights_place(spec), model)) as engine:
             first = dict(engine.named_tensors())
             assert all(torch.equal(parameter, first[name]) for name, parameter in plain.named_parameters()), tier
-            taken, rests = steps(engine, spec), engine.bytes_at_rest
-        assert taken == plain_loop(copy.deepcopy(plain), spec)
+            taken, rests = taken_steps(engine, batches(spec)), engine.bytes_at_rest
+        assert taken == unwritten_steps(copy.deepcopy(plain), batches(spec))
         full = 4 * sum(parameter.numel() for parameter in models.blocks(plain).parameters())
         assert rests < (bits / 32 + 0.04) * full if tier == "checkpoint" else rests >= full
 

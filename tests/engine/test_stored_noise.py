@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.slopes import batches
+from tests.support.watched import before
 from zobench import RunSpec
 from zobench.cost.footprint import memory
 from zobench.cost.sizes import trained_count, trained_width
@@ -41,13 +42,9 @@ def test_a_stored_direction_gives_the_bits_of_one_that_is_drawn_again(cell: dict
 
 
 def test_a_step_draws_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, drawn = TorchNoise.draw, []
-
-    def counted(noise: TorchNoise, seed: int, unit: int, tensors: Any, lane: int = 0) -> Any:
-        drawn.append(sum(tensor.numel() for tensor in tensors))
-        return plain(noise, seed, unit, tensors, lane)
-
-    monkeypatch.setattr(TorchNoise, "draw", counted)
+    drawn: list[int] = []
+    count = lambda noise, seed, unit, tensors, *_: drawn.append(sum(tensor.numel() for tensor in tensors))  # noqa: E731
+    before(monkeypatch.setattr, TorchNoise, "draw", count)
     for noise, uses in (("stored", 1), ("torch", 4)):
         with tuner(spec_of(method="zo-sgd", noise=noise)) as tuned:
             drawn.clear()

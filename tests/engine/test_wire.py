@@ -7,7 +7,7 @@ import torch
 from tests.support.devices import CUDA, DEVICES
 from tests.support.fast import EPS, LR, PLACES_ON, RUN_SEED, assert_equal, batches, run
 from tests.support.parity import engine_of, materialised
-from tests.support.reference import draw_seeds, g_of, perturb, update
+from tests.support.reference import draw_seeds, g_of, own_loss, perturb, update
 from zobench import ZOSGD, models
 from zobench.engine.weights import blocks as units
 from zobench.engine.weights.tiers import allocate
@@ -86,14 +86,10 @@ def test_torch_noise_with_a_wire_is_zo2s_amp():
             seed, pair = next(generator), []
             for scale in (1, -2):
                 perturb(expected, seed, scale, EPS)
-                pair.append(expected(**batch_arguments(batch)).loss.item())
+                pair.append(own_loss(expected, batch))
             perturb(expected, seed, 1, EPS)
             pending = seed, g_of(*pair, EPS)
             losses.append(sum(pair) / 2)
     with engine_of(wire="bf16") as engine:
         method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED)
         assert [method.step(engine, batch).loss for batch in batches("opt-tiny", count=5)] == losses
-
-
-def batch_arguments(batch):
-    return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "labels": batch.labels}

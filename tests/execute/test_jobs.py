@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import written
 from tests.support.rates import CALIBRATION
-from tests.support.submissions import cell, submitted
+from tests.support.submissions import MACHINE, cell, ended, submitted
 from zobench.execute import jobs, slurm
 from zobench.execute.jobs import JobReport, QueueEntry
-from zobench.result import Facts, Outcome, Result
+from zobench.result import Outcome
 from zobench.runspec import RunSpec
 from zobench.session.submitted import refuse_twice
 from zobench.store import BusyError, Store
-
-MACHINE = "cpu-2c-4f2a91"
 
 
 def test_a_sweep_is_read_back_as_it_was_written_also_after_its_folder_moved(tmp_path: Path) -> None:
@@ -36,8 +35,7 @@ def test_what_is_not_whole_is_no_sweep_and_the_store_sees_no_result_in_any(tmp_p
     later, absurd = json.dumps(whole | {"executor": "later"}), json.dumps(whole | {"submitted": 1e300})
     texts = {"aaaa": "", "bbbb": "{}", "cccc": '{"cells": 3}', "dddd": later, "eeee": absurd}
     for name, text in texts.items():
-        (tmp_path / ".jobs" / name).mkdir()
-        (tmp_path / ".jobs" / name / "sweep.json").write_text(text)
+        written(tmp_path / ".jobs" / name / "sweep.json", text)
     assert jobs.submissions(tmp_path) == [made]
     assert Store(tmp_path).load() == []
 
@@ -72,7 +70,7 @@ def test_how_each_cell_stands(tmp_path: Path) -> None:
 def test_a_cell_is_done_if_a_machine_of_this_kind_has_it_and_retry_does_not_name_it(tmp_path: Path) -> None:
     made, store = submitted(tmp_path), Store(tmp_path)
     for seed, outcome in enumerate((Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)):
-        store.save(Result(spec=cell(seed=seed), outcome=outcome, reason="so", environment=Facts(machine=MACHINE)))
+        store.save(ended(cell(seed), outcome, "so"))
     assert jobs.machines([made], "slurm", "partition=p") == set()  # none has begun
     jobs.write_report(made, 0, JobReport(job="7_0", host="n1", began=1.0, machine=MACHINE))
     assert jobs.machines([made], "slurm", "partition=q") == set()
@@ -80,8 +78,7 @@ def test_a_cell_is_done_if_a_machine_of_this_kind_has_it_and_retry_does_not_name
     assert list(jobs.kept(made.cells, store, {MACHINE}, ["oom"])) == [cell(seed=0), cell(seed=1)]
     assert list(jobs.kept(made.cells, store, {MACHINE}, ["failed"])) == [cell(seed=0)]
     assert jobs.kept(made.cells, store, {"other-1c-000000"}, []) == {}
-    whole = Result(spec=cell(seed=0), outcome=Outcome.OK, environment=Facts(machine=MACHINE))
-    store.save(replace(whole, partial=True))  # cut off by a budget: a job has time for all of it
+    store.save(replace(ended(cell()), partial=True))  # cut off by a budget: a job has time for all of it
     assert jobs.kept(made.cells, store, {MACHINE}, ["failed"]) == {}
 
 

@@ -16,6 +16,8 @@ from zobench.execute import jobs, pool
 from zobench.runspec import RunSpec
 
 GPUS = ("GPU-a", "GPU-b")
+CPU = RunSpec(model="opt-tiny").resolve("cpu")
+SINGLE, TWO = CPU.replace(device="cuda:0"), CPU.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +34,7 @@ def handed_over(results: Path, *cells: RunSpec, gpus: tuple[str, ...] = GPUS) ->
 
 
 def test_a_cell_sees_the_gpus_that_it_has_leased_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = RunSpec(model="opt-tiny").resolve("cpu")
-    single, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
-    submission = handed_over(tmp_path, single, two, cpu)
+    submission = handed_over(tmp_path, SINGLE, TWO, CPU)
     seen: list[tuple[int, str]] = []
 
     def run(submission: jobs.Submission, cell: int, **_: object) -> bool:
@@ -47,14 +47,13 @@ def test_a_cell_sees_the_gpus_that_it_has_leased_and_no_others(tmp_path: Path, m
         assert (first, second, none) == (("GPU-a",), ("GPU-b",), ())
     pool.PoolWorker(str(submission.folder), 0)()
     assert seen == [(0, "GPU-a"), (1, "GPU-a,GPU-b"), (2, "")]
-    short = handed_over(tmp_path, two, gpus=GPUS[:1])  # it gets all there are, so that its plan says what it lacks
+    short = handed_over(tmp_path, TWO, gpus=GPUS[:1])  # it gets all there are, so that its plan says what it lacks
     pool.PoolWorker(str(short.folder), 0)()
     assert seen[3:] == [(0, "GPU-a")]
 
 
 def test_a_cell_that_waits_for_its_gpu_is_queued(tmp_path: Path) -> None:
-    cell = RunSpec(model="opt-tiny").resolve("cpu").replace(device="cuda:0")
-    submission = handed_over(tmp_path, cell, cell.replace(seed=1))
+    submission = handed_over(tmp_path, SINGLE, SINGLE.replace(seed=1))
     jobs.write_json(submission.folder / "jobs.json", ["worker 0"])
     with pool._alive(submission, 0):
         assert pool._next(submission, 0) == 0
@@ -98,8 +97,7 @@ def test_many_cells_never_share_a_gpu_and_those_that_need_two_get_both() -> None
 
 
 def test_no_cell_is_begun_by_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = tuple(RunSpec(model="opt-tiny", seed=seed).resolve("cpu") for seed in range(12))
-    submission = handed_over(tmp_path, *cells)
+    submission = handed_over(tmp_path, *(CPU.replace(seed=seed) for seed in range(12)))
     progress = jobs.progress
     monkeypatch.setattr(jobs, "progress", lambda *given: (progress(*given), time.sleep(0.001))[0])  # others look too
     begun: list[int] = []
@@ -113,13 +111,11 @@ def test_no_cell_is_begun_by_two_workers(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_how_many_workers() -> None:
-    cpu = RunSpec(model="opt-tiny").resolve("cpu")
-    single, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
-    assert [pool.workers([cpu] * 4, (), jobs) for jobs in (None, 3, 9)] == [1, 3, 4]
-    assert [pool.workers([single] * 4, GPUS, jobs) for jobs in (None, 1)] == [2, 1]
-    assert pool.workers([single], GPUS, None) == 1
-    assert pool.workers([single, two], GPUS, None) == 2
-    assert pool.workers([single, two], GPUS[:1], None) == 1
+    assert [pool.workers([CPU] * 4, (), jobs) for jobs in (None, 3, 9)] == [1, 3, 4]
+    assert [pool.workers([SINGLE] * 4, GPUS, jobs) for jobs in (None, 1)] == [2, 1]
+    assert pool.workers([SINGLE], GPUS, None) == 1
+    assert pool.workers([SINGLE, TWO], GPUS, None) == 2
+    assert pool.workers([SINGLE, TWO], GPUS[:1], None) == 1
 
 
 def worker(site: Site, number: int) -> int:

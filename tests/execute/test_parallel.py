@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from tests.support.processes import children, free_port, gone, listeners
+from tests.support.processes import children, command_of, free_port, gone, listeners, torchrun
 from tests.support.rank_results import result_of
 from zobench.execute import rank
 from zobench.execute.process import run_in_process
@@ -41,7 +40,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for pid in children(os.getpid()):
         with contextlib.suppress(OSError):  # it ends by itself
-            if b"zobench.execute.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if "zobench.execute.child" in command_of(pid):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -73,12 +72,11 @@ def ranks_of(pid: int) -> dict[int, int]:
     processes = {}
     for child in children(pid):
         try:
-            command = Path(f"/proc/{child}/cmdline").read_bytes()
             words = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
         rank = next((int(word[5:]) for word in words if word.startswith(b"RANK=")), None)
-        if rank is not None and b"zobench.execute.rank" in command:
+        if rank is not None and "zobench.execute.rank" in command_of(child):
             processes[rank] = child
     return processes
 
@@ -228,9 +226,6 @@ def test_a_result_may_be_longer_than_what_a_store_takes() -> None:
     assert rank._get(store, "result", 1).samples == samples
 
 
-TORCHRUN = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
-
-
 @pytest.mark.slow
 def test_the_users_own_torchrun_starts_ranks_again_and_only_rank_0_prints(tmp_path: Path) -> None:
     """The ranks of the second start meet in the store of the first, which still has what rank 1 said there."""
@@ -255,8 +250,7 @@ def test_the_users_own_torchrun_starts_ranks_again_and_only_rank_0_prints(tmp_pa
         "main(['run', '--device', 'cpu', '--json', '-', *sys.argv[1:]])\n"
     )
     words = [f"--set={name}={value}" for name, value in {**FIELDS, "gpus": 2, "parallel": "ddp"}.items()]
-    command = (sys.executable, "-m", "torch.distributed.run", *TORCHRUN, "--max-restarts", "1", str(script), *words)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = torchrun(2, "--max-restarts", "1", script, *words, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     result = Result.from_dict(json.loads(done.stdout))  # twice would not be JSON
     assert result.outcome is Outcome.OK
@@ -266,8 +260,7 @@ def test_the_users_own_torchrun_starts_ranks_again_and_only_rank_0_prints(tmp_pa
 
 def test_ranks_of_another_number_are_told_so_once() -> None:
     words = ("-m", "zobench", "run", "--device", "cpu", *(f"--set={name}={value}" for name, value in FIELDS.items()))
-    command = (sys.executable, "-m", "torch.distributed.run", *TORCHRUN, *words)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = torchrun(2, *words, timeout=200)
     assert done.returncode != 0
     said = "`gpus` must be 2, the ranks that torchrun has started, but got gpus=1; add --set gpus=2 and a parallel, or "
     assert done.stderr.count(f"zobench: {said}start zobench without torchrun") == 1

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tests.support.rates import RATES
+from tests.support.submissions import MACHINE, ended
 from zobench.cost import footprint
 from zobench.execute import plan, sweep
-from zobench.result import Facts, Outcome, Result
+from zobench.result import Outcome
 from zobench.runspec import RunSpec
 from zobench.store import Store
 
-MACHINE = "cpu-2c-4f2a91"
 GB = 10**9
 ROOM = plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=500 * GB)
 RETRY = frozenset({"failed", "contaminated"})
@@ -25,9 +25,8 @@ def cell(model: str = "opt-tiny", **changes: Any) -> RunSpec:
 
 def stored(folder: Path, spec: RunSpec, outcome: Outcome, reason: str = "") -> Store:
     store = Store(folder)
-    samples: dict[str, list[float | None]] = {"step_seconds": [1.0]} if outcome is Outcome.OK else {}
-    environment = Facts(machine=MACHINE)
-    store.save(Result(spec=spec, outcome=outcome, reason=reason, environment=environment, samples=samples))
+    samples = {"step_seconds": [1.0]} if outcome is Outcome.OK else {}
+    store.save(dataclasses.replace(ended(spec, outcome, reason), samples=samples))
     return store
 
 

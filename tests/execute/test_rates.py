@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from tests.support.rates import CALIBRATION, RATES
+from tests.support.submissions import MACHINE
 from zobench import cost
 from zobench.execute import rates
 from zobench.execute.process import ask
-
-MACHINE = "cpu-2c-4f2a91"
 
 
 @pytest.fixture(autouse=True)

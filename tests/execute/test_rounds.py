@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.rates import RATES
-from tests.support.stores import MACHINE
+from tests.support.submissions import MACHINE, cell
+from tests.support.submissions import ended as result
 from zobench.execute import plan, rounds
 from zobench.execute import sweep as module
 from zobench.execute.plan import Plan, Step
@@ -26,14 +27,6 @@ from zobench.store.merge import merge
 
 ROOM = plan.Limits(device_bytes=None, host_bytes=2**40, disk_bytes=2**40)
 SEEDS = (0, 1, 2)
-
-
-def cell(seed: int = 0) -> RunSpec:
-    return RunSpec(model="opt-tiny", seq_len=32, seed=seed).resolve("cpu")
-
-
-def result(spec: RunSpec, outcome: Outcome = Outcome.OK, reason: str = "") -> Result:
-    return Result(spec=spec, outcome=outcome, reason=reason, environment=Facts(machine=MACHINE))
 
 
 def timed(spec: RunSpec, seconds: float) -> Result:

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.rates import CALIBRATION, RATES, estimate
+from tests.support.submissions import MACHINE, cell
+from tests.support.submissions import ended as result
+from tests.support.watched import before
 from zobench import cost
 from zobench.cost.interval import Consolidation
 from zobench.execute import sweep as module
@@ -20,12 +23,7 @@ from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, files
 
-MACHINE = "cpu-2c-4f2a91"
 Behaviour = Callable[[RunSpec], Result]
-
-
-def cell(seed: int = 0, **changes: Any) -> RunSpec:
-    return RunSpec(**{"model": "opt-tiny", "seq_len": 32, "seed": seed, **changes}).resolve("cpu")
 
 
 def step(
@@ -34,10 +32,6 @@ def step(
 ) -> Step:  # fmt: skip
     guess = estimate(seconds, least_seconds=seconds if least is None else least)
     return Step(spec=cell(seed), action=action, reason=reason, estimate=guess, earlier=earlier)
-
-
-def result(spec: RunSpec, outcome: Outcome = Outcome.OK, reason: str = "") -> Result:
-    return Result(spec=spec, outcome=outcome, reason=reason, environment=Facts(machine=MACHINE))
 
 
 def took(spec: RunSpec, steps: int, partial: bool = True) -> Result:
@@ -221,14 +215,13 @@ def test_an_interrupt_between_two_cells_is_the_same(run, results, method, stored
 def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_is_room(
     run, results, monkeypatch
 ) -> None:
-    whole, warnings = files.replace, dict[int, list[str]]()
+    warnings: dict[int, list[str]] = {}
 
     def refuse(path: Path, data: bytes) -> None:
         if len(warnings) < 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        whole(path, data)
 
-    monkeypatch.setattr(files, "replace", refuse)
+    before(monkeypatch.setattr, files, "replace", refuse)
 
     class Listener(Monitor):
         def end(self, step: Step, result: Result) -> None:

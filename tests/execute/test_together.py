@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import gone
+from tests.support.processes import command_of, gone
 from tests.support.rates import estimate
 from tests.support.stores import MACHINE
 from zobench import programs
@@ -161,15 +161,8 @@ def test_an_interrupted_game_leaves_no_process() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_together([SPEC, SPEC], order=random.Random(0), while_waiting=interrupted)
     for name in set(os.listdir("/proc")) - before:
-        if name.isdigit() and b"zobench.execute.child" in _words(name):
+        if name.isdigit() and "zobench.execute.child" in command_of(int(name)):
             assert gone(int(name))
-
-
-def _words(pid: str) -> bytes:
-    try:
-        return Path("/proc", pid, "cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.causal import model_of
+from tests.support.files import written
 from zobench import Engine, EngineConfig, models
 from zobench.durable.journal import JournalFile
 from zobench.engine.base import Entry
@@ -149,9 +150,8 @@ def test_a_run_with_products_in_bf16_ends_where_float32_does(seed, wanted, spec,
     """Every sentence is positive, so dev's loss falls evenly from 0.735, by 0.16 to 0.19 for seeds 0 to 5, and
     no last digit sends a run another way: the two forms end within 0.001 of each other. lr * g is so small that updates
     rounded to bf16 leave the loss 0.02 higher."""
-    (tmp_path / "SST-2").mkdir()
     for file in (data_dir / "SST-2").iterdir():
-        (tmp_path / "SST-2" / file.name).write_text(file.read_text().replace("\t0\n", "\t1\n"))
+        written(tmp_path / "SST-2" / file.name, file.read_text().replace("\t0\n", "\t1\n"))
     settings = {"noise": "counter", "law": "rademacher", "lr": 1e-5, "eps": 1e-2, "queries": 4, "packed": True}
     times = {"batch_size": 8, "steps": 250, "eval_every": 250}
     for name, how in (("fp32", {}), ("cast", {"autocast": "bf16", "attention": "fast"})):

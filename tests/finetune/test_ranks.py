@@ -1,16 +1,14 @@
 """A run of two ranks as a user has it: a cell of a sweep, and the user's own torchrun, which loses a rank or ends."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.processes import gone, torchrun
 from zobench import programs
 from zobench.execute.process import run_in_process
 from zobench.result import Outcome, Result
@@ -44,34 +42,7 @@ training.Training._step = step
 samples.DISTURBING_CORES = -1.0  # another process is too much, if it counts
 main(sys.argv[2:])
 """
-TORCHRUN = (
-    sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
-    "--rdzv-endpoint", "127.0.0.1:0",
-)  # fmt: skip
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")
-
-
-def torchrun(folder: Path, lost: str, words: list[str]) -> subprocess.CompletedProcess[str]:
-    (folder / "script.py").write_text(SCRIPT)
-    command = [*TORCHRUN, "--max-restarts", "1", str(folder / "script.py"), str(folder / "r"), *words]
-    return subprocess.run(
-        command, env={**os.environ, "LOST": lost, "OMP_NUM_THREADS": "1"}, cwd=folder, text=True,
-        capture_output=True, timeout=200, check=False,
-    )  # fmt: skip
-
-
-def ended(pid: int) -> bool:
-    """Within half a minute."""
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        stat = Path(f"/proc/{pid}/stat")
-        try:
-            if stat.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.slow
@@ -93,18 +64,14 @@ def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that
 
     usual = RunSpec(model="opt-tiny").to_dict()
     fields = {name: value for name, value in wanted.to_dict().items() if value != usual[name]}
-    words = [
-        "finetune",
-        "--model",
-        "opt-tiny",
-        "--out",
-        "mine",
-        *(f"--set={name}={value}" for name, value in fields.items()),
-    ]
-    gone = torchrun(tmp_path, "launcher", words)
-    assert gone.returncode == -signal.SIGKILL, gone.stderr[-3000:]
-    assert all(ended(int((tmp_path / f"r-{rank}.pid").read_text())) for rank in range(2))
-    done = torchrun(tmp_path, "rank", [*words, "--resume"])
+    words = ["--max-restarts", "1", tmp_path / "script.py", tmp_path / "r", "finetune", "--model", "opt-tiny"]
+    words += ["--out", "mine", *(f"--set={name}={value}" for name, value in fields.items())]
+    (tmp_path / "script.py").write_text(SCRIPT)
+    once_more = {"timeout": 200, "folder": tmp_path}
+    first = torchrun(2, *words, **once_more, LOST="launcher")
+    assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
+    assert all(gone(int((tmp_path / f"r-{rank}.pid").read_text()), 30) for rank in range(2))
+    done = torchrun(2, *words, "--resume", **once_more, LOST="rank")
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stderr.splitlines()
     assert "goes on after step 6, from mine/snapshot-5" in lines

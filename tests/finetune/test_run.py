@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.callbacks import Acting, MachineDownError, crash
+from tests.support.files import written
+from tests.support.watched import before
 from zobench import models
 from zobench.cost import sizes
 from zobench.durable import journal, snapshot
@@ -167,19 +169,11 @@ def test_a_snapshot_takes_what_was_predicted(way: str, spec: Any, data_dir: Path
 
 def test_a_run_stopped_while_it_evaluates_goes_on_there(spec, data_dir, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("zobench.training.evaluate.room", lambda spec: 0)  # two batches of dev, each as large as a step
-    wanted, calls = spec(), 0
+    wanted, calls = spec(), itertools.count(1)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = run(wanted, folder=whole, data_dir=data_dir, examine=False)
-    scores = Engine.scores
-
-    def slow(self: Engine, batch: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:  # of two batches of dev after 0 steps, and the first of two after 4
-            terminate()
-        return scores(self, batch)
-
-    monkeypatch.setattr(Engine, "scores", slow)
+    # the third call is of two batches of dev after 0 steps, and the first of two after 4
+    before(monkeypatch.setattr, Engine, "scores", lambda *_: terminate() if next(calls) == 3 else None)
     with pytest.raises(Interrupted):
         run(wanted, folder=parts, data_dir=data_dir, examine=False)
     assert [item.step for item in items(parts)] == [0, 0, 1, 2, 3]  # an evaluation and four steps
@@ -286,12 +280,9 @@ def test_a_run_goes_on_with_its_own_examples_alone(spec: Any, data_dir: Path, tm
     wanted, folder = spec(steps=4), tmp_path / "run"
     with pytest.raises(Interrupted):
         run(wanted, folder=folder, data_dir=data_dir, callbacks=[Acting({2: terminate})])
-    others = tmp_path / "SST-2"
-    others.mkdir()
     for file in (data_dir / "SST-2").iterdir():
-        (others / file.name).write_text(
-            file.read_text().replace("\t1", "\t2").replace("\t0", "\t1").replace("\t2", "\t0")
-        )
+        others = file.read_text().replace("\t1", "\t2").replace("\t0", "\t1").replace("\t2", "\t0")
+        written(tmp_path / "SST-2" / file.name, others)
     with pytest.raises(ValueError, match=r"the task's examples must be those that the run in .* began with, but they"):
         run(wanted, folder=folder, data_dir=tmp_path)
     assert run(wanted, folder=folder, data_dir=data_dir).outcome is Outcome.OK

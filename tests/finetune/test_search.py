@@ -1,5 +1,6 @@
 """The search: a grid compared on dev, the test set looked at once and by the winner, everything kept."""
 
+import itertools
 import json
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.small_task import spec_of
+from tests.support.watched import before
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, METHODS
 from zobench.training import finetune as run
@@ -52,18 +54,15 @@ def test_a_search_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     expected = searched[2].result.evaluation
-    finetune, ran = module.finetune, []
+    runs = itertools.count()
 
-    def stops(run: Any, **rest: Any) -> Result:
-        if len(ran) == 2:
+    def stop(*_: Any, **__: Any) -> None:
+        if next(runs) == 2:
             raise KeyboardInterrupt
-        ran.append(run)
-        return finetune(run, **rest)
 
-    monkeypatch.setattr(module, "finetune", stops)
+    before(monkeypatch.setattr, module, "finetune", stop)
     with pytest.raises(KeyboardInterrupt):
         search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
-    monkeypatch.setattr(module, "finetune", finetune)
     trials, winner = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
     assert winner.result.evaluation == expected
     assert winner.result.memory["device_peak_bytes"] is None  # of all runs that this process has had

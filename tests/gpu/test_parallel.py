@@ -65,7 +65,9 @@ def test_blocks_that_are_pinned_in_part_are_read_and_given_back():
 def ranks(cases, folder, gpus=2):
     """What ``gpus`` ranks got in each case, started once: losses and g of each rank, and its tensors."""
     (folder / "told.json").write_text(json.dumps({"spec": cases[0]["spec"], "cases": cases}))
-    torchrun("tests.support.host_rank", gpus, folder / "told.json", folder / "out", GLOO_SOCKET_IFNAME="lo")
+    settings = {"GLOO_SOCKET_IFNAME": "lo", "ZOBENCH_PEER_TIMEOUT": "60"}
+    done = torchrun(gpus, "-m", "tests.support.host_rank", folder / "told.json", folder / "out", **settings)
+    assert done.returncode == 0, done.stderr[-3000:]
     results = [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
     for number in range(len(cases)):
         files = [folder / f"out.{number}.{rank}.safetensors" for rank in range(gpus)]

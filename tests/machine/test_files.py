@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import side_by_side
+from tests.support.watched import before
 from zobench.machine.files import error_text, replace, writing
 
 
@@ -54,18 +55,9 @@ def test_what_rust_says_of_a_disk_is_an_error_of_the_system(tmp_path: Path) -> N
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_the_bytes_are_on_the_disk_before_the_name_and_then_the_name(tmp_path, monkeypatch) -> None:
     done: list[str] = []
-    fsync, rename = os.fsync, os.replace
-
-    def synced(handle: int) -> None:
-        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
-        fsync(handle)
-
-    def renamed(old: Path, new: Path) -> None:
-        done.append(f"{old.name} is {new.name}")
-        rename(old, new)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", renamed)
+    name = lambda handle: Path(os.readlink(f"/proc/self/fd/{handle}")).name  # noqa: E731
+    before(monkeypatch.setattr, os, "fsync", lambda handle: done.append(name(handle)))
+    before(monkeypatch.setattr, os, "replace", lambda old, new: done.append(f"{old.name} is {new.name}"))
     replace(tmp_path / "a", b"bytes")
     temporary = done[0]
     assert done == [temporary, f"{temporary} is a", tmp_path.name]

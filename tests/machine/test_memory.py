@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import written
 from zobench.machine import memory
 from zobench.machine.directio import aligned
 
@@ -13,9 +14,7 @@ GIB = 2**30
 
 def tree(root: Path, files: dict[str, str]) -> str:
     for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        written(root / name, text)
     return str(root)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.files import written
+from tests.support.watched import before
 from zobench import Engine, EngineConfig, models
 from zobench.engine import build
 from zobench.engine.weights.tiers import HostTier
@@ -31,9 +33,7 @@ def tree(root: Path, node: str = "1", nodes: tuple[str, ...] = ("0-7,16-23", "8-
     files = {f"bus/pci/devices/{GPU}/numa_node": node, "devices/system/node/has_cpu": "0-1"}
     files |= {f"devices/system/node/node{n}/cpulist": cpus for n, cpus in enumerate(nodes)}
     for name, text in files.items():
-        path = root / "sys" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
+        written(root / "sys" / name, f"{text}\n")
     return str(root)
 
 
@@ -57,18 +57,13 @@ def test_none_where_there_is_nothing_to_choose(tmp_path, device, node, nodes):
 
 def test_the_threads_that_fill_the_tier_stay_near_and_the_caller_does_not_move(monkeypatch):
     monkeypatch.undo()
-    before = os.sched_getaffinity(0)
-    near = frozenset([max(before)])
-    seen, fill = [], HostTier.fill
-
-    def watched(self, block, write):
-        seen.append((threading.get_ident(), os.sched_getaffinity(0)))
-        fill(self, block, write)
-
+    allowed = os.sched_getaffinity(0)
+    near = frozenset([max(allowed)])
+    seen, note = [], lambda *_: seen.append((threading.get_ident(), os.sched_getaffinity(0)))
     monkeypatch.setattr(build, "cpus_near", lambda device: near)
-    monkeypatch.setattr(HostTier, "fill", watched)
+    before(monkeypatch.setattr, HostTier, "fill", note)
     model = models.build("opt-tiny", "fp32")
     with Engine(model, EngineConfig(), weights=RandomWeights(model, 0)):
-        assert os.sched_getaffinity(0) == before
+        assert os.sched_getaffinity(0) == allowed
     assert len(seen) == 3
     assert all(cpus == near and thread != threading.get_ident() for thread, cpus in seen)

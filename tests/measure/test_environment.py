@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import written
 from zobench.machine.nvml import Nvml
 from zobench.measure import environment
 
@@ -64,8 +65,7 @@ def test_source_is_known_only_for_a_checkout_of_zobench(tmp_path, monkeypatch):
         subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
     git("init")
-    (tmp_path / "zobench").mkdir()
-    (tmp_path / "zobench" / "a.py").write_text("")
+    written(tmp_path / "zobench" / "a.py", "")
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
     git("add", ".")
     git("commit", "-m", "x")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support.backprop import BEFORE, backprop
-from tests.support.reference import draw_seeds, g_of
+from tests.support.reference import draw_seeds, g_of, perturb, update
 from tests.support.slopes import MODELS, batches, filled, plain_loss
 from zobench import EngineConfig
 from zobench.methods.first_order import FirstOrder, Hybrid
@@ -23,26 +23,6 @@ def below_of(model, name, layers):
     ]
 
 
-@torch.no_grad()
-def shift(model, names, seed, scale):
-    """MeZO's: one stream over the tensors below alone, each product and sum rounded."""
-    torch.manual_seed(seed)
-    for key in names:
-        p = model.get_parameter(key)
-        z = torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype)
-        p.add_(scale * z)
-
-
-@torch.no_grad()
-def descend(model, names, seed, g, decay):
-    torch.manual_seed(seed)
-    for key in names:
-        p = model.get_parameter(key)
-        z = torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype)
-        rate = 0.0 if any(word in key for word in ("bias", "layer_norm", "layernorm")) else decay
-        p.sub_(LR * (g * z + rate * p))
-
-
 def loop(model, name, layers, data, decay=0.0, queries=1):
     """(losses at the unperturbed weights, projected gradients), with the plain model's own loss from full logits."""
     names = below_of(model, name, layers)
@@ -53,14 +33,14 @@ def loop(model, name, layers, data, decay=0.0, queries=1):
         gradients = dict(zip(above, torch.autograd.grad(loss, above.values()), strict=True))
         directions = [(next(seeds), []) for _ in range(queries if names else 0)]
         for seed, pair in directions:
-            for move in (EPS, -2 * EPS):
-                shift(model, names, seed, move)
+            for move in (1, -2):
+                perturb(model, seed, move, EPS, names)
                 with torch.no_grad():
                     pair.append(plain_loss(model, batch).item())
-            shift(model, names, seed, EPS)
+            perturb(model, seed, 1, EPS, names)
         g_values = [g_of(plus, minus, EPS) for _, (plus, minus) in directions]
         for n, ((seed, _), g) in enumerate(zip(directions, g_values, strict=True)):
-            descend(model, names, seed, g / queries, 0.0 if n else decay)
+            update(model, seed, g / queries, LR, 0.0 if n else decay, names)
         with torch.no_grad():
             for key, p in above.items():
                 rate = 0.0 if any(word in key for word in ("bias", "layer_norm", "layernorm")) else decay

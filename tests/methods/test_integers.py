@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.support.reference import draw_seeds, g_of, plain_loss, z_of
+from tests.support.reference import draw_seeds, g_of, own_loss, plain_loss, z_of
 from tests.support.streams import batches_of
 from zobench import RunSpec, models
 from zobench.engine.updates.steps import WholeSteps, edges
@@ -56,10 +56,6 @@ class Integers:
                 value = (codes or self.codes)[name] * (scales or self.scales)[name]
                 layer.weight.data = value.view(layer.weight.shape)
         return by(self.model, batch)
-
-
-def own_loss(model, batch):
-    return model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss.item()
 
 
 @torch.inference_mode()
@@ -137,7 +133,8 @@ def test_qes_is_its_formula(definition, bits):
     plain, half = Integers(spec), 2 ** (bits - 1)
     codes = {name: q.numpy().astype(np.float64) for name, q in plain.codes.items()}
     residual = {name: np.zeros_like(q) for name, q in codes.items()}
-    ids = {name: number for number, name in enumerate(tensors_in_order(spec))}
+    apply(spec, model := empty_model(spec))
+    ids = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     draws = np.random.default_rng(SEED)
     inside = lambda q: (q >= -half) & (q < half)  # noqa: E731
     blocked = changed = 0
@@ -173,12 +170,6 @@ def test_qes_is_its_formula(definition, bits):
         assert (tensors[f"{n}.codes"].numpy() != q).mean() < 1e-3, n  # a float64 x may round to another whole number
     assert changed > 10_000
     assert blocked > 100 if bits == 4 else blocked > 0
-
-
-def tensors_in_order(spec):
-    model = empty_model(spec)
-    apply(spec, model)
-    return [name for name, _ in model.named_parameters()]
 
 
 @pytest.mark.parametrize("case", [QZO, QES], ids=["qzo", "qes"])

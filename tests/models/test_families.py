@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig
 
 from tests.support.families import CONFIGS
+from tests.support.files import written
 from zobench import models
 from zobench.models.weights import ModelWeights, RandomWeights, materialise
 from zobench.programs import cell
@@ -28,10 +29,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def given(tmp_path: Path, family: str) -> RunSpec:
-    folder = tmp_path / family
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": family, **CONFIGS[family]}))
-    values = {"model": str(folder), "seq_len": 16, "steps": 3, "warmup": 0, "batch_size": 2, "lr": 1e-3}
+    config = written(tmp_path / family / "config.json", json.dumps({"model_type": family, **CONFIGS[family]}))
+    values = {"model": str(config.parent), "seq_len": 16, "steps": 3, "warmup": 0, "batch_size": 2, "lr": 1e-3}
     return matrix.single(values, "cpu")
 
 
@@ -126,8 +125,7 @@ def test_a_folder_of_an_encoder_and_a_decoder_is_refused_and_its_decoder_alone_i
     sizes = {"vocab_size": 64, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48}
     config = {"model_type": "bart", "is_encoder_decoder": True, "max_position_embeddings": 64, **sizes}
     for name, named in (("whole", "BartForConditionalGeneration"), ("decoder", "BartForCausalLM")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps({**config, "architectures": [named]}))
+        written(tmp_path / name / "config.json", json.dumps({**config, "architectures": [named]}))
     assert models.of(matrix.single({"model": str(tmp_path / "decoder"), "seq_len": 16}, "cpu")).layers == 2
     with pytest.raises(ValueError, match="BartForConditionalGeneration has an encoder and a decoder; use"):
         matrix.single({"model": str(tmp_path / "whole"), "seq_len": 16}, "cpu")

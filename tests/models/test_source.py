@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.support.files import written
 from tests.support.small_gguf import LLAMA, of_llama
 from zobench import models
 from zobench.cost.footprint import memory
@@ -26,13 +27,11 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return written(tmp_path / "mine", LLAMA)
+    return configured(tmp_path / "mine", LLAMA)
 
 
-def written(path: Path, config: dict[str, Any]) -> Path:
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(config))
-    return path
+def configured(path: Path, config: dict[str, Any]) -> Path:
+    return written(path / "config.json", json.dumps(config)).parent
 
 
 def given(path: Path | str, **values: Any) -> RunSpec:
@@ -66,7 +65,7 @@ def test_a_result_is_read_and_shown_where_the_folder_is_not(folder: Path, tmp_pa
 
 def test_two_models_of_one_name_in_a_matrix_are_refused(folder: Path, tmp_path: Path) -> None:
     """Tables would show them as one."""
-    written(tmp_path / "other" / "mine", {**LLAMA, "rms_norm_eps": 1e-4})
+    configured(tmp_path / "other" / "mine", {**LLAMA, "rms_norm_eps": 1e-4})
     file = tmp_path / "two.toml"
     file.write_text(f"[axes]\nmodel = ['{folder}', '{tmp_path}/other/mine']\n[base]\nseq_len = 16\n")
     with pytest.raises(ValueError, match="models must have names of their own") as error:
@@ -113,10 +112,10 @@ def test_every_sampled_byte_of_the_weights_counts(tmp_path: Path) -> None:
 def test_what_cannot_be_a_model_is_one_line(model, more, text, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fake.gguf").write_text("oh")
-    written(tmp_path / "foreign", {"model_type": "mine", "auto_map": {}})
-    written(tmp_path / "t5", {"model_type": "t5"})
-    written(tmp_path / "good", LLAMA)
-    written(tmp_path / "Phi-2", LLAMA)
+    configured(tmp_path / "foreign", {"model_type": "mine", "auto_map": {}})
+    configured(tmp_path / "t5", {"model_type": "t5"})
+    configured(tmp_path / "good", LLAMA)
+    configured(tmp_path / "Phi-2", LLAMA)
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the text is compared whole)
         given(model, **more)
     assert str(error.value) == text.format(here=tmp_path)
@@ -134,7 +133,7 @@ def test_what_cannot_be_a_model_is_one_line(model, more, text, tmp_path, monkeyp
 )
 def test_a_config_json_that_no_model_can_have_is_one_line(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message) as error:
-        given(written(tmp_path / "wrong", {**LLAMA, **change}))
+        given(configured(tmp_path / "wrong", {**LLAMA, **change}))
     assert "\n" not in str(error.value)
     assert str(error.value).endswith("; mend it")
 
@@ -143,9 +142,8 @@ def test_a_hub_id_is_read_from_the_hubs_cache_and_is_one_line_without_it(tmp_pat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     kept, commit = tmp_path / "hub" / "models--someone--small-llama", "0" * 40
-    written(kept / "snapshots" / commit, LLAMA)
-    (kept / "refs").mkdir()
-    (kept / "refs" / "main").write_text(commit)
+    configured(kept / "snapshots" / commit, LLAMA)
+    written(kept / "refs" / "main", commit)
     spec = given("someone/small-llama")
     assert (spec.model, spec.model_path) == ("small-llama", "someone/small-llama")
     assert models.of(spec).layers == 3
@@ -158,8 +156,8 @@ def test_a_hub_id_is_read_from_the_hubs_cache_and_is_one_line_without_it(tmp_pat
 
 
 def test_a_folder_called_as_a_registered_model_does_not_pass_for_it(tmp_path: Path) -> None:
-    assert given(written(tmp_path / "opt-125m", LLAMA)).model == "opt-125m-local"
-    assert given(written(tmp_path / "SmolLM2-135M", LLAMA)).model == "SmolLM2-135M-local"  # a package's too
+    assert given(configured(tmp_path / "opt-125m", LLAMA)).model == "opt-125m-local"
+    assert given(configured(tmp_path / "SmolLM2-135M", LLAMA)).model == "SmolLM2-135M-local"  # a package's too
 
 
 def test_a_gguf_file_is_converted_once_and_is_then_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +208,7 @@ def test_blocks_of_different_sizes_count_by_the_largest_in_a_slot_and_by_their_s
         "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
         "max_position_embeddings": 32,
     }  # fmt: skip
-    spec = given(written(tmp_path / "mixed", config), engine="offload", tier="pageable")
+    spec = given(configured(tmp_path / "mixed", config), engine="offload", tier="pageable")
     known = models.of(spec)
     sizes = [sum(x.numel() for x in block.parameters()) for block in models.blocks(models.build(known, "fp32"))]
     assert min(sizes) < max(sizes)
@@ -229,9 +227,9 @@ def test_a_published_config_json_is_that_of_its_registered_model(tmp_path: Path)
         "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
         "use_sliding_window": False, "vocab_size": 151936,
     }  # fmt: skip
-    spec = RunSpec(model="Qwen3-4B", weights="pretrained", weights_path=str(written(tmp_path / "qwen", config)))
+    spec = RunSpec(model="Qwen3-4B", weights="pretrained", weights_path=str(configured(tmp_path / "qwen", config)))
     models.check(spec)
-    other = written(tmp_path / "other", {**config, "num_attention_heads": 16, "hidden_act": "gelu"})
+    other = configured(tmp_path / "other", {**config, "num_attention_heads": 16, "hidden_act": "gelu"})
     with pytest.raises(ValueError, match="has num_attention_heads=16 and not 32, hidden_act=gelu and not silu; use"):
         models.check(spec.replace(weights_path=str(other)))
 

@@ -50,8 +50,9 @@ def launch(gpus, cases, spec, folder):
     if cases:
         run_ranks("tests.support.host_rank", gpus, words, folder / "log")
     else:  # memory is measured, of which forks share: what was freed may stay resident, or not, without the threshold
-        environment = {"GLOO_SOCKET_IFNAME": "lo", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-        torchrun("tests.support.host_rank", gpus, *words, **environment)
+        environment = {"GLOO_SOCKET_IFNAME": "lo", "MALLOC_MMAP_THRESHOLD_": str(1 << 20), "ZOBENCH_PEER_TIMEOUT": "60"}
+        done = torchrun(gpus, "-m", "tests.support.host_rank", *words, **environment)
+        assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.support import forked_ranks, rank, reference
 from tests.support.parity import materialised
-from tests.support.reference import draw_seeds, g_of, perturb, pristine_mezo, update
+from tests.support.reference import draw_seeds, mezo, own_loss, pristine_mezo
 from tests.support.streams import batches_of
 from zobench import RunSpec, methods
 from zobench.runspec import METHODS as KINDS
@@ -69,10 +69,6 @@ def shards_of(spec):
     return {"pertp": 1, "ddp": spec.gpus}.get(spec.parallel, spec.gpus // 2)
 
 
-def own_loss(model, batch):
-    return model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss.item()
-
-
 def sharded(loss_of, shards):
     """The mean of the losses of a batch's shards, weighted by their tokens."""
 
@@ -82,27 +78,6 @@ def sharded(loss_of, shards):
         return sum(n * outcome for n, outcome in outcomes) / sum(n for n, _ in outcomes)
 
     return loss
-
-
-@torch.inference_mode()
-def plain(model, spec, loss_of):
-    """MeZO's loop. Without ``exact`` it is DistZO2's (section 4.2): W + eps z and W - eps z are each made from W, which
-    moves by updates alone."""
-    losses, gs, exact = [], [], spec.exact or spec.parallel == "ddp"
-    for batch, seed in zip(batches_of(spec, STEPS), draw_seeds(7, STEPS), strict=True):
-        pair, kept = [], [p.data.clone() for p in model.parameters()]
-        for scale in (1, -2) if exact else (1, -1):
-            perturb(model, seed, scale, spec.eps)
-            pair.append(loss_of(model, batch))
-            for p, data in zip(model.parameters(), [] if exact else kept, strict=not exact):
-                p.data = data.clone()
-        if exact:
-            perturb(model, seed, 1, spec.eps)
-        g = g_of(*pair, spec.eps)
-        update(model, seed, g, spec.lr, 0.0)
-        losses.append((pair[0] + pair[1]) / 2)
-        gs.append(g)
-    return losses, gs
 
 
 @pytest.mark.slow
@@ -120,12 +95,12 @@ def test_all_ranks_get_the_bits_of_a_plain_loop_over_the_shards(cases_run, monke
         key = (spec.model, spec.noise, shards, spec.data, exact)
         if key not in known:
             model = materialised(spec.model, spec.dtype)
+            data, seeds, rates = batches_of(spec, STEPS), draw_seeds(7, STEPS), {"eps": spec.eps, "lr": spec.lr}
             if spec.noise == "torch":
-                outcomes = plain(model, spec, sharded(own_loss, shards))
+                outcomes = mezo(model, data, seeds, **rates, loss_of=sharded(own_loss, shards), fresh=not exact)
             else:
                 monkeypatch.setattr(reference, "plain_loss", sharded(loss_of, shards))
-                seeds = [(seed,) for seed in draw_seeds(7, STEPS)]
-                outcomes = pristine_mezo(model, batches_of(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
+                outcomes = pristine_mezo(model, data, [(seed,) for seed in seeds], **rates)
             known[key] = (*outcomes, dict(model.named_parameters()))
         losses, gs, final = known[key]
         assert (ranks[0][number]["losses"], ranks[0][number]["gs"]) == (losses, gs), case

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import written
 from tests.support.plugin import commands, package, results
 from tests.support.small_task import write_weights
 
@@ -18,10 +19,9 @@ RUN = " ".join(
 def folder(tmp_path: Path) -> Path:
     """The package, its task's files, and weights of opt-tiny with a tokenizer of a few words."""
     package(tmp_path)
-    for name in ("data", "weights"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "weights").mkdir()
     for part, count in (("train", 20), ("validation", 8)):
-        (tmp_path / "data" / f"{part}.txt").write_text("very blue\nvery red\n" * count)
+        written(tmp_path / "data" / f"{part}.txt", "very blue\nvery red\n" * count)
     write_weights(tmp_path / "weights")
     return tmp_path
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import written
 from tests.support.plugin import commands
 from tests.support.processes import gone
 from tests.support.rates import RATES
@@ -91,9 +92,8 @@ def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A repository with MeZO's trainer as it is needed here."""
-    (folder := tmp_path / "clone").mkdir()
-    (folder / "large_models").mkdir()
-    (folder / "large_models/trainer.py").write_text(TRAINER)
+    folder = tmp_path / "clone"
+    written(folder / "large_models/trainer.py", TRAINER)
     git(folder, "init")
     git(folder, "add", ".")
     git(folder, "commit", "-m", "one")
@@ -246,8 +246,7 @@ def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_
     added.write_text("new = False\n")
     assert new != clones.commit_of(clone)
     added.unlink()
-    (clone / "large_models/__pycache__").mkdir()
-    (clone / "large_models/__pycache__/mine.cpython-311.pyc").write_bytes(b"x")
+    written(clone / "large_models/__pycache__/mine.cpython-311.pyc", "x")
     assert clones.commit_of(clone) == first
     (clone / "large_models/trainer.py").write_text("changed = True\n")
     refused(f"must be at commit {first}, at which it was added, but")
@@ -275,9 +274,8 @@ def test_a_program_is_checked_before_it_is_added(clone: Path, tmp_path: Path) ->
     refused("`--python` must be the interpreter of mezo's environment, but", interpreter=tmp_path / "nothing")
     (clone / "large_models/trainer.py").write_text("import sklearn_of_old\n")
     refused("`--python` must be able to import princeton-nlp/MeZO, but mezo: ModuleNotFoundError: No module named")
-    (bare := tmp_path / "bare" / "large_models").mkdir(parents=True)
-    (bare / "trainer.py").write_text("")
-    refused("a program must be a git checkout, but in .*bare git says:", path=bare.parent)
+    written(tmp_path / "bare" / "large_models/trainer.py", "")
+    refused("a program must be a git checkout, but in .*bare git says:", path=tmp_path / "bare")
 
 
 @pytest.mark.slow

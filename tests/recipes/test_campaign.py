@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.campaigns import HEAD, MATRIX, PART
+from tests.support.files import written
 from zobench.recipes import campaign
 from zobench.session.campaigns import chosen_parts
 
 
 @pytest.fixture
 def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "runners").mkdir()
-    (tmp_path / "runners" / "mine.toml").write_text(MATRIX)
+    written(tmp_path / "runners" / "mine.toml", MATRIX)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

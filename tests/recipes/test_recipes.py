@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import written
 from zobench import recipes
 
 
@@ -11,8 +12,7 @@ from zobench import recipes
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A source tree with one shipped table, and an empty current folder ``here``."""
     (tmp_path / "source" / "zobench").mkdir(parents=True)
-    (tmp_path / "source" / "tables").mkdir()
-    (tmp_path / "source" / "tables" / "main.toml").write_text("shipped")
+    written(tmp_path / "source" / "tables" / "main.toml", "shipped")
     (tmp_path / "here").mkdir()
     monkeypatch.setattr(recipes, "_PACKAGE", tmp_path / "source" / "zobench")
     monkeypatch.chdir(tmp_path / "here")
@@ -20,17 +20,14 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_wheel_brings_its_own_folder(tree: Path) -> None:
-    inside = tree / "source" / "zobench" / "recipes" / "tables"
-    inside.mkdir(parents=True)
-    (inside / "main.toml").write_text("wheel")
-    assert recipes.folder("tables") == inside
+    inside = written(tree / "source" / "zobench" / "recipes" / "tables" / "main.toml", "wheel")
+    assert recipes.folder("tables") == inside.parent
     assert recipes.find("tables", "main").read_text() == "wheel"
 
 
 def test_a_recipe_of_the_current_folder_wins_over_a_shipped_one(tree: Path) -> None:
     assert recipes.find("tables", "main").read_text() == "shipped"
-    (tree / "here" / "tables").mkdir()
-    (tree / "here" / "tables" / "main.toml").write_text("mine")
+    written(tree / "here" / "tables" / "main.toml", "mine")
     assert recipes.find("tables", "main").read_text() == "mine"
     assert recipes.find("tables", "main.toml").read_text() == "mine"
 
@@ -44,9 +41,8 @@ def test_an_existing_path_wins_over_everything(tree: Path) -> None:
 
 
 def test_names_lists_shipped_and_own_once(tree: Path) -> None:
-    (tree / "here" / "tables").mkdir()
     for name in ("main", "another"):
-        (tree / "here" / "tables" / f"{name}.toml").write_text("mine")
+        written(tree / "here" / "tables" / f"{name}.toml", "mine")
     assert recipes.names("tables") == ["another", "main"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import written
 from tests.support.rates import calibrate
 from zobench.measure.environment import fingerprint_without_torch
 
@@ -22,10 +23,7 @@ exit "${SWEEP:-0}"
 def compared(tmp_path: Path, rounds: int, **settings: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """What action/compare did with two stand-ins for zobench, and their calls in order."""
     for side in ("base", "head"):
-        (tmp_path / side).mkdir()
-        program = tmp_path / side / "zobench"
-        program.write_text(FAKE)
-        program.chmod(0o755)
+        written(tmp_path / side / "zobench", FAKE).chmod(0o755)
     log = tmp_path / "log"
     log.touch()
     command = [ROOT / "action" / "compare", tmp_path / "base" / "zobench", tmp_path / "head" / "zobench"]

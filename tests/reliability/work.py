@@ -15,6 +15,7 @@ import torch
 
 from tests.reliability.disk import Disk, End, forked
 from tests.support import stores
+from tests.support.files import written
 from tests.support.small_task import spec_of, write_data, write_weights
 from zobench import models, training
 from zobench.durable import journal, snapshot
@@ -218,9 +219,7 @@ class Merging(Work):
             store = Store(folder / name)
             for place, spec in enumerate(itertools.islice(stores.specs(), number * 8, self.COUNT + number * 8)):
                 slow = {"step_seconds": [100.0] * (stores.STEPS - number), "loss": [float(place)] * stores.STEPS}
-                path = store.path(spec, stores.MACHINE)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text_of(stores.run(spec, place, samples=slow)))
+                written(store.path(spec, stores.MACHINE), text_of(stores.run(spec, place, samples=slow)))
 
     def _act(self, folder: Path, done: Callable[[int], None]) -> None:
         save, saved = Store.save, itertools.count(1)

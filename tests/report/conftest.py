@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import files as files_of_tests
 from tests.support.drawings import BARS, LINES, TIMELINE
 from tests.support.published import RESULTS, written
 from tests.support.tables import PAPER, TINY, table_from
@@ -41,9 +42,7 @@ def source_tree(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "plots/timeline.toml": TIMELINE,
     }
     for name, text in texts.items():
-        path = folder / "source" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        files_of_tests.written(folder / "source" / name, text)
     (folder / "source" / "results" / "paper").mkdir(parents=True)
     with open(folder / "source" / "results" / "paper" / "reference.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)

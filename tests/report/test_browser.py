@@ -84,17 +84,13 @@ def view(browser: Any, address: str) -> Iterator[Any]:
     for kind in ("browser", "performance"):
         browser.get_log(kind)
     browser.get(address)
-    unfold(browser)
+    browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
     yield browser
     assert browser.get_log("browser") == []
     events = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
     asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
     assert {url.split("#")[0] for url in asked if not url.startswith(("data:", "blob:"))} == {address}
     assert browser.execute_script("return window.hacked ?? null") is None
-
-
-def unfold(browser: Any) -> None:
-    browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
 
 
 def screen(browser: Any, width: int, *, dark: bool = False) -> None:

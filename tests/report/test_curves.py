@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.charts import lines as drawn_lines
 from tests.support.charts import points
+from tests.support.files import written
 from tests.support.tables import rows, tuned
 from zobench.durable.journal import JournalFile
 from zobench.machine.texts import csv_of
@@ -85,9 +86,8 @@ def folders(tmp_path: Path) -> list[Path]:
     zo = run((100, 0.6, 0.7), (200, None, 0.8))
     Store(tmp_path / "results").save(zo)
     Store(tmp_path / "results").save(run((50, 0.4, 0.9), method="fo-sgd", steps=625))
-    for name in ("ended", "going"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-    (tmp_path / "runs/ended/result.json").write_text(text_of(zo))
+    written(tmp_path / "runs/ended/result.json", text_of(zo))
+    (tmp_path / "runs/going").mkdir()
     spec = tuned(0.8, lr=1e-7).spec
     with JournalFile(tmp_path / "runs/going/journal.bin", {"run": spec.hash, "base": "0", "spec": spec.to_dict()}):
         pass
@@ -126,8 +126,7 @@ def test_runs_of_folders_are_lines_named_by_what_differs_and_drawn_as_the_csv_sa
 
 def test_runs_of_one_spec_are_lines_of_their_own_but_for_copies(tmp_path: Path) -> None:
     for name, loss in (("a", 0.6), ("b", 0.5), ("copy", 0.6)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(text_of(run((100, loss, 0.7))))
+        written(tmp_path / name / "result.json", text_of(run((100, loss, 0.7))))
     runs, _ = tuning.load([tmp_path / "a", tmp_path / "b", tmp_path / "copy"])
     (chart,) = tuning.figure(runs, forwards=False).charts
     assert [series.label for series in chart.panels[0].series] == [f"zo-sgd {runs[0].spec.hash} {n}" for n in (1, 2)]
@@ -144,10 +143,8 @@ def test_runs_of_one_spec_are_lines_of_their_own_but_for_copies(tmp_path: Path) 
 def test_a_run_that_is_damaged_is_one_line_with_its_folder_and_leaves_the_others(
     file: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("mine", "whole"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "mine" / file).write_text(text)
-    (tmp_path / "whole/result.json").write_text(json.dumps(tuned(0.8).to_dict()))
+    written(tmp_path / "mine" / file, text)
+    written(tmp_path / "whole/result.json", json.dumps(tuned(0.8).to_dict()))
     monkeypatch.setattr(tuning.journal, "read", lambda path: [{"spec": tuned(0.8).spec.to_dict()}])
     runs, (problem,) = tuning.load([tmp_path])
     assert len(runs) == 1

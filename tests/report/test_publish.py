@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import files
 from tests.support.published import RESULTS, written
 from tests.support.tables import EVIL, MIB, TINY, result
 from zobench.report import publish
@@ -26,17 +27,15 @@ def test_rendering_twice_gives_the_same_bytes_in_any_order_of_results(files: dic
 
 def test_nothing_is_written_outside_whatever_a_recipe_or_a_result_is_called(few: Path) -> None:
     evil = TINY.replace('paper = "p"', 'paper = "../../../evil"').replace('artifact = "t1"', 'artifact = "/etc/x"')
-    (few / "tables").mkdir()
-    (few / "tables" / "evil.toml").write_text(evil)
+    files.written(few / "tables" / "evil.toml", evil)
     before = {path for path in few.parent.rglob("*") if "out" not in path.parts}
-    files = written([result("../../x" + EVIL, machine="box")], few / "deep" / "out")
+    rendered = written([result("../../x" + EVIL, machine="box")], few / "deep" / "out")
     assert {path for path in few.parent.rglob("*") if "out" not in path.parts} - before == {few / "deep"}
-    assert all(".." not in name for name in files)
+    assert all(".." not in name for name in rendered)
 
 
 def test_a_broken_recipe_and_an_unreadable_result_are_told_and_the_rest_is_rendered(few: Path) -> None:
-    (few / "tables").mkdir()
-    (few / "tables" / "broken.toml").write_text("title = 3\n")
+    files.written(few / "tables" / "broken.toml", "title = 3\n")
     vague = TINY.replace('"t1"', '"t9"').replace('method = "mezo", dtype = "fp32"', 'artifact = "t1"')
     (few / "tables" / "vague.toml").write_text(vague)
     book = publish.publish(RESULTS, ("results/x.json: not JSON",), few / "out", lambda *_: None)
@@ -59,10 +58,9 @@ def test_a_figure_that_cannot_be_drawn_leaves_its_table(few: Path, monkeypatch: 
 
 
 def test_names_of_any_script_are_numbers_of_their_own_and_one_key_for_two_leaves_the_page(few: Path) -> None:
-    (few / "tables").mkdir()
     for first, second, problems in (("甲", "乙", ()), ("M 1", "M-1", ("not written: numbers.tex: two numbers of ",))):
         text = TINY.replace('"t1"', '"t9"').replace('["M1", "M2"]', f'["{first}", "{second}"]')
-        (few / "tables" / "script.toml").write_text(text)
+        files.written(few / "tables" / "script.toml", text)
         runs = [result(first), result(second, memory=9 * MIB)]
         book = publish.publish(runs, (), few / "out", lambda *_: None)
         assert all(map(str.startswith, book.problems, problems)), book.problems

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import written
 from tests.support.tables import PAPER, TINY, result, rows, table_from
 from zobench.recipes.reference import COLUMNS, Reference
 from zobench.report import Table, render
@@ -102,8 +103,7 @@ HEADER, ROW = ",".join(COLUMNS), ",".join(PAPER.rows[0][name] for name in COLUMN
     ],
 )
 def test_a_reference_file_of_another_kind_is_refused(tmp_path, monkeypatch, text: str, message: str) -> None:
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "reference.csv").write_text(f"{text}\n")
+    written(tmp_path / "paper" / "reference.csv", f"{text}\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message):
         Reference.load()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import written
 from tests.support.stores import run, specs
 from zobench.result import Result
 from zobench.result.record import upgraded
@@ -26,9 +27,7 @@ def version(number: int) -> dict[str, Any]:
 @pytest.mark.parametrize(("number", "added"), [(1, {"trace": {}, "evaluation": {}}), (2, {"evaluation": {}})])
 def test_an_old_version_is_read_as_a_run_without_what_came_later(tmp_path, number, added) -> None:
     store = Store(tmp_path)
-    path = store.path(NOW.spec, machine_of(NOW))
-    path.parent.mkdir()
-    path.write_text(json.dumps(version(number)))
+    path = written(store.path(NOW.spec, machine_of(NOW)), json.dumps(version(number)))
     (back,) = store.load()
     assert back.to_dict() == NOW.to_dict() | added
     assert json.loads(path.read_text())["schema_version"] == number  # reading leaves the file as it is

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import written
 from zobench.runspec import registry
 from zobench.runspec.registry import Registry
 
@@ -24,8 +25,7 @@ def install(folder: Path, package: str, entries: str, source: str) -> None:
     """A package as pip leaves it: a module, and the metadata with its entry points."""
     (folder / f"{package}.py").write_text(source)
     info = folder / f"{package}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    written(info / "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[zobench.things]\n{entries}\n")
 
 

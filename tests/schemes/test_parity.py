@@ -6,20 +6,10 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from tests.support.adapters import (
-    Moved,
-    adapter,
-    applied,
-    batches,
-    loss,
-    mezo,
-    peft_model,
-    peft_name,
-    pristine_mezo,
-)  # fmt: skip
+from tests.support.adapters import Moved, adapter, applied, batches, loss, peft_model, peft_name, pristine_mezo
 from tests.support.families import made
 from tests.support.parity import materialised
-from tests.support.reference import draw_seeds
+from tests.support.reference import draw_seeds, mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, schemes
 from zobench.engine import Batch, Point
 from zobench.engine.passes.loss import counted
@@ -144,7 +134,8 @@ def reference(scheme, name):
     model, _, initial = applied(name, scheme, EngineConfig(placement="resident"))
     values = adapter(model, initial)
     theirs = peft_model(name, scheme, values)
-    losses, gradients = mezo(theirs, batches(name, STEPS), draw_seeds(RUN_SEED, STEPS), eps=EPS, lr=LR)
+    seeds = draw_seeds(RUN_SEED, STEPS)
+    losses, gradients = mezo(theirs, batches(name, STEPS), seeds, eps=EPS, lr=LR, loss_of=loss)
     parameters = dict(theirs.named_parameters())
     return values, losses, gradients, {key: parameters[peft_name(key, scheme)] for key in values}
 

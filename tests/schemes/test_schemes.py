@@ -11,6 +11,7 @@ from transformers import DistilBertConfig, DistilBertForMaskedLM, GPT2Config, GP
 
 from tests.support.adapters import adapter, applied, batches, loss, peft_name
 from tests.support.parity import materialised
+from tests.support.watched import before
 from zobench import Engine, EngineConfig, RunSpec, methods, models, schemes
 from zobench.engine import Batch
 from zobench.engine.weights.tiers import DiskTier
@@ -77,16 +78,10 @@ def test_after_10_steps_on_disk_the_base_is_unchanged_and_was_never_written(sche
     )  # fmt: skip
     config = EngineConfig(tier="disk")
     model, done, initial = applied("opt-tiny", scheme, config)
-    before, rule = adapter(model, initial), methods.rule(spec)
+    start, rule = adapter(model, initial), methods.rule(spec)
     thresholds = methods.thresholds(spec, model, initial)
     written: list[int] = []
-    offload = DiskTier.offload
-
-    def counted(tier, block, slot, first=0):
-        written.append(slot.numel())
-        offload(tier, block, slot, first)
-
-    monkeypatch.setattr(DiskTier, "offload", counted)
+    before(monkeypatch.setattr, DiskTier, "offload", lambda tier, block, slot, *_: written.append(slot.numel()))
     stepper = methods.make(spec)
     with Engine(
         model, config, weights=initial, drive=done.drive, rule=rule, thresholds=thresholds,
@@ -96,8 +91,8 @@ def test_after_10_steps_on_disk_the_base_is_unchanged_and_was_never_written(sche
     assert all(step.applied for step in steps)
     base = weights.RandomWeights(models.build("opt-tiny", "fp32"), 3)
     for name, value in final.items():
-        if name in before:
-            assert not torch.equal(value, before[name])
+        if name in start:
+            assert not torch.equal(value, start[name])
         else:
             expected = torch.empty_like(value)
             base.fill(name.replace(".base_layer.", "."), expected)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import written
 from tests.support.stores import run
 from zobench.measure.sampler import HostReader, PackageEnergy
 from zobench.result import Result, Round
@@ -106,8 +107,7 @@ model = ["opt-tiny"]
 
 def test_a_table_is_told_the_price_of_an_hour(tmp_path, zobench, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("tables").mkdir()
-    Path("tables/mine.toml").write_text(TABLE)
+    written(Path("tables/mine.toml"), TABLE)
     for number in range(6):
         Store(Path("results")).save(at(number))
         Store(Path("results")).save(at(number, OTHER, seconds=3.0))
@@ -121,12 +121,9 @@ def test_a_table_is_told_the_price_of_an_hour(tmp_path, zobench, monkeypatch) ->
 
 
 def package(root: Path, name: str, count: int, whole: int = 1000, *, zone: str = "package-0") -> Path:
-    folder = root / name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "name").write_text(f"{zone}\n")
-    (folder / "max_energy_range_uj").write_text(f"{whole}\n")
-    (folder / "energy_uj").write_text(f"{count}\n")
-    return folder / "energy_uj"
+    written(root / name / "name", f"{zone}\n")
+    written(root / name / "max_energy_range_uj", f"{whole}\n")
+    return written(root / name / "energy_uj", f"{count}\n")
 
 
 def test_packages_are_added_up_over_the_end_of_their_counters_and_parts_of_them_are_not(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ import pandas as pd
 import pytest
 
 from tests.support.commands import run_in
+from tests.support.files import written
 from tests.support.stores import ENVIRONMENT, MACHINE, run, specs
+from tests.support.watched import before
 from zobench.result import Outcome, Result, Round
 from zobench.runspec import FIELDS, RunSpec
 from zobench.store import Store, frame, query
@@ -211,9 +213,7 @@ def test_files_that_cannot_be_read_are_told_and_left_on_both_sides(tmp_path: Pat
     source, into = tmp_path / "source", tmp_path / "all"
     paths = [Store(source).save(result) for result in RUNS[:2]]
     paths[0].write_text("{")
-    broken = Store(into).path(RUNS[1].spec, MACHINE)
-    broken.parent.mkdir(parents=True)
-    broken.write_text("not JSON")
+    broken = written(Store(into).path(RUNS[1].spec, MACHINE), "not JSON")
     merged = merge([source], into)
     assert (merged.added, broken.read_text(), paths[0].read_text()) == (0, "not JSON", "{")
     problems = sorted(merged.problems, key=lambda problem: str(into) in problem)
@@ -236,13 +236,8 @@ def test_a_second_merge_into_a_store_is_refused_until_the_first_has_ended(tmp_pa
     """From another process; then the runs of both are there."""
     for folder, result in (("a", RUNS[0]), ("b", RUNS[1])):
         Store(tmp_path / folder).save(result)
-    second, refusals, save = ("results", "b", "--merge-into", "all"), [], Store.save
-
-    def meanwhile(store: Store, *saved: Any) -> Path:
-        refusals.append(run_in(tmp_path, *second))
-        return save(store, *saved)
-
-    monkeypatch.setattr(Store, "save", meanwhile)
+    second, refusals = ("results", "b", "--merge-into", "all"), list[Any]()
+    before(monkeypatch.setattr, Store, "save", lambda *_: refusals.append(run_in(tmp_path, *second)))
     merge([tmp_path / "a"], tmp_path / "all")
     assert [(refusal.returncode, refusal.stdout) for refusal in refusals] == [(1, "")]
     assert refusals[0].stderr.startswith("zobench: all must have one writer, but another sweep uses it; wait, or ")

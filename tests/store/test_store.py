@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import stores
+from tests.support.files import written
 from zobench.result import Facts, Outcome, Result
 from zobench.result.examples import KEY, packed, unpacked
 from zobench.runspec import RunSpec
@@ -257,8 +258,7 @@ def test_a_result_copied_to_another_machine_or_name_is_not_believed(tmp_path: Pa
 def test_the_papers_folder_and_files_of_other_kinds_hold_no_results(tmp_path: Path) -> None:
     store = Store(tmp_path)
     path = store.save(result())
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / path.name).write_text("{}")
+    written(tmp_path / "paper" / path.name, "{}")
     (tmp_path / "README.md").write_text("hello")
     (path.parent / ".half.json.1.tmp").write_text("{")
     assert store.load() == [result()]

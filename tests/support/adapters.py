@@ -86,10 +86,6 @@ def filled(base, config, scheme, values):
     return model
 
 
-def trainable(model):
-    return [p for p in model.parameters() if p.requires_grad]
-
-
 @torch.no_grad()
 def loss(model, batch):
     """``peft``'s logits of the tokens, and transformers' own loss of them."""
@@ -99,43 +95,19 @@ def loss(model, batch):
     return base.loss_function(logits=shown, labels=batch.labels, vocab_size=base.config.vocab_size).item()
 
 
-def move(model, seed, scale):
-    torch.manual_seed(seed)
-    for p in trainable(model):
-        p.data = p.data + scale * torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype)
-
-
-def mezo(model, data, seeds, *, eps, lr):
-    """Lists (losses, projected gradients); MeZO's own sequence of roundings on what is trainable."""
-    losses, gs = [], []
-    for batch, seed in zip(data, seeds, strict=True):
-        pair = []
-        for scale in (eps, -2 * eps):
-            move(model, seed, scale)
-            pair.append(loss(model, batch))
-        move(model, seed, eps)
-        g = g_of(*pair, eps)
-        torch.manual_seed(seed)
-        for p in trainable(model):
-            p.data = p.data - lr * (g * torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype))
-        losses.append(sum(pair) / 2)
-        gs.append(g)
-    return losses, gs
-
-
 def pristine_mezo(model, ids, data, seeds, *, eps, lr):
-    """The same with counter noise and weights made fresh from W. ``ids``: the tensors' places in the model."""
+    """A plain MeZO loop over what is trainable with counter noise and weights made fresh from W: lists (losses,
+    projected gradients). ``ids``: the tensors' places in the model."""
     losses, gs = [], []
     for batch, seed in zip(data, seeds, strict=True):
-        start = [p.data for p in trainable(model)]
-        zs = [z_of(seed, number, p) for number, p in zip(ids, start, strict=True)]
-        pair = []
+        trained = [p for p in model.parameters() if p.requires_grad]
+        start, pair = [(p, p.data, z_of(seed, number, p)) for number, p in zip(ids, trained, strict=True)], []
         for scale in (eps, -eps):
-            for p, w, z in zip(trainable(model), start, zs, strict=True):
+            for p, w, z in start:
                 p.data = w + scale * z
             pair.append(loss(model, batch))
         g = g_of(*pair, eps)
-        for p, w, z in zip(trainable(model), start, zs, strict=True):
+        for p, w, z in start:
             p.data = w - lr * (g * z)
         losses.append(sum(pair) / 2)
         gs.append(g)

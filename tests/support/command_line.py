@@ -1,17 +1,23 @@
 """Fixtures of the command line in the test's own process; the conftest of a folder that uses them imports them."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
-from tests.support.stores import command
+from zobench import cli
 
 
 @pytest.fixture
 def zobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Runs the command in this process: exit code, standard output, standard error."""
-    return partial(command, capsys)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, *capsys.readouterr()
+
+    return command
 
 
 @pytest.fixture

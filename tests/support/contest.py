@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.support.files import written
 from zobench.cost import budget
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contest
@@ -76,8 +77,7 @@ table = "mine"
 def write(folder: Path, protocol: str = PROTOCOL, table: str = TABLE, figure: str = FIGURE) -> Path:
     """The recipes below ``folder``, from which they are found; returns the runner's file."""
     for kind, text in (("runners", protocol), ("tables", table), ("plots", figure)):
-        (folder / kind).mkdir(exist_ok=True)
-        (folder / kind / "mine.toml").write_text(text)
+        written(folder / kind / "mine.toml", text)
     return folder / "runners" / "mine.toml"
 
 

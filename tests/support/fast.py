@@ -7,15 +7,15 @@ from unittest import mock
 import numpy as np
 import torch
 
+from tests.support import parity
 from tests.support.devices import CUDA
-from tests.support.parity import materialised
+from tests.support.parity import EPS, LR, RUN_SEED, STEPS, materialised
 from tests.support.reference import draw_seeds, pristine_mezo
-from tests.support.streams import batches_of
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
+from zobench import ZOSGD, Engine, EngineConfig, models
 from zobench.engine.weights import blocks as units
 from zobench.models import weights
 
-STEPS, EPS, LR, RUN_SEED = 20, 1e-3, 1e-3, 7
+batches = functools.partial(parity.batches, kind="ragged")
 PLACES = {
     "resident": {"placement": "resident"},
     "pageable": {"tier": "pageable"},
@@ -38,11 +38,6 @@ def steps_on(device, name="opt-tiny", place="resident", queries=1):
     as with one: the replay of 80 would take most of the time of all tests of the engine."""
     few = queries > 1 and (name != "opt-tiny" or place not in ("resident", "pageable"))
     return 10 if device == CUDA else STEPS // queries if few else STEPS
-
-
-def batches(name, kind="ragged", count=STEPS):
-    spec = RunSpec(model=name, batch_size=3, seq_len=17, data=kind, seed=1)
-    return batches_of(spec, count)
 
 
 def directions(queries):
@@ -96,3 +91,15 @@ def assert_equal(mine, expected):
     assert mine[2].keys() == expected[2].keys()
     assert all(torch.equal(mine[2][key], expected[2][key]) for key in expected[2])
     assert len(set(mine[1])) > 0.9 * len(mine[1])  # a loop that never moved would agree with itself
+
+
+def taken_steps(engine, data):
+    """(loss, g) of a step on each batch."""
+    method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED, weight_decay=0.1)
+    return [(step.loss, step.projected_grad) for step in (method.step(engine, batch) for batch in data)]
+
+
+def unwritten_steps(model, data):
+    """The same of a plain loop whose updates are never written back."""
+    seeds = [(seed,) for seed in draw_seeds(RUN_SEED, len(data))]
+    return list(zip(*pristine_mezo(model, data, seeds, eps=EPS, lr=LR, wd=0.1, every=math.inf), strict=True))

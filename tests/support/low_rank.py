@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
+from tests.support.reference import z_of
 from zobench import Engine, EngineConfig, RunSpec, kernels, methods
 from zobench.engine.base import Entry, Point
 from zobench.testing.plain import PlainModel, skeleton, start
@@ -21,9 +22,7 @@ def engine_of(spec: RunSpec, **config: Any) -> Engine:
 def direction(number: int, shape: torch.Size, seed: int, subspace: int | None, rank: int) -> Tensor:
     """z of the parameter of this number in ``named_parameters()``."""
     if len(shape) != 2:
-        z = torch.empty(shape)
-        kernels.normals(seed, kernels.Span(number), z)
-        return z
+        return z_of(seed, number, torch.empty(shape))
     left, right = torch.empty(shape[0], rank), torch.empty(rank, shape[1])
     kernels.normals(seed, kernels.Span(number), left)
     kernels.normals(seed if subspace is None else subspace, kernels.Span(number, start=left.numel()), right)

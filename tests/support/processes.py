@@ -90,14 +90,13 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def torchrun(module: str, gpus: int, *words: Any, timeout: float = 400, **settings: Any) -> None:
-    """Runs ``python -m module`` as so many ranks of one thread on this machine, which must all end well."""
-    env = {"OMP_NUM_THREADS": "1", "ZOBENCH_PEER_TIMEOUT": "60", **settings}
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "-m", module, *map(str, words)),
-    ]
-    done = subprocess.run(
-        command, env={**os.environ, **env}, capture_output=True, text=True, timeout=timeout, check=False
+def torchrun(
+    gpus: int, *words: Any, timeout: float = 400, folder: Path | None = None, **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """What a user's own torchrun of these words gives, of so many ranks of one thread on this machine."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus), "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", "127.0.0.1:0", *map(str, words)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
     )
-    assert done.returncode == 0, done.stderr[-3000:]

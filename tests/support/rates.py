@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.support.files import written
 from zobench.cost import Estimate, Rates
 from zobench.execute import rates
 
@@ -31,6 +32,4 @@ def estimate(seconds: float, **changes: Any) -> Estimate:
 
 def calibrate(folder: Path, machine: str) -> None:
     """Stores these rates as those of the machine's CPU in the results of the folder."""
-    path = rates.kept_in(folder / "results", machine, "cpu")
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(CALIBRATION))
+    written(rates.kept_in(folder / "results", machine, "cpu"), json.dumps(CALIBRATION))

@@ -25,17 +25,25 @@ def g_of(plus, minus, eps, device="cpu"):
     return ((plus - minus) / (2 * eps)).item()
 
 
-def perturb(model, seed, scale, eps):
+def own_loss(model, batch):
+    return model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss.item()
+
+
+def draws(model, seed, names=None):
+    """(name, parameter, z) of what is trained, or of ``names``: MeZO's stream over these alone."""
     torch.manual_seed(seed)
-    for _, p in model.named_parameters():
-        z = torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype, device=p.device)
+    for name, p in model.named_parameters():
+        if p.requires_grad if names is None else name in names:
+            yield name, p, torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype, device=p.device)
+
+
+def perturb(model, seed, scale, eps, names=None):
+    for _, p, z in draws(model, seed, names):
         p.data = p.data + scale * z * eps
 
 
-def update(model, seed, g, lr, wd):
-    torch.manual_seed(seed)
-    for name, p in model.named_parameters():
-        z = torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype, device=p.device)
+def update(model, seed, g, lr, wd, names=None):
+    for name, p, z in draws(model, seed, names):
         if any(word in name for word in ("bias", "layer_norm", "layernorm")):
             p.data = p.data - lr * (g * z)
         else:
@@ -43,16 +51,19 @@ def update(model, seed, g, lr, wd):
 
 
 @torch.inference_mode()
-def mezo(model, batches, seeds, *, eps, lr, wd=0.0):
-    """Lists (losses, projected gradients), one step per batch and seed; the model's own loss from full logits."""
+def mezo(model, batches, seeds, *, eps, lr, wd=0.0, loss_of=own_loss, fresh=False):
+    """Lists (losses, projected gradients), one step per batch and seed; by default of the loss from full logits.
+    ``fresh``: W + eps z and W - eps z are each made from W, which moves by updates alone (DistZO2, section 4.2)."""
     losses, gs = [], []
     for batch, seed in zip(batches, seeds, strict=True):
-        pair = []
-        for scale in (1, -2):
+        pair, kept = [], [p.data for p in model.parameters()]
+        for scale in (1, -1) if fresh else (1, -2):
             perturb(model, seed, scale, eps)
-            out = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels)
-            pair.append(out.loss.item())
-        perturb(model, seed, 1, eps)
+            pair.append(loss_of(model, batch))
+            for p, data in zip(model.parameters(), kept if fresh else (), strict=fresh):
+                p.data = data
+        if not fresh:
+            perturb(model, seed, 1, eps)
         g = g_of(*pair, eps, next(model.parameters()).device)
         update(model, seed, g, lr, wd)
         losses.append((pair[0] + pair[1]) / 2)

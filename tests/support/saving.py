@@ -1,5 +1,6 @@
 """All that happened to an engine's weights, and what is restored from a snapshot."""
 
+from tests.support.watched import before
 from zobench.durable.snapshot import SnapshotStart
 from zobench.engine.base import BASE, PassRecord
 from zobench.training.assemble import tuner
@@ -10,26 +11,17 @@ class Recorder:
 
     def __init__(self, engine):
         self.moments = []
-        self._watch(engine, "probe", lambda batch, points: () if list(points) == [BASE] else tuple(points))
+        before(setattr, engine, "probe", lambda batch, points: self._begin(() if list(points) == [BASE] else points))
         for name in ("evaluate", "tangent"):
-            self._watch(engine, name, lambda *_: ())
-        commit = engine.commit
+            before(setattr, engine, name, lambda *_: self._begin(()))
+        before(setattr, engine, "commit", self._commit)
 
-        def noted(entries):
-            points, earlier = self.moments[-1]
-            self.moments[-1] = points, (*earlier, *entries)
-            commit(entries)
+    def _begin(self, points):
+        self.moments.append((tuple(points), ()))
 
-        engine.commit = noted
-
-    def _watch(self, engine, name, points_of):
-        original = getattr(engine, name)
-
-        def watched(*args):
-            self.moments.append((points_of(*args), ()))
-            return original(*args)
-
-        setattr(engine, name, watched)
+    def _commit(self, entries):
+        points, earlier = self.moments[-1]
+        self.moments[-1] = points, (*earlier, *entries)
 
     def recorded(self):
         return [PassRecord(points=points, entries=entries) for points, entries in self.moments]

@@ -4,10 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from tests.support.rates import CALIBRATION
-from zobench import cli
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -71,12 +68,3 @@ def run(spec: RunSpec, number: int = 0, **changes: Any) -> Result:
         },
     }
     return Result(**{**values, **changes})
-
-
-def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Runs ``zobench`` in this process: exit code, standard output, standard error."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    out, err = capsys.readouterr()
-    assert isinstance(caught.value.code, int)
-    return caught.value.code, out, err

@@ -1,14 +1,22 @@
-"""A sweep that was submitted."""
+"""Small cells, how one ended, and a sweep of them that was submitted."""
 
 from pathlib import Path
 from typing import Any
 
 from zobench.execute import jobs
+from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
 
+MACHINE = "cpu-2c-4f2a91"
 
-def cell(**changes: Any) -> RunSpec:
-    return RunSpec(**{"model": "opt-tiny", "seq_len": 32, **changes}).resolve(changes.get("device", "cpu"))
+
+def cell(seed: int = 0, **changes: Any) -> RunSpec:
+    fields = {"model": "opt-tiny", "seq_len": 32, "seed": seed, **changes}
+    return RunSpec(**fields).resolve(changes.get("device", "cpu"))
+
+
+def ended(spec: RunSpec, outcome: Outcome = Outcome.OK, reason: str = "") -> Result:
+    return Result(spec=spec, outcome=outcome, reason=reason, environment=Facts(machine=MACHINE))
 
 
 def submitted(results: Path, count: int = 3, **changes: Any) -> jobs.Submission:

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from zobench.data.batch import Batch
+from zobench.data.tasks.prompts import form_of
+from zobench.data.tasks.read import LabelledSet, read
 from zobench.data.tasks.task import Example
 from zobench.data.tasks.task_data import TaskData
 from zobench.runspec import RunSpec
+from zobench.runspec.registries import TASKS
 
 SENTENCES = [
     f"the {noun} is {very}{adjective} , and it was {other} ."
@@ -52,6 +55,10 @@ def load(run: RunSpec, tokenizer: Any, folder: Path, positions: int = 4096, mask
     return TaskData.load(run, tokenizer, positions=positions, masked=masked, data_dir=folder)
 
 
+def sets(name: str, folder: Path | None, aligned: bool = True, masked: bool = False) -> tuple[LabelledSet, ...]:
+    return read(TASKS.get(name), form_of(TASKS.get(name), aligned=aligned, masked=masked), folder)
+
+
 def sst2(folder: Path, train: int, validation: int) -> Path:
     """An SST-2 folder of that many sentences of different lengths, every third one negative."""
     pool = SENTENCES * (max(train, validation) // len(SENTENCES) + 1)
@@ -70,12 +77,14 @@ def scores(model: Any, batch: Batch) -> Tensor:
     return torch.stack([picked[batch.choices.owners == c].mean() for c in range(len(batch.choices.groups))])
 
 
-def naive(model: Any, tokenizer: Any, example: Example) -> list[float]:
-    """Each candidate alone, unpadded: the mean log-probability of the tokens that it adds to its prompt."""
+def naive(model: Any, tokenizer: Any, example: Example, length: int = 4096) -> list[float]:
+    """Each candidate alone, unpadded: the mean log-probability of the tokens that it adds to its prompt. Of more tokens
+    than ``length`` the first stays and the last, as in MeZO's program."""
     scores = []
     for candidate in example.candidates:
         ids = tokenizer(example.prompt + candidate)["input_ids"]
         count = len(ids) - len(tokenizer(example.prompt)["input_ids"])
+        ids = ids if len(ids) <= length else [ids[0], *ids[1 - length :]]
         logs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
         picked = [logs[place - 1, ids[place]] for place in range(len(ids) - count, len(ids))]
         scores.append(float(torch.stack(picked).mean()))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.support.files import written
 from tools import tiny
 from zobench import models
 from zobench.data.tasks.task import Example
@@ -34,12 +35,10 @@ def tokenizer():
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    folder = tmp_path / "data" / "SST-2"
-    folder.mkdir(parents=True)
     for name in ("train.tsv", "dev.tsv"):
         rows = "".join(f"{text}\t{label}\n" for text, label in SENTENCES)
-        (folder / name).write_text(f"sentence\tlabel\n{rows}")
-    return folder.parent
+        written(tmp_path / "data" / "SST-2" / name, f"sentence\tlabel\n{rows}")
+    return tmp_path / "data"
 
 
 @pytest.mark.parametrize("tokens", [1, 40])
