@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import refused as refused
-from tests.support.command_line import zobench as zobench
+from tests.support.commands import refused as refused
+from tests.support.commands import zobench as zobench
 from tests.support.rates import calibrate
 from zobench.execute import plan, process
 from zobench.measure.environment import fingerprint_without_torch

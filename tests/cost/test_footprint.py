@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.predictions import BLOCK, FILLERS, LINEAR, cell
+from tests.support.rates import BLOCK, FILLERS, LINEAR, cell
 from zobench import models
 from zobench.cost import footprint
 from zobench.cost.footprint import fit, memory

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.formulas import NEWER
-from tests.support.predictions import BLOCK, LINEAR, cell
+from tests.support.rates import BLOCK, LINEAR, cell
 from zobench import models, schemes
 from zobench.cost import footprint, sizes
 from zobench.cost.footprint import memory

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.predictions import BLOCK, FILLERS
+from tests.support.rates import BLOCK, FILLERS
 from zobench import models
 from zobench.cost import footprint
 from zobench.cost.footprint import memory

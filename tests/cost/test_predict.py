@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.support.predictions import FORWARD, PARAMETERS, SLOW_DISK, STREAMED, counter, measured, offload
-from tests.support.rates import CALIBRATION, RATES
+from tests.support.rates import CALIBRATION, FORWARD, PARAMETERS, RATES, SLOW_DISK, STREAMED, counter, measured, offload
 from tests.support.task_data import trained
 from zobench import models
 from zobench.cost import Rates, budget, estimate, footprint, local, passes, sizes

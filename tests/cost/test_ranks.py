@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.predictions import PARAMETERS, SLOW_DISK, STREAMED
-from tests.support.rates import CALIBRATION, RATES
+from tests.support.rates import CALIBRATION, PARAMETERS, RATES, SLOW_DISK, STREAMED
 from zobench.cost import Rates, estimate, passes, transfer_seconds
 from zobench.cost.seconds import compute_seconds, floor_seconds, is_sliced, step_seconds
 from zobench.runspec import RunSpec

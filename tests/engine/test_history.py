@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from tests.support.devices import CUDA, on_devices
-from tests.support.parity import engine_of
+from tests.support.parity import batches_of, engine_of
 from tests.support.reference import g_of
-from tests.support.streams import batches_of
 from tests.support.watched import before
 from zobench import Entry, Point, RunSpec
 from zobench.engine.base import PassRecord

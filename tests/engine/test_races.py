@@ -1,14 +1,15 @@
 """The pipeline against an emulator of its lanes: every legal order gives the same bits, planted bugs show."""
 
 import dataclasses
+import functools
 import itertools
 
 import pytest
 import torch
+from transformers import OPTConfig, OPTForCausalLM
 
 from tests.support.emulator import EmulatedLanes, RaceError
-from tests.support.races import model, resident, trace
-from zobench import Batch, Engine, EngineConfig, Entry
+from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry
 from zobench.engine.transfers import schedule
 from zobench.engine.weights.tiers import HostTier
 from zobench.models.weights import RandomWeights
@@ -111,3 +112,37 @@ def test_what_computes_without_transfers_goes_on_as_if_it_had_not(granularity):
         with engine.compute_only():
             engine.evaluate(Batch(ids, ids))
         assert engine.evaluate(Batch(ids, ids)) == loss
+
+
+STEPS = 3
+
+
+def model(n_blocks):
+    config = OPTConfig(
+        num_hidden_layers=n_blocks, hidden_size=16, ffn_dim=32, num_attention_heads=2, vocab_size=40,
+        max_position_embeddings=16, word_embed_proj_dim=16, dropout=0.0, use_cache=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        return OPTForCausalLM(config)
+
+
+def trace(n_blocks, *, lanes=None, **config):
+    """Losses of three steps, an evaluation between, and the final weights."""
+    skeleton = model(n_blocks)
+    engine = Engine(skeleton, EngineConfig(**config), weights=RandomWeights(skeleton, 0), lanes=lanes)
+    if lanes is not None:
+        lanes.pipeline = engine.pipeline
+    ids = torch.arange(10).view(1, 10) % 40
+    batch, method, numbers = Batch(ids, ids), ZOSGD(lr=1e-2, seed=3, weight_decay=0.1), []
+    with engine:
+        for _ in range(STEPS):
+            result = method.step(engine, batch)
+            numbers += [result.loss, result.projected_grad]
+        numbers.append(engine.evaluate(batch))
+        numbers.append(method.step(engine, batch).loss)
+        return numbers, {name: tensor.numpy().tobytes() for name, tensor in engine.named_tensors()}
+
+
+@functools.cache
+def resident(n_blocks):
+    return trace(n_blocks, placement="resident")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.parity import batches_of
 from tests.support.reference import g_of
-from tests.support.streams import batches_of
 from tests.support.watched import before
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.engine.directions import general

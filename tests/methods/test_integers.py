@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.support.parity import batches_of
 from tests.support.reference import draw_seeds, g_of, own_loss, plain_loss, z_of
-from tests.support.streams import batches_of
 from zobench import RunSpec, models
 from zobench.engine.updates.steps import WholeSteps, edges
 from zobench.models import weights

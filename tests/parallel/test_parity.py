@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support import forked_ranks, rank, reference
-from tests.support.parity import materialised
+from tests.support.parity import batches_of, materialised
 from tests.support.reference import draw_seeds, mezo, own_loss, pristine_mezo
-from tests.support.streams import batches_of
 from zobench import RunSpec, methods
 from zobench.runspec import METHODS as KINDS
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.drawings import BARS, LINES, TIMELINE, recorded
-from tests.support.tables import MIB, PAPER, result
+from tests.support.tables import BARS, LINES, MIB, PAPER, TIMELINE, recorded, result
 from zobench.report import artifacts
 from zobench.report.draw import chart
 from zobench.report.plot import Plot

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.predictions import FORWARD
-from tests.support.rates import CALIBRATION
+from tests.support.rates import CALIBRATION, FORWARD
 from tests.support.tables import MIB, result
 from zobench import models, recipes
 from zobench.recipes.reference import Reference

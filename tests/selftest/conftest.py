@@ -1,3 +1,3 @@
 """Fixtures of this folder."""
 
-from tests.support.command_line import zobench as zobench
+from tests.support.commands import zobench as zobench

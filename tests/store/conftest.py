@@ -1,4 +1,4 @@
 """Fixtures of this folder."""
 
-from tests.support.command_line import refused as refused
-from tests.support.command_line import zobench as zobench
+from tests.support.commands import refused as refused
+from tests.support.commands import zobench as zobench

@@ -5,9 +5,8 @@ import dataclasses
 import peft
 import torch
 
-from tests.support.parity import materialised
+from tests.support.parity import batches_of, materialised
 from tests.support.reference import g_of, z_of
-from tests.support.streams import batches_of
 from zobench import RunSpec, models, schemes
 from zobench.data.batch import IGNORED
 from zobench.models import weights

@@ -1,10 +1,14 @@
-"""The command line in processes of its own, and a sweep of two cells for them."""
+"""The command line in this process and in others, and a sweep of two cells; a conftest imports the fixtures."""
 
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from zobench import cli
 from zobench.execute import process
 
 TWO = '[base]\nmodel = "opt-tiny"\nseq_len = 32\n[axes]\nseed = [0, 1]\n'
@@ -29,3 +33,29 @@ def start(folder: Path) -> subprocess.Popen[str]:
         command, cwd=folder, env=process.child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
+
+
+@pytest.fixture
+def zobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process: exit code, standard output, standard error."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def refused(zobench: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """Runs a command that must end with exit code 2 and one line, but for that of its device: the line."""
+
+    def line(*arguments: str) -> str:
+        code, out, err = zobench(*arguments)
+        lines = [text for text in err.splitlines() if not text.startswith("device: ")]
+        assert (code, out, len(lines)) == (2, "", 1), err
+        return lines[0]
+
+    return line

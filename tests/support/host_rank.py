@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import OPTConfig, OPTForCausalLM
 
 from tests.support import normals
-from tests.support.parity import engine_of
-from tests.support.streams import batches_of
+from tests.support.parity import batches_of, engine_of
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec
 from zobench.engine.base import Position
 from zobench.engine.weights.tiers import allocate

@@ -1,7 +1,9 @@
 """Models, batches and the modes of the engine that must all leave the same bits."""
 
-from tests.support.streams import batches_of
+import itertools
+
 from zobench import Engine, EngineConfig, RunSpec, models
+from zobench.data.batch import stream
 from zobench.models import weights
 
 STEPS, EPS, LR, RUN_SEED = 20, 1e-3, 1e-3, 7
@@ -33,3 +35,8 @@ def engine_of(name="opt-tiny", dtype="fp32", tied=None, options=None, **config):
     """An engine over the same weights; ``options`` are its own, beside its configuration."""
     model = models.build(name, dtype, tied)
     return Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3), **options or {})
+
+
+def batches_of(spec, count):
+    config = models.build_config(spec.model)
+    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))

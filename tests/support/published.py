@@ -3,8 +3,7 @@
 import functools
 from pathlib import Path
 
-from tests.support.drawings import recorded
-from tests.support.tables import MIB, result
+from tests.support.tables import MIB, recorded, result
 from zobench import recipes
 from zobench.report import publish
 from zobench.result import Result

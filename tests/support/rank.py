@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support import normals
-from tests.support.streams import batches_of
+from tests.support.parity import batches_of
 from zobench import Engine, EngineConfig, RunSpec, methods, models
 from zobench.models import weights
 from zobench.parallel.engine import ParallelEngine

@@ -5,8 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+from tests.support.parity import batches_of
 from tests.support.saving import TOLD, Recorder, restored, weights_of
-from tests.support.streams import batches_of
 from zobench import RunSpec
 from zobench.durable import savers
 from zobench.durable.savers import Target, saving

@@ -1,6 +1,7 @@
-"""A tiny table, claims about it, the paper's numbers for it, and results to fill it with."""
+"""Recipes of small tables and figures, and results to fill and draw them with."""
 
 import csv
+import dataclasses
 import io
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,39 @@ def tuned(accuracy: float, *, dev_loss: float = 0.5, **changes: Any) -> Result:
 
 def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
+
+
+BARS = 'kind = "bars"\n' + TINY + "[axes]\nx = 'Model'\nlog_y = true\nlimit = { value = 1e9, label = '1 GB' }\n"
+LINES = """
+kind = "lines"
+title = "By batch"
+runner = "batch_size"
+columns = [{ header = "MeZO", where = { engine = "resident" } }]
+metrics = [{ name = "throughput", header = "Throughput (tokens/s)", format = ".0f", better = "higher" }]
+[where]
+seq_len = 100
+[rows.product]
+batch_size = [1, 4]
+"""
+TIMELINE = """
+kind = "timeline"
+title = "Steps"
+paper = "p"
+artifact = "f5"
+runner = "ablation"
+[where]
+engine = "offload"
+seq_len = 100
+batch_size = [1, 2]
+[[panels]]
+title = "a. naive"
+where = { overlap = false }
+[[panels]]
+title = "b. overlapped"
+where = { overlap = true }
+"""
+
+
+def recorded(model: str, overlap: bool, shift: float = 5.0, **spec: Any) -> Result:
+    rows = [["upload", "upload", 0, shift, shift + 1.0], ["compute", "compute", 0, shift + 1.0, shift + 3.0]]
+    return dataclasses.replace(result(model, "offload", overlap=overlap, **spec), timeline=rows)

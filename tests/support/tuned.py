@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.support.streams import batches_of
+from tests.support.parity import batches_of
 from zobench import RunSpec
 from zobench.data.batch import Batch, Choices
 from zobench.training.assemble import tuner
