@@ -1,6 +1,5 @@
 """Which build of torch ``make`` installs: by a driver that is there or not, without a network."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -9,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import module_at, script
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / ".ci" / "torch_build.py"
-SPEC = importlib.util.spec_from_file_location("torch_build", SCRIPT)
-torch_build = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(torch_build)
+torch_build = module_at(SCRIPT)
 
 PINNED = re.search(r"^torch==([\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]  # type: ignore[index]
 CUDA = [f"torch==={PINNED}"]
@@ -42,9 +41,7 @@ def test_the_build_follows_the_driver(system, driver, configured, reachable, arg
 
 def test_make_gives_pip_what_the_script_prints_and_says_why(tmp_path):
     """With a driver's program on the path, and another pip: make's own recipe, nothing is installed."""
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    script(tmp_path / "nvidia-smi", "")
     path = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run([sys.executable, SCRIPT], env=path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == CUDA

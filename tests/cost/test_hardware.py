@@ -51,8 +51,7 @@ def test_the_slower_of_card_and_host_is_the_link():
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_file_is_one_line_with_its_name(tmp_path, change, message):
-    path = tmp_path / "mine.toml"
-    path.write_text(GOOD.replace(change[0], change[1], 1), encoding="utf-8")
+    path = written(tmp_path / "mine.toml", GOOD.replace(change[0], change[1], 1))
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the whole text is compared
         hardware.load(str(path))
     assert str(caught.value).startswith(f"mine.toml: {message.partition('; did')[0]}")

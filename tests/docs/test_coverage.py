@@ -1,15 +1,13 @@
 """The page *Coverage of the papers*: every element of the papers has a row, and every name in a row exists."""
 
-import importlib.util
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.files import module_at
 from tests.support.own_model import packages
 from tests.support.published import published
 from zobench import models, recipes
@@ -29,16 +27,7 @@ REFERENCE = Reference.load()
 NUMBERED = ("algorithm", "equation", "table", "figure")
 
 
-def loaded() -> Any:
-    """docs/elements.py, which lies in no package."""
-    spec = importlib.util.spec_from_file_location("elements", DOCS / "elements.py")
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-elements = loaded()
+elements = module_at(DOCS / "elements.py")
 ROWS = elements.rows()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.files import written
+from tests.support.files import script, written
 from tests.support.rates import CALIBRATION
 from tests.support.submissions import MACHINE, cell, ended, submitted
 from zobench.execute import jobs, slurm
@@ -160,11 +160,10 @@ def test_squeue_that_fails_says_why_and_none_is_nobody_to_ask(tmp_path: Path, mo
     made = submitted(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert slurm.look(made) is None
-    (tmp_path / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: no\n way' >&2\nexit 1\n")
-    (tmp_path / "squeue").chmod(0o755)
+    script(tmp_path / "squeue", "echo 'slurm_load_jobs error: no\n way' >&2\nexit 1")
     with pytest.raises(OSError, match=r"^squeue failed: slurm_load_jobs error: no way$"):
         slurm.look(made)
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    script(tmp_path / "squeue", "exec /bin/sleep 60")
     monkeypatch.setattr(slurm, "ANSWER_SECONDS", 0.2)
     with pytest.raises(OSError, match=r"^squeue must answer within 0\.2 s, but did not; try again later$"):
         slurm.look(made)
@@ -207,8 +206,7 @@ def test_arrays_that_slurm_had_taken_are_cancelled_when_it_refuses_the_next(tmp_
         "srun": "exit 0",
     }
     for name, text in scripts.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        script(tmp_path / name, text)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(ValueError, match=r"^`sbatch` must take the jobs, but said: over the limit; see --partition"):
         slurm.submit(made, slurm.Request())

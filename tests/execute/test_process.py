@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support import files
 from tests.support.processes import gone, poll
 from zobench.cost.interval import Consolidation
 from zobench.durable.scratch import clear
@@ -43,9 +44,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
     """Runs a cell whose process is the given shell script."""
 
     def run(script: str, **options: Any) -> Result:
-        path = tmp_path / "child.sh"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
+        path = files.script(tmp_path / "child.sh", script)
         monkeypatch.setattr(process.sys, "executable", str(path))
         return run_in_process(SPEC, **options)
 

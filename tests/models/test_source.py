@@ -66,10 +66,9 @@ def test_a_result_is_read_and_shown_where_the_folder_is_not(folder: Path, tmp_pa
 def test_two_models_of_one_name_in_a_matrix_are_refused(folder: Path, tmp_path: Path) -> None:
     """Tables would show them as one."""
     configured(tmp_path / "other" / "mine", {**LLAMA, "rms_norm_eps": 1e-4})
-    file = tmp_path / "two.toml"
-    file.write_text(f"[axes]\nmodel = ['{folder}', '{tmp_path}/other/mine']\n[base]\nseq_len = 16\n")
+    text = f"[axes]\nmodel = ['{folder}', '{tmp_path}/other/mine']\n[base]\nseq_len = 16\n"
     with pytest.raises(ValueError, match="models must have names of their own") as error:
-        matrix.load(file, "cpu")
+        matrix.load(written(tmp_path / "two.toml", text), "cpu")
     assert str(error.value) == (
         f"two.toml: models must have names of their own, but {folder} and {tmp_path}/other/mine are both called mine; "
         'give each in [[variants]], one with name = "..."'

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.files import written
+from tests.support.files import script, written
 from tests.support.plugin import commands
 from tests.support.processes import gone
 from tests.support.rates import RATES
@@ -104,10 +104,8 @@ def clone(tmp_path: Path) -> Path:
 def add_program(tmp_path: Path, clone: Path) -> Callable[[str], Path]:
     """Adds the clone with a shell script as its interpreter."""
 
-    def add(script: str) -> Path:
-        python = tmp_path / "python"
-        python.write_text(f"#!/bin/sh\n{script}\n")
-        python.chmod(0o755)
+    def add(text: str) -> Path:
+        python = script(tmp_path / "python", text)
         clone_entry = clones.Clone(
             name="mezo", path=str(clone), python=str(python), commit=clones.commit_of(clone), versions=VERSIONS
         )
@@ -280,9 +278,7 @@ def test_a_program_is_checked_before_it_is_added(clone: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_the_command_adds_a_program(clone: Path, tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{FACTS}\n")
-    python.chmod(0o755)
+    python = script(tmp_path / "python", FACTS)
     ((_, done, _),) = commands(tmp_path, f"program add mezo --path {clone} --python {python}")
     commit = clones.commit_of(clone)
     assert done.startswith(f"added: mezo {commit}, torch 2.1.0, transformers 4.28.1, Python 3.9.18\n")

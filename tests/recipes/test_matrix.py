@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.files import written
 from tests.support.own_model import changes_for
 from zobench import recipes
 from zobench.cost.budget import price
@@ -26,9 +27,7 @@ AXES: dict[str, list[Any]] = {
 
 
 def load(tmp_path: Path, text: str, device: str = "cpu", **changes: Any) -> tuple[Any, ...]:
-    path = tmp_path / "mine.toml"
-    path.write_text(text)
-    return matrix.load(path, device, changes).cells
+    return matrix.load(written(tmp_path / "mine.toml", text), device, changes).cells
 
 
 def toml(axes: dict[str, list[Any]], excluded: list[dict[str, Any]]) -> str:
@@ -248,8 +247,7 @@ def test_zo_bench_s_accuracies_have_the_precision_of_its_appendix() -> None:
 
 
 def test_the_fastest_16_bit_type_is_whatever_the_machine_says(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text('[axes]\nmodel = ["opt-tiny"]\ndtype = ["fp32", "fastest 16-bit"]\n')
+    path = written(tmp_path / "mine.toml", '[axes]\nmodel = ["opt-tiny"]\ndtype = ["fp32", "fastest 16-bit"]\n')
 
     def dtypes(narrow: str | None, **changes: Any) -> list[str]:
         return [cell.dtype for cell in matrix.load(path, "cpu", changes, lambda: narrow).cells]
@@ -260,9 +258,9 @@ def test_the_fastest_16_bit_type_is_whatever_the_machine_says(tmp_path: Path) ->
 
 
 def test_a_cell_that_saves_must_save_where_its_steps_are_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(
-        '[axes]\nmodel = ["opt-tiny"]\n[base]\nengine = "offload"\ncheckpoint = "async"\ncheckpoint_every = 4\n'
+    path = written(
+        tmp_path / "mine.toml",
+        '[axes]\nmodel = ["opt-tiny"]\n[base]\nengine = "offload"\ncheckpoint = "async"\ncheckpoint_every = 4\n',
     )
     for steps, enough in ((8, 10), (5, 6), (11, 14)):
         with pytest.raises(ValueError, match=f"but got steps={steps}, checkpoint_every=4: .* use steps={enough}$"):

@@ -1,33 +1,25 @@
 """CITATION.cff, the changelog, workflows, issue forms, hooks and bounds: what nothing here runs is checked."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
 import zobench
+from tests.support.files import module_at
 from zobench.recipes.reference import PAPERS
 
 ROOT = Path(__file__).parents[2]
 
 
-def script(name: str) -> ModuleType:
-    """The module of ``.ci/NAME.py``."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-release_notes, lowest, readme_links = script("release_notes"), script("lowest"), script("readme_links")
+release_notes = module_at(ROOT / ".ci/release_notes.py")
+lowest = module_at(ROOT / ".ci/lowest.py")
+readme_links = module_at(ROOT / ".ci/readme_links.py")
 RELEASE = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
 CITATION: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 
