@@ -106,7 +106,8 @@ def test_the_curves_of_runs_in_folders_are_drawn_where_one_says(cwd: Path, zoben
     for lr in (1e-6, 1e-7):
         Store(cwd / "mine").save(tuned(0.8, lr=lr))
     code, out, err = zobench("figure", "mine", "--where", "lr=1e-7", "--out", "drawn")
-    assert (code, err) == (0, "")
+    said = [line for line in err.splitlines() if not line.startswith("drawing the runs for")]  # of a busy machine
+    assert (code, said) == (0, [])
     assert out.split() == [f"drawn/figures/curves.{form}" for form in ("csv", "png", "svg", "pdf")]
     assert {line.split(",")[2] for line in (cwd / "drawn/figures/curves.csv").read_text().splitlines()[1:]} == {
         "zo-sgd"
