@@ -31,6 +31,8 @@ from zobench.execute import rates
         ("sweep bad_key.toml", "bad_key.toml: unknown key 'axis' in the file; did you mean axes?"),
         ("sweep picture.toml", "picture.toml: `tables` must be tables, but zo2/figure3 is a figure; leave it out"),
         ("table zo2/table1 --results file/x", "`results` must be a folder, but got "),
+        ("verdict zo3", "the paper must be one of zo-offloading-neurips24, zo-offloading-iclr25, zo2, distzo2, "
+                        "zo-bench, but got 'zo3'; for example zo2"),
         ("list model", "unknown list 'model'; did you mean models?"),
     ],
 )  # fmt: skip

@@ -123,6 +123,9 @@ def test_no_runs_say_how_to_get_some_or_that_none_was_meant(root: Path, zobench:
     hint = "no results in empty: `zobench sweep smoke --results empty` makes some\n"
     Path("empty").mkdir()
     assert zobench("results", "--results", "empty") == (0, "", hint)
+    _, out, err = zobench("table", "zo2/table1", "--results", "empty")
+    assert "predicted for A100" in out
+    assert err.endswith("; all that is shown is predicted or the paper's\n")
     assert zobench("results", "--where", "seed=7") == (0, "", "none of 6 runs fulfils every --where\n")
 
 

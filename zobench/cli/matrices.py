@@ -151,5 +151,5 @@ def table_text(
     if shown and isinstance(item, Table) and (why := mismatch(item, shown)):
         print(why, file=sys.stderr)
     if not shown:
-        console.show_empty([results], "only the paper's values are shown")
+        console.show_empty([results], "all that is shown is predicted or the paper's")
     return text

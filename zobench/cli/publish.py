@@ -215,6 +215,6 @@ def report(
     for problem in contents.problems[len(store.problems) :]:
         print(problem, file=sys.stderr)
     if not stored:
-        console.show_empty([results], "only the papers' values are shown")
+        console.show_empty([results], "all that is shown is predicted or the papers'")
     tables = sum(artifact.kind == "table" for artifact in contents.artifacts)
     print(f"{tables} tables and {len(contents.artifacts) - tables} figures; open {out / publish.PAGE}")

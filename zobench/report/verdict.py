@@ -66,7 +66,7 @@ class JudgedArtifact:
 def verdicts(paper: str, results: Sequence[Result], reference: Reference) -> list[JudgedArtifact]:
     """Each table and figure of ``paper``, in reading order. Raises ``ValueError`` for one that is not in ``PAPERS``."""
     if paper not in PAPERS:
-        raise ValueError(f"the paper must be one of {', '.join(PAPERS)}, but got {paper!r}; zobench verdict zo2")
+        raise ValueError(f"the paper must be one of {', '.join(PAPERS)}, but got {paper!r}; for example zo2")
     made: list[JudgedArtifact] = []
     by_runner: dict[str, list[JudgedClaim]] = {}
     for item in artifacts.load_all()[0]:

@@ -46,7 +46,7 @@ class Outcome(enum.StrEnum):
     OOM = "oom"  # device or host memory ran out; the reason says which
     TIMEOUT = "timeout"
     FAILED = "failed"  # the reason is the error, `traceback` the rest
-    SKIPPED = "skipped"  # never started: cannot fit, or not within the budget; the reason says what it needs
+    SKIPPED = "skipped"  # cannot fit, or the budget was used up first; the reason says what it needs
     CONTAMINATED = "contaminated"  # measured while something else disturbed the machine
 
 
