@@ -150,6 +150,22 @@ def test_what_is_not_of_the_protocol_is_not_shown(table: ContestTable, folder: P
     ]  # fmt: skip
 
 
+def test_another_machines_baseline_stands_in_where_a_machine_has_none(table: ContestTable, folder: Path) -> None:
+    results, there = stored(folder), stored(folder, machine="box-2")
+    others = [run for run in results if run.spec.method != "zo-sgd" or run.spec.queries > 1]
+    alone, both = rows(table, others, 0), rows(table, [*others, *there], 0)
+    assert (alone["FO-SGD"]["Less ZO-SGD"], alone["ZO-SGD"]["Test loss ↓"]) == ("·", "·")
+    assert both == rows(table, results, 0)
+    first, second = rankings(table, [*others, *there])
+    assert [(method.header, method.elsewhere, len(method.step_times)) for method in first.standings] == [
+        ("FO-SGD", "", 3), ("Four queries", "", 3), ("ZO-SGD", "box-2", 0),
+    ]  # fmt: skip
+    assert not any(method.elsewhere for method in second.standings)
+    sheets = artifacts.make(table, [*others, *there], Reference.load())[0].sheets
+    assert any("ZO-SGD ran on box-2: seeds" in remark for remark in map(str, sheets[0].remarks))
+    assert "ZO-SGD" not in rows(table, [*others, *there], 1)
+
+
 def test_a_grid_that_is_not_whole_shows_no_test_and_seeds_that_wait_are_told(table: ContestTable, folder: Path) -> None:
     results = stored(folder)
     tuning = [run for run in results if not run.spec.test_size]

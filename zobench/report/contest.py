@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -75,7 +75,8 @@ def _claim(
 @dataclass(frozen=True, kw_only=True)
 class MethodStanding:
     """One method. ``tuned``: the runs of its grid and of points that were added, the best first; ``search``: what they
-    say; ``most``: the points that it may have; ``runs``: those of its best point, by seed, once it is tuned."""
+    say; ``most``: the points that it may have; ``runs``: those of its best point, by seed, once it is tuned;
+    ``elsewhere``: their machine, where it is another than the ranking's, whose times and memory do not count."""
 
     contender: Contender
     most: int
@@ -83,6 +84,7 @@ class MethodStanding:
     tuned: tuple[Result, ...]
     search: Search
     runs: tuple[Result, ...]
+    elsewhere: str = ""
 
     @property
     def header(self) -> str:
@@ -141,12 +143,17 @@ class MethodStanding:
     @property
     def step_times(self) -> list[float]:
         """Median seconds of a step, of each seed."""
-        return [seconds for run in self.runs if (seconds := run.step_seconds) is not None]
+        return [seconds for run in self._timed_here if (seconds := run.step_seconds) is not None]
 
     @property
     def memories(self) -> list[float]:
         """The device's peak bytes of each seed that knows them."""
-        return [float(peak) for run in self.runs if (peak := run.memory.get("device_peak_bytes")) is not None]
+        peaks = [run.memory.get("device_peak_bytes") for run in self._timed_here]
+        return [float(peak) for peak in peaks if peak is not None]
+
+    @property
+    def _timed_here(self) -> tuple[Result, ...]:
+        return () if self.elsewhere else self.runs
 
     @cached_property
     def reached(self) -> list[tuple[Result, int]]:
@@ -176,7 +183,7 @@ class MethodStanding:
 
     @property
     def _timed(self) -> list[tuple[Result, float]]:
-        spent = [(run, seconds_until(run, step)) for run, step in self.reached]
+        spent = [(run, seconds_until(run, step)) for run, step in self.reached if not self.elsewhere]
         return [(run, seconds) for run, seconds in spent if seconds is not None]
 
     @property
@@ -216,7 +223,7 @@ BUSY = "Other processes kept the machine busy during some of the runs: their tim
 
 def is_disturbed(ranking: MethodRanking) -> bool:
     """Whether some of the runs that it shows were disturbed."""
-    return any(run.disturbances for method in ranking.standings for run in method.runs)
+    return any(run.disturbances for method in ranking.standings if not method.elsewhere for run in method.runs)
 
 
 def is_of(protocol: Protocol, spec: RunSpec) -> bool:
@@ -254,7 +261,35 @@ def rankings(table: ContestTable, results: Sequence[Result]) -> list[MethodRanki
         (result for result in results if is_of(table.protocol, result.spec)),
         key=lambda result: (place_of(result), *(str(getattr(result.spec, name)) for name in common)),
     )
-    return [_ranking(table, machine, runs) for (machine, *_), runs in groups.items()]
+    alone = [(settings, _ranking(table, machine, runs)) for (machine, *settings), runs in groups.items()]
+    if table.protocol.unit not in budget.PRICES:  # seconds buy other steps on another machine
+        return [ranking for _, ranking in alone]
+    return [
+        _with_baseline(table, ranking, [other for others, other in alone if others == settings])
+        for settings, ranking in alone
+    ]
+
+
+def _with_baseline(table: ContestTable, ranking: MethodRanking, alike: Sequence[MethodRanking]) -> MethodRanking:
+    """The ranking. If its machine has not run the baseline to the end, another's of ``alike``, which ran the same
+    settings, stands in for it: seeds, batches and directions are the same there, and rounding is not."""
+    if not ranking.finished or any(method.header == table.baseline for method in ranking.finished):
+        return ranking
+    size = ranking.finished[0].runs[0].spec.test_size
+    measured = [
+        replace(method, elsewhere=other.machine)
+        for other in alike for method in other.finished
+        if method.header == table.baseline and method.runs[0].spec.test_size == size
+    ]  # fmt: skip
+    if not measured:
+        return ranking
+    best = max(measured, key=lambda method: len(method.runs))
+    others = (method for method in ranking.standings if method.header != table.baseline)
+    return replace(ranking, standings=_ordered([best, *others]))
+
+
+def _ordered(standings: Iterable[MethodStanding]) -> tuple[MethodStanding, ...]:
+    return tuple(sorted(standings, key=lambda item: math.inf if item.loss is None else item.loss))
 
 
 def unmeasured(table: ContestTable) -> list[MethodStanding]:
@@ -274,7 +309,7 @@ def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Me
     standings = [_standing(table, item, by_method.get(item.header, [])) for item in table.protocol.contenders]
     return MethodRanking(
         machine=machine, spec=results[0].spec, description=results[0].environment.description,
-        standings=tuple(sorted(standings, key=lambda item: math.inf if item.loss is None else item.loss)),
+        standings=_ordered(standings),
     )  # fmt: skip
 
 

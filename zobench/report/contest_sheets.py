@@ -55,7 +55,7 @@ def _of(table: ContestTable, ranking: MethodRanking) -> Iterator[Sheet]:
     accuracy = _columns(ranking.standings, _accuracy(table, ranking))
     remarks = [_how(table), about, *_shown(table, ranking), *([table.caption] if table.caption else [])]
     yield _sheet(table, "accuracy", key, source, accuracy, remarks)
-    costs = _columns(ranking.standings, _costs(table))
+    costs = _columns([method for method in ranking.standings if not method.elsewhere], _costs(table))
     yield _sheet(table, "costs", key, source, costs, [about, *_cost_remarks(table, ranking)])
     if table.claims:
         remark = (
@@ -167,6 +167,12 @@ def _shown(table: ContestTable, ranking: MethodRanking) -> list[str]:
         "and for accuracies by an analysis of variance by seed and example; p of the loss by Holm over all methods. A "
         "method whose best point is an end of what was tried has no claim."
     ]
+    base = baseline(table, ranking)
+    if base is not None and base.elsewhere:
+        remarks.append(
+            f"{base.header} ran on {base.elsewhere}: seeds, batches and directions are the same there, but not how "
+            "products are rounded."
+        )
     least = reached(table, ranking)
     if least is not None:
         loss, points, count = least
@@ -338,7 +344,7 @@ def numbers(table: ContestTable, ranked: Sequence[MethodRanking]) -> pd.DataFram
     lines = (
         (table.name, ranking.machine, run.spec.model, run.spec.task_name, method.header, stage, run.spec.seed,
          " ".join(f"{key}={run.spec.value(key)}" for key in method.contender.fields), run.spec.hash, quantity, value)
-        for ranking in ranked for method in ranking.standings
+        for ranking in ranked for method in ranking.standings if not method.elsewhere
         for stage, runs in (("tuning", method.tuned), ("final", method.runs)) for run in runs
         for quantity, value in _values(method, run)
     )  # fmt: skip
