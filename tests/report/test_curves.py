@@ -137,6 +137,7 @@ def test_runs_of_one_spec_are_lines_of_their_own_but_for_copies(tmp_path: Path) 
     [
         ("result.json", "{"),
         ("curve.jsonl", '{"step": "a", "dev_loss": 1.0, "dev_accuracy": 0.5}\n'),
+        ("curve.jsonl", '{"step": 1, "dev_loss": "a", "dev_accuracy": 0.5}\n'),
         ("curve.jsonl", f'{{"step": 1, "dev_loss": {"9" * 400}, "dev_accuracy": 0.5}}\n'),
     ],
 )

@@ -57,7 +57,7 @@ def _run(folder: Path) -> Result:
         scores = [key for key in (seen or [{}])[0] if key.startswith("dev_") and key != "dev_loss"]
         if seen and not scores:
             raise ValueError(f"{JSONL_FILE} has no score")
-        points = [[row["step"], *map(finite, (row["dev_loss"], *(row[key] for key in scores)))] for row in seen]
+        points = [[row["step"], *map(_number, (row["dev_loss"], *(row[key] for key in scores)))] for row in seen]
     except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
         raise ValueError(f"{folder} must hold a fine-tuning run, but is damaged ({error}); leave it out") from error
     evaluation = {"curve": points, "scores": [name.removeprefix("dev_") for name in scores]}
@@ -67,6 +67,10 @@ def _run(folder: Path) -> Result:
 def _where(run: Result) -> str:
     """Where a run was measured; "" of one that has not ended."""
     return place_of(run) if run.environment.machine else ""
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else finite(0.0 + value)  # of what is no number, or too large for one, an error
 
 
 def figure(runs: Sequence[Result], *, forwards: bool) -> Artifact:
