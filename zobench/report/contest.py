@@ -143,16 +143,17 @@ class MethodStanding:
     @property
     def step_times(self) -> list[float]:
         """Median seconds of a step, of each seed."""
-        return [seconds for run in self._timed_here if (seconds := run.step_seconds) is not None]
+        return [seconds for run in self._local_runs if (seconds := run.step_seconds) is not None]
 
     @property
     def memories(self) -> list[float]:
         """The device's peak bytes of each seed that knows them."""
-        peaks = [run.memory.get("device_peak_bytes") for run in self._timed_here]
+        peaks = [run.memory.get("device_peak_bytes") for run in self._local_runs]
         return [float(peak) for peak in peaks if peak is not None]
 
     @property
-    def _timed_here(self) -> tuple[Result, ...]:
+    def _local_runs(self) -> tuple[Result, ...]:
+        """The runs whose times and memory are of the ranking's machine."""
         return () if self.elsewhere else self.runs
 
     @cached_property

@@ -63,7 +63,9 @@ def _of(table: ContestTable, ranking: MethodRanking) -> Iterator[Sheet]:
             "claim: the best point of one of the two is an end of what was tried. A claim was made of other models and "
             f"tasks; this is {spec.model} on {spec.task_name}."
         )
-        yield _sheet(table, "the papers' claims", key, source, _claims(table, ranking), [remark])
+        yield _sheet(
+            table, "the papers' claims", key, source, _claims(table, ranking), [remark, *_elsewhere(table, ranking)]
+        )
 
 
 def _how(table: ContestTable) -> str:
@@ -167,12 +169,7 @@ def _shown(table: ContestTable, ranking: MethodRanking) -> list[str]:
         "and for accuracies by an analysis of variance by seed and example; p of the loss by Holm over all methods. A "
         "method whose best point is an end of what was tried has no claim."
     ]
-    base = baseline(table, ranking)
-    if base is not None and base.elsewhere:
-        remarks.append(
-            f"{base.header} ran on {base.elsewhere}: seeds, batches and directions are the same there, but not how "
-            "products are rounded."
-        )
+    remarks += _elsewhere(table, ranking)
     least = reached(table, ranking)
     if least is not None:
         loss, points, count = least
@@ -182,6 +179,17 @@ def _shown(table: ContestTable, ranking: MethodRanking) -> list[str]:
             "differences."
         )
     return remarks
+
+
+def _elsewhere(table: ContestTable, ranking: MethodRanking) -> list[str]:
+    """A remark on a baseline that ran on another machine."""
+    base = baseline(table, ranking)
+    if base is None or not base.elsewhere:
+        return []
+    return [
+        f"{base.header} ran on {base.elsewhere}: seeds, batches and directions are the same there, but not how "
+        "products are rounded."
+    ]
 
 
 def _costs(table: ContestTable) -> list[Column]:
