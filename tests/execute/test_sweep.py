@@ -210,6 +210,10 @@ def test_an_interrupt_between_two_cells_is_the_same(run, results, method, stored
     summary, _ = run([step(n) for n in range(3)], runner, monitor=type("Stopping", (Monitor,), {method: stop})())
     assert summary.interrupted
     assert len(results.load()) == len(summary.results) == stored
+    if not method:  # and of cells in turns
+        monkeypatch.setattr(module, "run_together", lambda specs, **_: [ended(spec) for spec in specs])
+        summary = module.sweep_in_turns([step(5), step(6)], results, free_bytes=None)
+        assert (summary.interrupted, len(results.load())) == (True, stored)
 
 
 def test_a_result_that_a_full_disk_refuses_is_told_at_once_and_saved_when_there_is_room(

@@ -1,12 +1,13 @@
 """Host memory facts: container limits, peaks, free disk."""
 
+import math
 import mmap
 from pathlib import Path
 
 import pytest
 
 from tests.support.files import written
-from zobench.machine import memory
+from zobench.machine import memory, processes
 from zobench.machine.directio import aligned
 
 GIB = 2**30
@@ -47,6 +48,19 @@ def test_cgroup_v1_in_a_container_that_sees_only_its_own_root(tmp_path):
     assert memory.available_host_bytes(root) == 2 * GIB
     (tmp_path / base / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     assert memory.available_host_bytes(root) == 50 * GIB
+
+
+def test_a_quota_of_cores_is_the_least_of_the_cgroups_around(tmp_path):
+    files = {"proc/self/cgroup": "0::/job/step\n", "sys/fs/cgroup/job/step/cpu.max": "max 100000\n",
+             "sys/fs/cgroup/job/cpu.max": "150000 100000\n"}  # fmt: skip
+    assert processes.core_quota(tree(tmp_path / "second", files)) == 1.5
+    base = "sys/fs/cgroup/cpu,cpuacct"
+    files = {"proc/self/cgroup": "5:cpu,cpuacct:/docker/abc\n4:memory:/x\n", f"{base}/cpu.cfs_quota_us": "200000\n",
+             f"{base}/cpu.cfs_period_us": "50000\n"}  # fmt: skip
+    root = tree(tmp_path / "first", files)
+    assert processes.core_quota(root) == 4
+    written(Path(root) / base / "cpu.cfs_quota_us", "-1\n")
+    assert processes.core_quota(root) == processes.core_quota(str(tmp_path)) == math.inf
 
 
 def test_without_proc_the_answer_is_none(tmp_path):

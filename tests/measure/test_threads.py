@@ -26,6 +26,16 @@ def test_as_many_threads_as_cores_are_idle(free: pytest.MonkeyPatch, busy: float
     assert (chosen.count, chosen.environment) == (count, {"OMP_NUM_THREADS": str(count)})
 
 
+def test_a_containers_quota_bounds_the_threads_and_may_be_spent_on_any_core(free: pytest.MonkeyPatch) -> None:
+    free.undo()
+    free.delenv(threads.COUNT, raising=False)
+    free.setattr(threads, "bound_cores", lambda: 64)
+    free.setattr(threads, "core_quota", lambda: 2.5)
+    for busy, count in ((30.0, 3), (62.0, 2)):
+        free.setattr(threads, "other_cores", lambda busy=busy: busy)
+        assert threads.chosen().count == count
+
+
 def test_nothing_is_chosen_for_a_user_who_has_or_where_nobody_knows(free: pytest.MonkeyPatch) -> None:
     free.setattr(threads, "other_cores", lambda: None)
     assert threads.chosen() is None

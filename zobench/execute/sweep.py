@@ -105,6 +105,7 @@ def sweep_in_turns(
                 [steps[index].spec for index in together], order=order, timeout=timeout, disk_dir=disk_dir,
                 while_waiting=monitor.tick,
             ) if together else [perform(steps[index], None, timeout, None, None) for index in group]  # fmt: skip
+            _settle(results)
             for index, result in zip(group, results, strict=True):
                 with_rates = _with_rates(result, calibration) if together else result
                 done[index], shown = _kept(steps[index], with_rates, store, finished, refused)
@@ -222,13 +223,18 @@ def perform(
     result = run_in_process(
         step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, enough=left, written=written, journal=journal
     )  # fmt: skip
-    if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
-        time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
+    _settle([result])
     if result.outcome is Outcome.TIMEOUT and left is not None and bound == last:
         # skipped, so that the same sweep with a larger budget runs it
         why = f"was stopped after {duration(left)}, when the budget was used up"
         result = failed(step.spec, Outcome.SKIPPED, why)
     return _with_rates(result, calibration)
+
+
+def _settle(results: Sequence[Result]) -> None:
+    """Waits where a signal has ended a cell's process: if that was the end of the job, this one is interrupted here."""
+    if any(result.outcome is Outcome.FAILED and "ended by SIG" in result.reason for result in results):
+        time.sleep(SETTLE_SECONDS)
 
 
 def _with_rates(result: Result, calibration: Mapping[str, Any] | None) -> Result:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zobench.machine.files import contents
+from zobench.machine.processes import cgroup_folders
 
 NO_LIMIT = 2**60
 """cgroup v1 writes an absurdly large number for "no limit"."""
@@ -114,22 +115,12 @@ def status_bytes(text: bytes, key: bytes) -> int | None:
 
 def _cgroups(root: str) -> Iterator[tuple[int, int]]:
     """(limit, bytes in use that cannot be reclaimed) of each cgroup around this process that has a limit."""
-    for line in contents(f"{root}/proc/self/cgroup").decode().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, limit_name, use_name, prefix = "/sys/fs/cgroup", "memory.max", "memory.current", ""
-        elif "memory" in controllers.split(","):
-            base, limit_name, use_name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            prefix = "total_"
-        else:
-            continue
-        names = [name for name in path.split("/") if name and name != ".."]
-        for depth in range(len(names), -1, -1):  # a limit on any level binds; what a container cannot see has no files
-            folder = "".join(f"/{name}" for name in names[:depth])
-            limit = _number(contents(f"{root}{base}{folder}/{limit_name}"))
-            used = _number(contents(f"{root}{base}{folder}/{use_name}"))
-            if limit is not None and used is not None and limit < NO_LIMIT:
-                yield limit, used - _file_cache(contents(f"{root}{base}{folder}/memory.stat"), prefix)
+    for folder, is_first in cgroup_folders(root, "memory"):
+        limit_name, use_name = ("limit_in_bytes", "usage_in_bytes") if is_first else ("max", "current")
+        limit = _number(contents(f"{folder}/memory.{limit_name}"))
+        used = _number(contents(f"{folder}/memory.{use_name}"))
+        if limit is not None and used is not None and limit < NO_LIMIT:
+            yield limit, used - _file_cache(contents(f"{folder}/memory.stat"), "total_" if is_first else "")
 
 
 def _file_cache(stat: bytes, prefix: str) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
+
+from zobench.machine.files import contents
 
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that a process gets when its parent ends, however that ends."""
@@ -42,6 +45,36 @@ def usable_cores(pid: int = 0) -> Set[bytes]:
         return {b"cpu%d" % number for number in os.sched_getaffinity(pid)}
     except (AttributeError, OSError):  # not on macOS; no such process
         return {b"cpu"}
+
+
+def bound_cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def core_quota(root: str = "") -> float:
+    """Cores' worth of time that this process may use, as ``docker run --cpus`` sets it; infinite where nothing limits
+    it. ``root`` replaces / in tests."""
+    least = math.inf
+    for folder, is_first in cgroup_folders(root, "cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first else ("cpu.max",)
+        words = b" ".join(contents(f"{folder}/{name}") for name in names).split()
+        if len(words) == 2 and words[0].isdigit():  # "max", and -1 in the first version: no limit
+            least = min(least, int(words[0]) / int(words[1]))
+    return least
+
+
+def cgroup_folders(root: str, controller: str) -> Iterator[tuple[str, bool]]:
+    """The folders of the cgroups around this process that limit ``controller``, inmost first, and whether they are of
+    the first version: a limit on any level binds; what a container cannot see has no files."""
+    for line in contents(f"{root}/proc/self/cgroup").decode().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = f"{root}/sys/fs/cgroup" + (f"/{controllers}" if controllers else "")
+        names = [name for name in path.split("/") if name and name != ".."]
+        for depth in range(len(names), -1, -1):
+            yield base + "".join(f"/{name}" for name in names[:depth]), bool(controllers)
 
 
 def busy_seconds(stat: bytes, rows: Set[bytes]) -> float | None:

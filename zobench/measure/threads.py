@@ -8,6 +8,7 @@ than a step slows all of them alike. :mod:`zobench.execute.together` starts them
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from zobench.machine.files import contents
-from zobench.machine.processes import busy_seconds, usable_cores
+from zobench.machine.processes import bound_cores, busy_seconds, core_quota, usable_cores
 from zobench.result.record import FEWER
 from zobench.runspec.order import current
 
@@ -76,6 +77,7 @@ def chosen() -> Threads | None:
     if COUNT in os.environ or (busy := other_cores()) is None:
         return None
     cores = available_cores()
+    busy = max(0.0, busy - max(0, bound_cores() - cores))  # a quota of a few cores may be spent on any of all
     return Threads(max(1, min(cores, round(cores - busy))), cores, busy)
 
 
@@ -115,7 +117,8 @@ def _busy_seconds(stat: str = "/proc/stat") -> float | None:
 
 
 def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many cores this process can keep busy: those it may run on, or what a container's quota allows if less."""
+    return max(1, math.ceil(min(bound_cores(), core_quota())))
 
 
 ASKS, IS_DONE = b"?", b"."
