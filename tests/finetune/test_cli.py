@@ -20,6 +20,7 @@ from zobench.execute import process
 from zobench.methods.base import Taken
 from zobench.programs.cell import run as measured
 from zobench.store import Store
+from zobench.training.examine import up_to
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -243,8 +244,16 @@ def test_a_model_and_a_runs_best_weights_are_evaluated_without_training(zobench,
         code, _, err = zobench("evaluate", "mine", *data, "--dtype", "bf16")
         said = "`dtype` must be the run's, because its journal gives an adapter's weights as they were trained, but got"
         assert (code, err.splitlines()[-1]) == (2, f"zobench: {said} 'bf16'; leave it out")
-        (tmp_path / "mine" / "journal.bin").write_bytes(b"")
-        assert zobench("evaluate", "mine", *data)[0] == 2
+        path, stored_result = tmp_path / "mine" / "journal.bin", tmp_path / "mine" / "result.json"
+        with pytest.raises(ValueError, match="must hold the evaluation after 99 steps, but is cut off"):
+            up_to(path, journal.read(path)[1], 99)
+        for size, why in ((0, "its head is damaged"), (None, "has no journal.bin")):
+            path.unlink() if size is None else path.write_bytes(b"")
+            code, _, err = zobench("evaluate", "mine", *data)
+            assert code == 2
+            assert why in err.splitlines()[-1]
+        stored_result.write_text("{")
+        assert "mine/result.json must be a result" in zobench("evaluate", "mine", *data)[2].splitlines()[-1]
 
 
 def test_several_seeds_are_runs_of_their_own_and_have_a_mean_with_an_interval(

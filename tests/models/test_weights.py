@@ -198,7 +198,9 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a shape": (lambda folder: saved(folder, **{NAME: torch.zeros(3)}),
                 f"`{NAME}` must have shape (256,), but {{}} has (3,); "),
     "integers": (lambda folder: saved(folder, **{NAME: torch.zeros(256, dtype=torch.int8)}),
-                 f"`{NAME}` must be fp32, fp16 or bf16, but {{}} has torch.int8; "),
+                 f"`{NAME}` must be fp32, fp16 or bf16, but {{}} has int8; give one that is not quantised"),
+    "doubles": (lambda folder: saved(folder, **{NAME: torch.zeros(256, dtype=torch.float64)}),
+                f"`{NAME}` must be fp32, fp16 or bf16, but {{}} has float64; save it in one of these"),
     "two files": (in_two_files, "`weights_path` must hold model.safetensors or an index of its shards, but {} has 2 "
                   "files without one: part0.safetensors, part1.safetensors; "),
     "no JSON": (lambda folder: index(folder, "{"), "`weights_path` must hold an index that says weight_map, but "

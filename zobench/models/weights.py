@@ -160,10 +160,9 @@ class PretrainedWeights(Weights):
         shape, tensor = self._read(name, slice(first, first + out.shape[0]))
         self._check_shape(name, self._shapes[name], shape)
         if tensor.dtype not in FLOATS:
-            raise ValueError(
-                f"`{name}` must be fp32, fp16 or bf16, but {self._folder} has {tensor.dtype}; "
-                "give a checkpoint that is not quantised"
-            )
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            remedy = "save it in one of these" if tensor.is_floating_point() else "give one that is not quantised"
+            raise ValueError(f"`{name}` must be fp32, fp16 or bf16, but {self._folder} has {dtype}; {remedy}")
         out.copy_(tensor)
 
     def locate(self, name: str) -> TensorLocation:

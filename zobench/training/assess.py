@@ -83,11 +83,16 @@ class EndedRun:
                 f"`RUN` must be the folder of a fine-tuning run that has ended, but {folder} has no {RESULT} or no "
                 f"{MODEL}; name another, or a model with --model"
             )
-        kept = cls(folder, reading.read(folder / RESULT))
+        kept = cls(folder, _stored(folder / RESULT))
         if not kept.has_whole_model and METHODS.get(kept.result.spec.method).backpropagates:
             raise ValueError(
                 f"`RUN` must have saved a whole model or a journal of updates, but {folder} holds an adapter that "
                 f"{kept.result.spec.method} trained; merge it into a model with peft, and name that with --model"
+            )
+        if not kept.has_whole_model and not (folder / JOURNAL).is_file():
+            raise ValueError(
+                f"`RUN` must have the journal of its adapter's updates, but {folder} has no {JOURNAL}; take another "
+                "copy, or merge the adapter into a model with peft, and name that with --model"
             )
         return kept
 
@@ -213,7 +218,7 @@ def verify(
     if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)
     splits = [split for split in ("dev", "test") if split == "dev" or split in result.evaluation]
-    before, seen = up_to(items, step), list[Evaluation]()
+    before, seen = up_to(path, items, step), list[Evaluation]()
     # the first pass after an update has it as it is, later ones as a wire rounds it: each evaluation begins with one
     for together in [[split] for split in splits] if WIRES[spec.wire].is_packed else [splits]:
         empty = empty_model(spec) if seen else base_model
@@ -237,10 +242,7 @@ def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[
                 f"`RUN` must be the folder of a run that has ended, or a stored result with its journal, but {needed} "
                 "is not there; name another"
             )
-    try:
-        result = reading.read(result_path)
-    except ValueError as error:
-        raise ValueError(f"{result_path} must be a result, but cannot be read ({error}); take another copy") from error
+    result = _stored(result_path)
     if METHODS.get(result.spec.method).backpropagates or "best" not in result.evaluation:
         raise ValueError(
             f"`RUN` must be of a zeroth-order method on a task, but {result_path} has method={result.spec.method}, "
@@ -269,6 +271,15 @@ def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[
         )
     _check_updates(path, result.spec, items)
     return result, header, items
+
+
+def _stored(path: Path) -> Result:
+    """The result in ``path``. Raises ``ValueError``, one line that names the file, for one that is damaged."""
+    try:
+        return reading.read(path)
+    except ValueError as error:
+        why = str(error).partition("; ")[0]
+        raise ValueError(f"{path} must be a result, but cannot be read ({why}); take another copy") from error
 
 
 def _check_updates(path: Path, spec: RunSpec, items: Sequence[Item]) -> None:

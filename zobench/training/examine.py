@@ -116,13 +116,19 @@ def best_weights(
         return
     header, items = journal.read(folder / JOURNAL)
     journal.check_header(folder / JOURNAL, header, origin.header_of(spec, empty_model(spec), numerics))
-    items = up_to(items, step)
+    items = up_to(folder / JOURNAL, items, step)
     start = replay.newest(folder, header, items, say)
     with tuner(alone, start=start, ran=placed, numerics=numerics) as built:
         replay.bring(built.engine, built.method, items, start)
         yield built
 
 
-def up_to(items: list[Item], step: int) -> list[Item]:
-    """The items of a journal before the evaluation after ``step`` steps."""
-    return items[: next(n for n, item in enumerate(items) if isinstance(item, EvaluationItem) and item.step == step)]
+def up_to(path: Path, items: list[Item], step: int) -> list[Item]:
+    """Those ``items`` of the journal in ``path`` that come before the evaluation after ``step`` steps. Raises
+    ``ValueError`` for a journal that ends before it."""
+    for number, item in enumerate(items):
+        if isinstance(item, EvaluationItem) and item.step == step:
+            return items[:number]
+    raise ValueError(
+        f"`{path}` must hold the evaluation after {step} steps, but is cut off before it; take another copy"
+    )
