@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import itertools
+import math
 
 import pytest
 import torch
 from transformers import OPTConfig, OPTForCausalLM
 
 from tests.support.emulator import EmulatedLanes, RaceError
-from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry
+from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point
 from zobench.engine.transfers import schedule
 from zobench.engine.weights.tiers import HostTier
 from zobench.models.weights import RandomWeights
@@ -101,6 +102,28 @@ def test_after_an_interruption_between_two_blocks_it_says_so_too():
         second.forward = inner
         with pytest.raises(RuntimeError, match="must not be used after an error in a step"):
             engine.flush() or engine.evaluate(Batch(ids, ids))
+
+
+def test_after_an_update_that_broke_off_it_says_so_and_an_entry_that_cannot_be_is_refused_before(monkeypatch):
+    skeleton, ids = model(3), torch.arange(10).view(1, 10)
+    whole = Entry(step=0, seed=1, g=1.0, lr=1e-3)
+    with Engine(skeleton, EngineConfig(placement="resident"), weights=RandomWeights(skeleton, 0)) as engine:
+        loss = engine.evaluate(Batch(ids, ids))
+        for changes, why in (
+            ({"lr": math.nan}, "`lr` of an entry must be finite, but got nan"),
+            ({"weight_decay": math.inf}, "`weight_decay` of an entry must be finite"),
+            ({"part": 5}, "`part` must be one of the engine's parts, 0 to 4, but got 5"),
+        ):
+            with pytest.raises(ValueError, match=why):
+                engine.commit([dataclasses.replace(whole, **changes)])
+        with pytest.raises(ValueError, match="`part` must be one of the engine's parts, 0 to 4, but got -1"):
+            engine.probe(Batch(ids, ids), [Point(1, 1e-3, part=-1)])
+        assert engine.evaluate(Batch(ids, ids)) == loss
+        monkeypatch.setattr(engine.arithmetic, "settle", lambda unit: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.commit([whole])
+        with pytest.raises(RuntimeError, match="must not be used after an error in a step"):
+            engine.evaluate(Batch(ids, ids))
 
 
 @pytest.mark.parametrize("granularity", ["block", "linear"])

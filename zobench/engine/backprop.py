@@ -133,7 +133,7 @@ class Backprop:
         self._open()
         tensors, decayed = list(self._lower.values()), [is_decayed(name) for name in self._lower]
         for entry in entries:
-            entry.check()
+            entry.check(parts=0)
             perturb.update(self._noise, entry, 0, tensors, decayed)
         self._noise.keep(())
 

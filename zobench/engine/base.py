@@ -30,6 +30,15 @@ class Point:
             raise ValueError(f"a point without a seed must have scale 0, but got scale={self.scale}; give it a seed")
 
 
+def check_part(part: int | None, parts: int) -> None:
+    """Raises ``ValueError`` unless ``part`` is None or one of the model's ``parts``."""
+    if part is not None and not 0 <= part < parts:
+        raise ValueError(
+            f"`part` must be one of the engine's parts, 0 to {parts - 1}, but got {part}; None is the whole model"
+            if parts else f"`part` must be None where an engine moves no part alone, but got {part}; build an Engine"
+        )  # fmt: skip
+
+
 TILE_BYTES = 64 << 20
 """Bytes of a row tile of a linear layer (granularity=tile)."""
 HEAD_BYTES = 16 << 20
@@ -62,10 +71,12 @@ class Entry:
     subspace: int | None = None
     extra: float = 0.0
 
-    def check(self) -> None:
-        """Raises ``ValueError`` if ``g`` is not finite."""
-        if not math.isfinite(self.g):
-            raise ValueError(f"`g` of an entry must be finite, but got {self.g}; skip this step's update")
+    def check(self, parts: int) -> None:
+        """Raises ``ValueError`` if a factor is not finite, or if ``part`` is none of the model's ``parts``."""
+        for name in ("g", "lr", "weight_decay", "extra"):
+            if not math.isfinite(value := getattr(self, name)):
+                raise ValueError(f"`{name}` of an entry must be finite, but got {value}; skip this step's update")
+        check_part(self.part, parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from zobench.data.batch import Batch
 from zobench.engine import twin
 from zobench.engine.assemble import check, check_directions, precision
-from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Position
+from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Position, check_part
 from zobench.engine.build import Source, build, is_end
 from zobench.engine.directions.factors import LowRank
 from zobench.engine.interface import GradientEngine, Start
@@ -117,6 +117,8 @@ class Engine:
         route: tuple[Point, ...] = ()
         if not points:
             raise ValueError("`points` must not be empty, but got none; give at least Point() for the loss at W")
+        for point in points:
+            check_part(point.part, self.parts)
         if wanted_indices is not None:
             points, route = tuple(points[number] for number in wanted_indices), points
         return averaged(self.model, batch, self.config.accumulate, lambda part: self._losses(part, points, route))
@@ -223,7 +225,7 @@ class Engine:
         self._open()
         last = self.journal[-1].step if self.journal else -math.inf
         for entry in entries:
-            entry.check()
+            entry.check(self.parts)
             if entry.step < last:
                 raise ValueError(f"`step` of entries must not fall, but got {entry.step} after {last}; count steps on")
             last = entry.step
@@ -287,7 +289,7 @@ class Engine:
         yield from self._tensors(lambda unit: (unit.states, None))
         yield from self._tensors(self.arithmetic.state)
 
-    @property
+    @functools.cached_property
     def parts(self) -> int:
         """How many parts points and entries can name: 0 is what comes before the blocks (a tied table with it), then
         each block, and the last what follows them (ZO-Bench, section 5: 26 for OPT-1.3B)."""
@@ -417,10 +419,13 @@ class Engine:
         )
 
     def _settle_all(self) -> None:
+        """Applies every committed update to the weights at rest."""
+        self.failed = True  # until it is through: after an error some units have the update and others have not
         for unit in self.units:
             self.touch(unit)
         for unit in [*self.residents, *self.blocks]:
             self.store.run(unit, functools.partial(self.arithmetic.settle, unit), work="update")
+        self.failed = False
 
 
 def judged(model: nn.Module, config: EngineConfig, directions: LowRank | None = None) -> Marks:
