@@ -15,7 +15,7 @@ from tests.support.callbacks import Acting, MachineDownError, crash
 from zobench.result import Result
 from zobench.training import Callback, Evaluation, RunStart, StepReport
 from zobench.training import finetune as run
-from zobench.training.callbacks import loggers
+from zobench.training.callbacks import WeightsAndBiases, loggers
 
 
 class Told(Callback):
@@ -141,12 +141,18 @@ def test_weights_and_biases_gets_the_curve(spec, data_dir, tmp_path, monkeypatch
     calls = module("wandb", monkeypatch, init=started)
     result = run(spec(steps=3), folder=tmp_path, data_dir=data_dir, callbacks=loggers(["wandb"])())
     ((name, _, options),) = calls
-    assert (name, options["id"], options["resume"]) == ("init", result.spec.hash, "allow")
+    assert (name, options["resume"]) == ("init", "allow")
     assert options["config"] == result.spec.to_dict()
     assert [row["loss"] for _, row in logged if "loss" in row] == result.samples["loss"]
     assert [step for step, row in logged if "dev_loss" in row] == [0, 3]
     assert summary == {"test_accuracy": result.evaluation["test"]["accuracy"]}
     assert ended == [True]
+    other = tmp_path / "other"
+    other.mkdir()
+    for folder in (tmp_path, other):
+        WeightsAndBiases().begin(RunStart(spec=result.spec, folder=folder, steps=(), evaluations=()))
+    ids = [options["id"] for *_, options in calls]
+    assert (ids[0] == ids[1], ids[0] == ids[2]) == (True, False)
 
 
 def test_a_run_that_was_stopped_is_killed_for_mlflow_and_goes_on_as_the_same_run(

@@ -11,6 +11,7 @@ import csv
 import importlib.util
 import json
 import logging
+import secrets
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,8 +153,8 @@ class Callbacks:
 
 
 CSV_FILE, JSONL_FILE = "curve.csv", "curve.jsonl"
-MLFLOW_FILE = "mlflow_run_id"
-"""The file in the run's folder that holds the id of its MLflow run."""
+MLFLOW_FILE, WANDB_FILE = "mlflow_run_id", "wandb_run_id"
+"""The files in the run's folder that hold the id of its run there."""
 
 
 Row = tuple[int, dict[str, float]]
@@ -263,16 +264,20 @@ class TensorBoard(Curve):
 
 
 class WeightsAndBiases(Curve):
-    """A run of Weights & Biases, named by the spec's label; one that goes on goes on there."""
+    """A run of Weights & Biases, named by the spec's label; one that goes on in its folder goes on there, and the same
+    spec in another folder is another run."""
 
     _run: Any = None
 
     def begin(self, start: RunStart) -> None:
         import wandb
 
+        kept = start.folder / WANDB_FILE
+        if not kept.is_file():
+            replace(kept, f"{start.spec.hash}-{secrets.token_hex(3)}\n".encode())
         self._run = wandb.init(
-            project="zobench", id=start.spec.hash, name=start.spec.label, config=start.spec.to_dict(), resume="allow",
-            dir=str(start.folder),
+            project="zobench", id=kept.read_text(encoding="utf-8").strip(), name=start.spec.label,
+            config=start.spec.to_dict(), resume="allow", dir=str(start.folder),
         )  # fmt: skip
 
     def missing(self, rows: Sequence[Row]) -> Sequence[Row]:
