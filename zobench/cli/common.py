@@ -1,4 +1,5 @@
-"""What the commands share: the application, its help in groups, options of several commands, and how they are read."""
+"""The parts that the commands share: the application, its help in groups, options of several commands, and how they are
+read."""
 
 from __future__ import annotations
 

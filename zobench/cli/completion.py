@@ -1,4 +1,4 @@
-"""What a shell completes: the names of matrices, tables, figures, models, tasks, methods, GPUs and fields."""
+"""The words that a shell completes: the names of matrices, tables, figures, models, tasks, methods, GPUs and fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LISTS = (
     "models", "methods", "schemes", "matrices", "campaigns", "tables", "figures", "tasks", "metrics", "programs",
     "gpus", "fields",
 )  # fmt: skip
-"""What `zobench list` can list."""
+"""The lists of `zobench list`."""
 
 
 def _of(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:

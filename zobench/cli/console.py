@@ -1,4 +1,4 @@
-"""What people see in a terminal: a sweep's progress, one run's summary, the doctor's report."""
+"""The screens that people see in a terminal: a sweep's progress, one run's summary, the doctor's report."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Screen(Console):
     """A console whose long lines (``soft_wrap``) fold between words on a terminal, never before a unit."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
-        """As rich's. A line with a word wider than the terminal, as a path, stays whole to be copied."""
+        """Prints as rich does. A line with a word wider than the terminal, as a path, stays whole to be copied."""
         words = " ".join(map(str, objects)).split() if soft_wrap and self.is_terminal else ()
         folded = max(map(cell_len, words), default=self.width + 1) <= self.width - _HANGING
         if len(objects) == 1 and isinstance(objects[0], (str, Text)) and (folded or not soft_wrap):
@@ -102,7 +102,8 @@ def waiting(what: str) -> AbstractContextManager[Callable[[str], None]]:
 
 @contextmanager
 def busy(what: str) -> Iterator[Callable[[str], None]]:
-    """As :func:`waiting`, but on a terminal a line that moves. Yields a function that changes ``what``."""
+    """Shows the same as :func:`waiting`, but on a terminal a line that moves. Yields a function that changes
+    ``what``."""
     errors = error_console()
     if errors.is_terminal:
         with errors.status(what) as line:
@@ -113,7 +114,8 @@ def busy(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def chosen_device(wanted: str) -> tuple[str, str]:
-    """As :func:`choose_device`. A line now and then tells that PyTorch, which it asks, is loaded."""
+    """Returns what :func:`choose_device` returns. A line now and then says that PyTorch, which it asks, is being
+    loaded."""
     with waiting("loading PyTorch"):
         return choose_device(wanted)
 
@@ -210,7 +212,8 @@ def bar_width(console: Console) -> int:
 
 
 class Seldom:
-    """When a line is due that tells how something goes: after seconds, then ever less often, at least every minute."""
+    """A clock of lines that tell how something goes: the first is due after seconds, then ever less often, at least
+    every minute."""
 
     def __init__(self) -> None:
         self._begun, self._next = time.monotonic(), REPORT_EVERY

@@ -73,7 +73,7 @@ def _row(choice: Setup, best: Setup, label: str) -> list[str]:
 
 
 def _bound(prediction: Prediction) -> str:
-    """In a word: of the link its direction."""
+    """Returns the resource that bounds the step in a word: of the link its direction."""
     return prediction.bound.removeprefix("link (").removesuffix(")")
 
 
@@ -106,7 +106,8 @@ def _show_rows(screen: Console, title: str, heading: str, rows: Sequence[tuple[s
 
 
 def _of_gpu(best: Setup, shared: Sequence[str]) -> list[str]:
-    """What a GPU's best choice comes to, with the settings that are not ``shared`` by all; or what it lacks."""
+    """Returns the numbers of a GPU's best choice, with the settings that are not ``shared`` by all; or what the GPU
+    lacks."""
     if best.lacks:
         return ["·", *[""] * len(_OF_GPUS), f"lacks {best.lacks}"]
     prediction = best.prediction
@@ -138,18 +139,18 @@ def _sizes(prediction: Prediction) -> list[str]:
 
 
 def _shares(prediction: Prediction) -> str:
-    """What a step spends, the largest first; transfers run beside the rest."""
+    """Returns the parts of a step's time, the largest first; transfers run beside the rest."""
     parts = sorted(prediction.parts.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {seconds:.2g} s" for name, seconds in parts if seconds > 0.01 * prediction.step_seconds)
 
 
 def _settings(choice: Setup) -> str:
-    """As `zobench run` takes them."""
+    """Returns the settings as `zobench run` takes them."""
     return " ".join(f"--set {word}" for word in choice.settings)
 
 
 def _print_notes(screen: Console, gpus: Sequence[Gpu], *notes: str) -> None:
-    """What keeps zobench from running on any of ``gpus``, then ``notes``; wrapped at words."""
+    """Prints the obstacle that keeps zobench from running on any of ``gpus``, then ``notes``; wrapped at words."""
     for line in (*cautions(gpus), *notes):
         screen.print(Text(line, style="dim"))
 

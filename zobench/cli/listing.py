@@ -1,4 +1,4 @@
-"""What `zobench results` and `zobench compare` print: aligned listings, quick for thousands of rows."""
+"""The listings that `zobench results` and `zobench compare` print: aligned, quick for thousands of rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ListColumn:
 
     @property
     def width(self) -> int:
-        """In characters of a terminal."""
+        """The width in characters of a terminal."""
         return max(map(cell_len, [self.name, *self.cells]))
 
     def padded(self, text: str, width: int) -> str:
@@ -150,7 +150,7 @@ def _shown(spec: RunSpec, name: str) -> str:
 
 
 def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[ListColumn]:
-    """What runs were scored by on test, where any was."""
+    """Returns a column for each score on test that any run has."""
     columns = []
     for title, name in _SCORES.items():
         scale = 100 if title.endswith("%") else 1
@@ -160,7 +160,8 @@ def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[ListColu
 
 
 def _other(result: Result, label: str, width: int) -> str:
-    """What no column shows of a run: words of its ``label``, why it did not end ok (in ``width``), and its warnings."""
+    """Returns what no column shows of a run: words of its ``label``, why it did not end ok (in ``width``), and its
+    warnings."""
     shown = {_shown(result.spec, name) for name in _TUNED}
     words = [word for word in label.removeprefix(result.spec.model).split()[4:] if word not in shown]
     reason = "" if result.is_ok else textwrap.shorten(result.reason, max(_REASON, width), placeholder=" ...")

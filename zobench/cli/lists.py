@@ -1,4 +1,4 @@
-"""What `zobench list` prints: all that a run or a command can name."""
+"""The lists that `zobench list` prints: all names that a run or a command can use."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def show_lists(what: str) -> None:
 
 
 def _gpus(screen: Console) -> None:
-    """What is known of each GPU that predictions are for, from its file."""
+    """Prints the facts of each GPU that predictions are for, from its file."""
     from zobench.cost import hardware
 
     sources = {"fitted": "the constants' own GPU", "anchored": "two cells of its own", "other": "data sheet, guesses"}
@@ -155,7 +155,7 @@ def _methods(screen: Console) -> None:
 
 
 def _fields(screen: Console) -> None:
-    """What ``--set`` can change, and which words there are."""
+    """Prints the fields that ``--set`` can change, and the words that each takes."""
     usual = ["" if field.required else field.write(field.default) for field in DECLARED.values()]
     words = [f" [{', '.join(field.choices)}]" if field.choices else "" for field in DECLARED.values()]
     about = [f"{field.about}{more}" for field, more in zip(DECLARED.values(), words, strict=True)]

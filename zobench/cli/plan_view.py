@@ -31,7 +31,7 @@ from zobench.store import Store, printable
 
 NAMED = 4  # cells of a kind that a short plan names
 UNPRICED = "how long is predicted from this machine's rates, which the first run measures"
-"""In place of times, where nobody has measured them."""
+"""The text in place of times, where this machine's rates are not measured."""
 
 
 def show_short_plan(
@@ -93,14 +93,14 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
 
 
 def _planned(step: Step) -> str:
-    """What becomes of the cell, in few words; what is lacking is said once, below."""
+    """Returns the cell's fate in few words; the memory or disk that is lacking is said once, below."""
     if step.action == "skip" and step.reason.startswith("needs "):
         return step.reason.partition(", ")[0].replace(" of ", " ")
     return "run" if step.action == "run" else step.reason
 
 
 def _show_intervals(console: Console, steps: Sequence[Step], names: Mapping[str, str]) -> None:
-    """When the cells to run write pending updates, where this machine's rates choose that, and why."""
+    """Prints when the cells to run write pending updates, where this machine's rates choose that, and why."""
     for step in steps:
         if step.estimate is not None and step.estimate.consolidation is not None:
             text = f"  {names[step.spec.hash]}: {step.estimate.consolidation.reason}"
@@ -108,13 +108,13 @@ def _show_intervals(console: Console, steps: Sequence[Step], names: Mapping[str,
 
 
 def _time(step: Step) -> str:
-    """What a cell that is not kept should take, where that is known."""
+    """Returns the predicted time of a cell that is not kept, where it is known."""
     guess = step.estimate
     return "" if step.action == "keep" or guess is None or math.isnan(guess.seconds) else duration(guess.seconds)
 
 
 STATE_STYLES = {"done": "green", "running": "bold", "queued": "", "failed": "red", "lost": "red"}
-"""By state; any other is a warning."""
+"""The style of each state; any other state is a warning."""
 
 
 def show_jobs(

@@ -68,7 +68,8 @@ class TuningBar(Callback):
         self._console.print(printable(text), style="dim", markup=False, soft_wrap=True)
 
     def on_start(self, start: RunStart) -> None:
-        """Of a run that goes on shows what was best; of one that is trained, and only to be tested, nothing."""
+        """Shows the best evaluation of a run that goes on; of one that is trained and only to be tested it shows
+        nothing."""
         done, total = len(start.steps), start.spec.steps
         if start.evaluations and start.evaluations[-1].step == total:
             return

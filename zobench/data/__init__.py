@@ -1,1 +1,1 @@
-"""What a step reads: batches of token ids, and where they come from. Tasks are described without torch."""
+"""The batches of token ids that steps read, and where they come from. Tasks are described without torch."""

@@ -104,7 +104,7 @@ class Batch:
 
     @property
     def examples(self) -> int:
-        """What a batch can be cut between: its rows, or with choices its examples."""
+        """How many examples a batch can be cut into: its rows, or with choices the examples that they belong to."""
         return len(self.input_ids) if self.choices is None else len(self.choices.answers)
 
     def shard(self, index: int, count: int) -> Batch:

@@ -59,7 +59,8 @@ class EvaluationItem:
     entries: ClassVar[tuple[Entry, ...]] = ()
 
     def retrace(self, engine: SteppingEngine, method: Method) -> list[PassRecord]:
-        """What it did to the weights, as :meth:`zobench.methods.base.Taken.retrace`: passes without points."""
+        """Returns what the evaluation did to the weights, as :meth:`zobench.methods.base.Taken.retrace`: passes without
+        points."""
         return [PassRecord()] * self.passes
 
 
@@ -234,7 +235,8 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Item], list[tu
 
 
 def _header(path: Path, text: bytes) -> dict[str, Any]:
-    """What the second line says; ``ValueError`` where it does not say whose the journal is, each in one line."""
+    """Returns the header in the second line. Raises ``ValueError``, one line, where it does not say whose the journal
+    is."""
     values = json_of(text)
     whose = [values.get(key) for key in ("run", "base")] if isinstance(values, dict) else [None]
     if not all(isinstance(word, str) and word.isprintable() for word in whose):

@@ -39,7 +39,8 @@ def newest(
 
 
 def pass_records(engine: TunedEngine, method: Method, items: Iterable[Item]) -> list[PassRecord]:
-    """What the journal's ``items`` did to the weights; the method, which was just made, is then as after them.
+    """Returns the passes that the journal's ``items`` made over the weights; the method, which was just made, is then
+    as after them.
 
     Raises ``ValueError`` if they are of another run, or of a version whose steps were others.
     """

@@ -1,4 +1,5 @@
-"""What an engine is assembled from: the checks before, the tier, the slots, the precision of its products."""
+"""The parts that an engine is assembled from: checks of its arguments, the tier, the slots, the precision of
+products."""
 
 from __future__ import annotations
 
@@ -178,7 +179,7 @@ def _check_head(model: nn.Module) -> None:
 
 
 def slot_maker(config: EngineConfig) -> Callable[[int], Tensor]:
-    """What allocates uint8 buffers of so many bytes on the device."""
+    """Returns a function that allocates a uint8 buffer of so many bytes on the device."""
     if config.device.startswith("cuda") and not config.reusable_memory:
         return FreshMemory(config.device)
     return lambda nbytes: allocate(nbytes, config.device)

@@ -197,7 +197,7 @@ class EngineConfig:
 
 
 def _rules(config: EngineConfig) -> Iterator[tuple[bool, str]]:
-    """What fields demand by themselves, and of each other: (whether the rule is broken, the error's text)."""
+    """Yields the rules that fields obey alone and together: (whether the rule is broken, the error's text)."""
     every, wire, tier = config.writeback_every, WIRES[config.wire], TIERS[config.tier]
     yield config.slots < 1, f"`slots >= 1` must hold, but got slots={config.slots}; use slots=3"
     yield (

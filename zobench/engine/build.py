@@ -42,7 +42,8 @@ from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIRES
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Source:
-    """What units begin with: ``weights``, a rule's ``state`` or zeros, and over both an earlier run's ``start``."""
+    """The bytes that units begin with: ``weights``, a rule's ``state`` or zeros, and over both an earlier run's
+    ``start``."""
 
     weights: Weights
     state: Weights | None = None
@@ -150,7 +151,7 @@ def build(
 
 
 def _wire(config: EngineConfig, weights: Weights) -> Wire | None:
-    """What packs streamed units, or decodes a checkpoint's own bytes, where blocks rest in one that is quantised."""
+    """The format that streamed units are packed in, or that of a quantised checkpoint in which the blocks rest."""
     kind = WIRES[config.wire]
     if config.streams and not TIERS[config.tier].is_filled and weights.is_quantised:
         return StoredWire(weights)

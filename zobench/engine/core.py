@@ -184,8 +184,8 @@ class Engine:
         return self.forwards
 
     def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
-        """What ``reward`` makes of a population whose members are at ``points``, each with a batch of its own, as often
-        as it looks at it. Raises ``ValueError`` as :attr:`rows` does."""
+        """Returns the number that ``reward`` gives each member of a population at ``points``; each sees a batch of its
+        own, as often as ``reward`` asks for it. Raises ``ValueError`` as :attr:`rows` does."""
         self._open()
         rewards = [float(value) for value in reward(Population(self, points), batches)]
         if len(rewards) != len(points):

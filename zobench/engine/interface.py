@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SteppingEngine(Protocol):
-    """What a method needs: losses at points, a place for its updates, and gradients where the engine has any."""
+    """The engine as a method sees it: losses at points, a place for updates, and gradients where it has any."""
 
     @property
     def config(self) -> EngineConfig:
@@ -69,8 +69,8 @@ class PopulationEngine(Protocol):
     """An engine on which many points each see a batch of their own in one pass."""
 
     def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
-        """What ``reward`` makes of a population whose members are at ``points``, each with a batch of its own. Raises
-        ``ValueError`` where points have no directions of low rank of their own."""
+        """Returns the number that ``reward`` gives each member of a population at ``points``, each with a batch of its
+        own. Raises ``ValueError`` where points have no directions of low rank of their own."""
 
 
 def lacks(engine: object, what: str) -> ValueError:
@@ -79,7 +79,7 @@ def lacks(engine: object, what: str) -> ValueError:
 
 
 class GradientEngine(SteppingEngine, Protocol):
-    """What a first-order method needs, and with ``moves`` the hybrid's other half."""
+    """The engine as a first-order method sees it; with ``moves`` also as the zeroth-order half of a hybrid does."""
 
     @property
     def moves(self) -> bool:
@@ -164,7 +164,8 @@ class LocalEngine(PartedEngine, Protocol):
 
 
 class TunedEngine(SteppingEngine, Protocol):
-    """What a whole run needs: to step, to evaluate and save the weights with every update applied, and to close."""
+    """The engine as a whole run sees it: it steps, evaluates and saves the weights with every update applied, and
+    closes."""
 
     @property
     def model(self) -> nn.Module:
@@ -199,7 +200,7 @@ class TunedEngine(SteppingEngine, Protocol):
 
     @property
     def tier_note(self) -> str:
-        """What a reader of a measurement should know about the tier, or ""."""
+        """A caution for readers of a measurement about the tier, or ""."""
 
     def flush(self) -> None:
         """Applies every committed update for good."""
@@ -211,7 +212,7 @@ class TunedEngine(SteppingEngine, Protocol):
         """Starts an empty timeline of the lanes."""
 
     def timeline(self) -> list[Event]:
-        """What the lanes did since :meth:`record`."""
+        """The events of the lanes since :meth:`record`."""
 
     def close(self) -> None:
         """Frees memory, files and threads."""

@@ -207,7 +207,7 @@ def _versions(twin: nn.Module) -> dict[str, int]:
 
 @torch.no_grad()
 def model_loss(model: nn.Module, batch: Batch) -> float:
-    """What transformers' own forward calls the loss."""
+    """Returns the loss by transformers' own forward."""
     return float(_outputs(model, batch, labels=batch.labels)["loss"])
 
 
@@ -329,7 +329,7 @@ def _near(first: float, second: float, close: float) -> bool:
 
 @torch.no_grad()
 def _reason(model: nn.Module, batch: Batch, hf_loss: float, ours: float) -> str:
-    """What the model does differently, in one line."""
+    """Returns one line that says what the model does differently."""
     name = type(model).__name__
     same = _cross_entropy(model, batch, batch.labels)
     following = _cross_entropy(model, batch, next_tokens(batch.labels))

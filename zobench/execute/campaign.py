@@ -1,4 +1,4 @@
-"""What is left of a campaign: which rounds of each part are not stored whole, and how long they should take."""
+"""The rest of a campaign: which rounds of each part are not stored whole, and how long they should take."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ class Outlook:
 
     @property
     def purpose(self) -> str:
-        """What the part is for, what keeps it from being run, and what of it this machine is too small for."""
+        """The purpose of the part, the obstacle that keeps it from being run, and the cells that this machine is too
+        small for."""
         if not self.unfit:
             return self.on.purpose
         cells = "1 cell" if len(self.unfit) == 1 else f"{len(self.unfit)} cells"

@@ -34,9 +34,9 @@ _WHERE = {"slurm": "no squeue here to ask", "local": "only the machine with {} c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
-    """What one sweep handed over. ``groups``: the cells (indices) of each job array; of a pool there is one. ``place``
-    says where jobs of this kind run. ``timeout`` in seconds. ``gpus``: UUIDs that a pool may use. ``submitted``:
-    seconds since 1970."""
+    """The cells that one sweep handed over. ``groups``: the cells (indices) of each job array; of a pool there is one.
+    ``place`` says where jobs of this kind run. ``timeout`` in seconds. ``gpus``: UUIDs that a pool may use.
+    ``submitted``: seconds since 1970."""
 
     folder: Path
     name: str
@@ -97,7 +97,7 @@ class Submission:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobReport:
-    """What the job of one cell says of itself: ``outcome`` is "" until it has ended. Times: seconds since 1970.
+    """The report of a cell's job on itself: ``outcome`` is "" until it has ended. Times: seconds since 1970.
     ``attempt``: how often Slurm has requeued the job. ``action`` is its plan's: run, keep, skip."""
 
     job: str
@@ -114,7 +114,7 @@ class JobReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueEntry:
-    """What Slurm or the pool says of a cell that is not done: ``state`` is "queued" or "running"."""
+    """The entry of a cell that is not done in the queue of Slurm or of the pool: ``state`` is "queued" or "running"."""
 
     job: str
     state: str
@@ -135,7 +135,7 @@ class CellState:
 
     @property
     def word(self) -> str:
-        """Its state as it is shown."""
+        """The state as it is shown."""
         return "done" if self.state == "ok" else self.state
 
 
@@ -154,7 +154,8 @@ def submissions(results: Path) -> list[Submission]:
 
 
 def progress(submission: Submission, cell: int) -> JobReport | None:
-    """What the job of ``cell`` (an index) has said; None before it begins. Raises ``ValueError`` for another file."""
+    """Returns the report of the job of ``cell`` (an index); None before it begins. Raises ``ValueError`` for another
+    file."""
     path = submission.folder / f"{cell}.json"
     try:
         said = JobReport(**json_of(path.read_text()))

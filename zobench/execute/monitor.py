@@ -1,4 +1,4 @@
-"""What is said while cells are planned and run."""
+"""The messages of a session while cells are planned and run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG = logging.getLogger("zobench")
 
 
 class Monitor:
-    """What a session says while it works: this one logs it as ``zobench``, a command's prints it."""
+    """A monitor gets the messages of a session at work: this one logs them as ``zobench``, a command's prints them."""
 
     def say(self, text: str, style: str = "dim") -> None:
         """Says a line, if there is one; its ``style`` is that of a terminal, where yellow and red are warnings."""

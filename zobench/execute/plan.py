@@ -28,8 +28,9 @@ DISK = "disk space"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a cell may use. ``device_bytes`` is None on a CPU: there the host's bytes are the device's. ``devices``:
-    GPUs that CUDA shows, None on a CPU. ``meets``: whether a place is named at which several nodes meet."""
+    """The room that a cell may use. ``device_bytes`` is None on a CPU: there the host's bytes are the device's.
+    ``devices``: GPUs that CUDA shows, None on a CPU. ``meets``: whether a place is named at which several nodes
+    meet."""
 
     device_bytes: int | None
     host_bytes: int | None
@@ -62,7 +63,7 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """What the cell should take; 0 for one of which that is not known."""
+        """The seconds that the cell is predicted to take; 0 where that is not known."""
         return 0.0 if self.estimate is None or math.isnan(self.estimate.seconds) else self.estimate.seconds
 
 
@@ -182,7 +183,7 @@ def _missing_devices(spec: RunSpec, room: Limits) -> Shortage | None:
 
 
 def shortage(need: tuple[int, int, int], room: Limits) -> Shortage | None:
-    """What a cell that needs these (device, host, disk) bytes lacks; None if it fits."""
+    """Returns what is too small for a cell that needs these (device, host, disk) bytes; None if it fits."""
     device, host, disk = need
     host += (device if room.device_bytes is None else 0) + (disk if room.disk_is_memory else 0)
     wants = [

@@ -33,7 +33,7 @@ WAIT_SECONDS, START_SECONDS = 0.5, 30
 
 @dataclass(frozen=True)
 class PoolWorker:
-    """What submitit pickles: the sweep's folder and the worker's number."""
+    """A worker of the pool as submitit pickles it: the sweep's folder and the worker's number."""
 
     folder: str
     number: int

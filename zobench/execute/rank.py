@@ -160,7 +160,8 @@ def _put(store: Store, key: str, result: Result) -> None:
 
 
 def _get(store: Store, key: str, patience: float) -> Result:
-    """What was put under ``key``, or is within ``patience`` seconds. Raises ``RuntimeError`` if it is not."""
+    """Returns the result that was put under ``key``, or is within ``patience`` seconds. Raises ``RuntimeError`` if it
+    is not."""
     store.wait([key], timedelta(seconds=patience))
     pieces = [store.get(f"{key}, piece {number}") for number in range(int(store.get(key)))]
     return Result.from_dict(json.loads(b"".join(pieces)))
@@ -225,7 +226,7 @@ def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None
 
 
 def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
-    """Of each number what its metric keeps of several ranks, else the largest, as of seconds and bytes."""
+    """Returns, for each number, what its metric keeps of several ranks, else the largest, as of seconds and bytes."""
     kept = {metric.part: metric.ranks for metric in METRICS.builtin()}
     kept |= {name: METRICS.get(name).ranks for name in ranks[0].parts if METRICS.provider(name)}
     combined = {}

@@ -58,7 +58,7 @@ def are_known(root: Path, machine: str, device: str, disk_dir: Path | None) -> b
 
 
 def kept_in(root: Path, machine: str, device: str, disk_dir: Path | None = None) -> Path:
-    """Where the rates are kept with the results in ``root``, under the name that they have among the user's."""
+    """Returns where the rates are kept with the results in ``root``, under the name that they have among the user's."""
     return root / ".calibration" / f"{machine}-{_device_and_disk(device, disk_dir)}"
 
 
@@ -71,7 +71,8 @@ def _device_and_disk(device: str, disk_dir: Path | None) -> str:
 
 
 def _lately(name: str) -> str | None:
-    """What a command of the last BUSY_SECONDS found on a busy machine: the next one would wait for no better."""
+    """Returns the rates that a command of the last BUSY_SECONDS measured on a busy machine: a second one would find it
+    as busy."""
     try:
         age = time.time() - (cache.root() / "busy-rates" / name).stat().st_mtime
     except OSError:

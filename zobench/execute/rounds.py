@@ -42,7 +42,7 @@ class Repeats:
 
     @property
     def description(self) -> str:
-        """What a plan says of it, "" where every cell runs once; the plan's times are of one round."""
+        """The line of a plan on its repeats, "" where every cell runs once; the plan's times are of one round."""
         if self.count == 1:
             return ""
         end = "" if self.until is None else f", fewer once each median is known to {100 * self.until:g} %"
@@ -50,7 +50,8 @@ class Repeats:
 
     @property
     def caution(self) -> str:
-        """What so few repeats cannot show, whatever is measured; "" of enough, and of cells that run once."""
+        """A warning of what so few repeats cannot show, whatever is measured; "" of enough, and of cells that run
+        once."""
         if not 1 < self.count < LEAST:
             return ""
         return (

@@ -71,7 +71,7 @@ class SlowdownCheck:
 
 @dataclass(kw_only=True)
 class SelfTest:
-    """What a machine's comparisons came to. ``slowdown``: the planted one."""
+    """The verdict on a machine's comparisons of itself with itself. ``slowdown``: the planted one."""
 
     spec: RunSpec
     slowdown: float
@@ -98,7 +98,7 @@ class SelfTest:
         return count > 0 and self.alarms <= ALARMS * count and count - self.detected <= MISSES * count
 
     def page(self) -> str:
-        """What the comparisons come to, in three lines and a verdict."""
+        """The comparisons in three lines, and a verdict."""
         count, rounds = len(self.comparisons), sorted(comparison.equal.pairs for comparison in self.comparisons)
         share = f"{100 * self.slowdown:g} %"
         span = f"{rounds[0]}" if rounds[0] == rounds[-1] else f"{rounds[0]} to {rounds[-1]}"

@@ -23,8 +23,8 @@ from zobench.runspec import RunSpec
 TIME = 3600.0  # seconds of a job whose time is not given
 LEAST_TIME = 300.0  # seconds that a job must have: most of less would be reserve
 RESERVE_SECONDS = 180.0
-"""Of a job's time, kept from its cell: planning, and storing that the time was not enough, before Slurm warns the job
-(it may do so 60 s early), for then submitit puts it back into the queue."""
+"""The seconds of a job's time that its cell does not get: planning, and storing that the time was not enough, before
+Slurm warns the job (it may do so 60 s early), for then submitit puts it back into the queue."""
 SIGNAL_SECONDS = 30  # how long before the end of its time submitit asks Slurm to warn a job
 GPUS = ("gpus", "gpus_per_node", "gpus_per_socket", "gpus_per_task")
 OURS = ("array", "error", "job_name", "nodes", "ntasks", "ntasks_per_node", "open_mode", "output", "requeue", "signal",
@@ -36,8 +36,9 @@ _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What a sweep's jobs ask of Slurm. ``time``: seconds of one job, which is one cell. ``side_by_side``: how many
-    may run at once; None for as many as Slurm has room for. ``more``: further options of sbatch."""
+    """The resources that a sweep's jobs ask Slurm for. ``time``: seconds of one job, which is one cell.
+    ``side_by_side``: how many may run at once; None for as many as Slurm has room for. ``more``: further options of
+    sbatch."""
 
     partition: str | None = None
     gres: str | None = None
@@ -94,7 +95,8 @@ def groups(cells: Sequence[RunSpec]) -> tuple[tuple[int, ...], ...]:
 
 
 def resources(request: Request, spec: RunSpec) -> dict[str, Any]:
-    """What the job of ``spec`` asks for, in sbatch's words; False for an option that is left out on purpose."""
+    """Returns the resources of the job of ``spec`` in sbatch's words; False for an option that is left out on
+    purpose."""
     asked: dict[str, Any] = {"nodes": spec.nodes, "ntasks_per_node": 1, "time": math.ceil(request.time / 60)}
     if request.partition is not None:
         asked["partition"] = request.partition

@@ -138,8 +138,8 @@ def _kept(
     step: Step, result: Result, store: Store, finished: Callable[[Result], Result], refused: list[Result],
     says_nothing: bool = False,
 ) -> tuple[Result, Result]:  # fmt: skip
-    """What is kept of the ``result`` of ``step``, and stored, unless it ``says_nothing`` about the machine, as that a
-    budget left a cell out; and the same as it is shown: one that the store refuses goes to ``refused`` and says so."""
+    """Returns the ``result`` of ``step`` as it is kept, and as it is shown. It is stored unless it ``says_nothing``
+    about the machine, as that a budget left a cell out: one that the store refuses goes to ``refused`` and says so."""
     result = result if result is step.earlier else finished(replace(result, round=step.round))
     if says_nothing or not is_news(step, result) or not (reason := _saved(result, store)):
         return result, result

@@ -37,7 +37,8 @@ its own use."""
 
 @dataclass(frozen=True)
 class CellJob:
-    """What submitit pickles: the sweep's folder and a cell's index. Everything else is read from the folder."""
+    """A cell's job as submitit pickles it: the sweep's folder and the cell's index. Everything else is read from the
+    folder."""
 
     folder: str
     cell: int

@@ -73,11 +73,11 @@ WITHOUT_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
 OBJECTS = (
     "optimizer", "lr_scheduler", "optimizer_cls_and_kwargs", "model_init", "compute_loss_func", "compute_metrics",
 )  # fmt: skip
-"""What a Trainer is given that works on gradients or logits."""
+"""The arguments of a Trainer that work on gradients or logits."""
 
 
 def spec_of(args: TrainingArguments, model: PreTrainedModel, zo: Mapping[str, Any]) -> RunSpec:
-    """What ``zo`` and the arguments say, as the spec of a run."""
+    """Returns the spec of the run that ``zo`` and the arguments describe."""
     fields = (*METHOD, *PLACES)
     if not isinstance(zo, Mapping):
         raise ValueError(f"`zo` must be a dict, but got {zo!r}; for example zo={{'engine': 'offload'}}")
@@ -175,7 +175,7 @@ class ZOMixin:
 
     @property
     def engine(self) -> TunedEngine:
-        """What holds the weights; built of the model's own at its first use."""
+        """The engine that holds the weights; it is built of the model's own at its first use."""
         if self._engine is None:
             self._build(ModelWeights(self.model))
         assert self._engine is not None
@@ -248,7 +248,8 @@ class ZOMixin:
         return self.optimizer
 
     def _wrap_model(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """What a Trainer may move, prepare and walk over in the model's place: the engine places the weights."""
+        """Returns the module that a Trainer may move, prepare and walk over in the model's place: the engine places the
+        weights."""
         return _Nothing(sum(tensor.numel() for tensor in self.model.parameters() if tensor.requires_grad))
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:

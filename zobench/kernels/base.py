@@ -62,7 +62,7 @@ class Flat:
         object.__setattr__(self, "end", end)
 
     def whole(self, buffer: Tensor) -> Tensor:
-        """All of them, and what pads them, in a buffer of bytes."""
+        """Returns all of them, and what pads them, in a buffer of bytes."""
         return buffer[self.segments[0].offset * self.dtype.itemsize : self.end].view(self.dtype)
 
 
@@ -111,8 +111,8 @@ def by_seed(normals: Callable[[int, Span, Tensor], None], seeds: Sequence[int], 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass over ``elements`` weights of ``width`` bytes does: normals ``drawn`` for each of them, and how many
-    times each is ``moved``: read, or written to one of its places."""
+    """The work of one pass over ``elements`` weights of ``width`` bytes: normals ``drawn`` for each of them, and how
+    many times each is ``moved``: read, or written to one of its places."""
 
     elements: int
     width: int

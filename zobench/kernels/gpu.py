@@ -216,7 +216,8 @@ def _words(value: int) -> tuple[int, int]:
 
 
 def _programs(count: int, aligned: int) -> int:
-    """For so many elements that follow one another; unaligned ones may begin and end inside a counter's four."""
+    """Returns how many programs so many elements that follow one another need; unaligned ones may begin and end inside
+    a counter's four."""
     return -(-(count if aligned else count + 3) // (4 * BLOCK))
 
 

@@ -1,4 +1,5 @@
-"""What the kernels on a CUDA device share: how weights are stored, tables of segments, and launching a compiled form.
+"""The parts that the kernels on a CUDA device share: how weights are stored, tables of segments, and launching a
+compiled form.
 
 bfloat16 weights travel as int16 and are rounded by integer operations, so that Triton's interpreter, which truncates,
 gives the same bits. Nothing is fused (``enable_fp_fusion=False``): see ``philox``.
@@ -24,7 +25,7 @@ KNOWN_TRITON = triton.__version__.startswith(("3.6.", "3.7."))
 """Whether a compiled kernel is called as ``Launcher`` does; others may want other arguments."""
 
 _COLUMNS = tl.constexpr(6)
-"""Of a table of segments, int64: the first program of each, and what else its kernels know of it."""
+"""The columns of a table of segments, int64: the first program of each, and what else its kernels know of it."""
 
 
 @triton.jit
@@ -125,7 +126,7 @@ def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def stream_of(device: torch.device) -> int:
-    """What tells the device's current stream from others; 0 for a CPU, where Triton's interpreter runs."""
+    """Returns the handle of the device's current stream; 0 for a CPU, where Triton's interpreter runs."""
     return int(_active().get_current_stream(device.index)) if device.type == "cuda" else 0
 
 

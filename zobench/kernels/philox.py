@@ -33,7 +33,7 @@ def f32(value: float) -> float:
 
 
 SIGNS = 1 << 62
-"""What the seed of a direction of random signs has beside the run's own number."""
+"""The bit that marks the seed of a direction of random signs; the rest is the run's own number."""
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)

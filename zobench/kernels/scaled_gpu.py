@@ -59,8 +59,8 @@ def from_e4m3(code):
 
 @triton.jit
 def _row(segments, count, rounds, ALIGNED: tl.constexpr):
-    """Of this program's row: where its weights, its values and its scale are, in elements, bytes and float32, the
-    scale's below 0 if it has none; how many elements it has."""
+    """Returns the facts of this program's row: where its weights, its values and its scale are, in elements, bytes and
+    float32, the scale's below 0 if it has none; how many elements it has."""
     program = tl.program_id(0).to(tl.int64)
     segment = row_of(segments, count, rounds, program)
     row, width = program - tl.load(segment), tl.load(segment + 3)

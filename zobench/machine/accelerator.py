@@ -20,7 +20,7 @@ from torch import Tensor
 from zobench.machine.files import contents
 
 FAMILY = "cuda"
-"""What torch calls the devices that zobench runs on: NVIDIA's, and AMD's with a ROCm build."""
+"""Torch's name for the devices that zobench runs on: NVIDIA's, and AMD's with a ROCm build."""
 
 REFUSED = {
     "xpu": "torch cannot register host memory with an XPU, from which blocks would be streamed",
@@ -32,7 +32,7 @@ PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every device of the process, not only for the one that is current."""
 
 CYCLES_PER_SECOND = 1_700_000_000
-"""Of a GPU's clock, about: what :meth:`Accelerator.spin` reckons with."""
+"""The rate of a GPU's clock, about, that :meth:`Accelerator.spin` reckons with."""
 
 
 def count() -> int:

@@ -43,8 +43,8 @@ def aligned(nbytes: int) -> torch.Tensor:
 
 
 def ask_for_huge_pages(pages: mmap.mmap) -> None:
-    """For fewer pages to pin, one by one, by direct I/O or by CUDA; of shared memory where the kernel's
-    ``shmem_enabled`` says ``advise``."""
+    """Asks for huge pages, so that direct I/O and CUDA have fewer pages to pin one by one; of shared memory where the
+    kernel's ``shmem_enabled`` says ``advise``."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # only a hint: a kernel without huge pages refuses it
             pages.madvise(mmap.MADV_HUGEPAGE)

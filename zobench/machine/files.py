@@ -21,7 +21,7 @@ REMEDY = {
     errno.EROFS: "choose a folder on a writable disk",
     errno.ENAMETOOLONG: "give it a shorter name",
 }
-"""What helps where a disk does not take what is written, by its error."""
+"""The remedy where a disk refuses a write, by its error."""
 
 
 class NoRoomError(OSError):
@@ -116,7 +116,7 @@ def check_extras(what: str, packages: Sequence[str], extra: str = "report") -> N
 
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-"""What a file system answers that has no working locks."""
+"""The errors of a file system that has no working locks."""
 
 
 @contextlib.contextmanager

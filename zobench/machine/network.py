@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from zobench.runspec import RunSpec
 
 LIBRARIES = ("GLOO", "NCCL")
-"""What the ranks talk through, as the names of its environment variables begin."""
+"""The libraries that ranks talk through, as the names of their environment variables begin."""
 
 
 def parse_endpoint(text: str, said: str = "ZOBENCH_RENDEZVOUS") -> tuple[str, int]:

@@ -34,7 +34,7 @@ class Nvml:
         return self._module is not None
 
     def ask(self, what: str, function: str, *arguments: Any) -> Any | None:
-        """What NVML's ``function`` returns, or None and one note about ``what``."""
+        """Returns what NVML's ``function`` returns, or None and leaves one note about ``what``."""
         if self._module is None:
             return None
         try:

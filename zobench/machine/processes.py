@@ -16,13 +16,14 @@ from typing import Any
 from zobench.machine.files import contents
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl: the signal that a process gets when its parent ends, however that ends."""
+"""The option of Linux's prctl that sets the signal that a process gets when its parent ends, however that ends."""
 LAUNCHER = "ZOBENCH_LAUNCHER"
-"""In a rank's environment: the process of ours that started it."""
+"""The variable in a rank's environment that names the process of ours that started it."""
 
 
 def ended_by(code: int) -> str:
-    """What ended a process with the negative exit ``code``: ``SIGKILL``, or ``signal 35`` of one without a name."""
+    """Returns the name of the signal that ended a process with the negative exit ``code``: ``SIGKILL``, or ``signal
+    35`` of one without a name."""
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 

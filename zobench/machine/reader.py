@@ -20,8 +20,9 @@ _EXAMPLES = {str: '"..."', int: "1", float: "1", bool: "true", date: "2026-01-31
 
 
 def read(kind: Callable[..., T], data: Any, section: str, **given: Any) -> T:
-    """What ``kind``, a dataclass or a function, makes of the table ``data``, whose keys are its arguments, needed where
-    they have no default; ``given`` are arguments that are no keys. Raises ``ValueError`` as :func:`checked` does."""
+    """Calls ``kind``, a dataclass or a function, with the table ``data`` and returns the outcome. Its keys are the
+    arguments, needed where they have no default; ``given`` are arguments that are no keys. Raises ``ValueError`` as
+    :func:`checked` does."""
     hints, needed = _keys(kind)
     hints = {key: hint for key, hint in hints.items() if key not in given}
     return kind(**checked(data, hints, section, needed & hints.keys()), **given)
@@ -98,7 +99,7 @@ def _fits(hint: Any, value: Any) -> bool:
 
 
 def _form(hint: Any) -> tuple[str, str]:
-    """What a value of the type is in a message, and how to write one."""
+    """Returns the name of a value of the type in a message, and how to write one."""
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(inner)}", f'"{inner[0]}"'

@@ -50,7 +50,8 @@ def not_a_formula(value: Any) -> Any:
 
 
 def json_of(text: str | bytes) -> Any:
-    """What a JSON text says. Raises ``ValueError`` where it is none, or is nested deeper than :data:`DEEPEST`."""
+    """Returns the value of a JSON text. Raises ``ValueError`` where it is none, or is nested deeper than
+    :data:`DEEPEST`."""
     try:
         return _checked(json.loads(text))
     except RecursionError:
@@ -58,8 +59,8 @@ def json_of(text: str | bytes) -> Any:
 
 
 def toml_of(path: Path) -> dict[str, Any]:
-    """What a TOML file says. Raises ``ValueError`` as :func:`json_of` does, and for a file larger than :data:`LARGEST`,
-    and ``OSError``."""
+    """Returns the table of a TOML file. Raises ``ValueError`` as :func:`json_of` does, and for a file larger than
+    :data:`LARGEST`, and ``OSError``."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -79,7 +80,8 @@ def toml_of(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def toml_in(path: Path) -> Iterator[dict[str, Any]]:
-    """What the TOML file ``path`` says, for a ``with`` in which the text of a ``ValueError`` gets the file's name."""
+    """The table of the TOML file ``path``, for a ``with`` in which the text of a ``ValueError`` gets the file's
+    name."""
     try:
         yield toml_of(path)
     except ValueError as error:

@@ -29,7 +29,7 @@ REPEATS = 6
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 HEADS, HEAD_WIDTH = 4, 64
 TOKENS, WIDTH = 1024, 1024
-"""Of the activations: as large as those of a small model, whose memory is new at each pass as theirs is."""
+"""The sizes of the activations: those of a small model, whose memory is new at each pass as theirs is."""
 LOGITS = 1 << 22
 """Numbers of a piece of the logits: 16 MiB in float32, half of what the engine holds at once."""
 NOISE = 1 << 20

@@ -1,4 +1,5 @@
-"""What `zobench doctor` shows: what is here, what is missing with its remedy, and the measured ceilings."""
+"""The page of `zobench doctor`: the hardware and software of this machine, missing parts with their remedies, and the
+measured ceilings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machine and what software a result comes from: JSON types, no host name, no user name, no path."""
+"""The machine and the software that a result comes from: JSON types, no host name, no user name, no path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of a cell that runs: seconds of its steps and of its transfers alone, and, by an observer, peaks of
+"""The measurements of a cell that runs: seconds of its steps and of its transfers alone, and, by an observer, peaks of
 memory, power, clocks, and who else was there."""
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from zobench.runspec.order import current
 POINTS = 200
 """The most points of memory over time that are kept."""
 _DIGITS = 3
-"""Of their seconds: samples are 0.05 s apart or more."""
+"""The digits of the samples' seconds: these are 0.05 s apart or more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What was seen, in the terms of :class:`zobench.result.Result`. ``disturbed``: what disturbed the times, or ""."""
+    """The observations of a run in the terms of :class:`zobench.result.Result`. ``disturbed``: what disturbed the
+    times, or ""."""
 
     memory: dict[str, int | None]
     power: dict[str, Any]

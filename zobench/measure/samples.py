@@ -77,7 +77,7 @@ class Samples:
 
     @property
     def device_peak_bytes_device_wide(self) -> int | None:
-        """What the papers call peak memory: everything on the device, CUDA context included."""
+        """The papers' peak memory: everything on the device, CUDA context included."""
         return whole(_largest(self.series["device_used_bytes"]))
 
     @property
@@ -110,7 +110,7 @@ class Samples:
 
     @property
     def other_cpu_cores(self) -> float | None:
-        """Of the cores that the watched process may use those that others kept busy, on average."""
+        """How many of the cores that the watched process may use others kept busy, on average."""
         busy, used = _growth(self.series["machine_busy_seconds"]), _growth(self.series["cpu_seconds"])
         times = _readings(self.series["t"])
         if busy is None or used is None or times[-1] <= times[0]:

@@ -38,7 +38,7 @@ class Threads:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to compute with them."""
+        """The environment variables of a process that is to compute with them."""
         return {COUNT: str(self.count)}
 
     @property
@@ -82,7 +82,7 @@ def chosen() -> Threads | None:
 
 
 def other_cores(seconds: float = LOOK_SECONDS) -> float | None:
-    """Of the cores that this process may use those that others keep busy, watched for ``seconds``; None where the
+    """Returns how many of the cores that this process may use others keep busy, watched for ``seconds``; None where the
     system does not tell."""
     watch = Neighbours()
     time.sleep(seconds)
@@ -122,14 +122,14 @@ def available_cores() -> int:
 
 
 ASKS, IS_DONE = b"?", b"."
-"""What a process says: it would take its next step; it has taken them all."""
+"""The words of a process: it would take its next step; it has taken them all."""
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildPipes:
-    """What a process needs to take turns: the file descriptors at which it is ``given`` one and ``says`` what it wants.
-    ``threads``: those that it computes with, chosen once for all, because each is busy beside the others as they
+    """The means of a process to take turns: the file descriptors at which it is ``given`` one and ``says`` what it
+    wants. ``threads``: those that it computes with, chosen once for all, because each is busy beside the others as they
     start."""
 
     given: int

@@ -1,4 +1,4 @@
-"""What a method is: a training step on an engine, and what a run needs to resume it; learning-rate schedules."""
+"""A method: a training step on an engine, and the state that a run needs to resume it; learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ LOW_RANK = (
 
 
 def at_least_two(usual: int) -> Callable[[SpecFields], int]:
-    """What ``queries`` must be where one direction has no spread: the spec's own number, or ``usual`` in place of 1."""
+    """Returns the rule for ``queries`` of a method that needs the spread of several directions: the spec's own number,
+    or ``usual`` in place of 1."""
     return lambda spec: spec.queries if spec.queries > 1 else usual
 
 
@@ -99,7 +100,8 @@ class Taken:
         return sum(self.gradients) / len(self.gradients)
 
     def retrace(self, engine: SteppingEngine, method: Method) -> list[PassRecord]:
-        """What it did to the weights; ``method`` is then as after it (see :meth:`Method.retrace`)."""
+        """Returns what the step did to the weights, pass by pass; ``method`` is then as after it (see
+        :meth:`Method.retrace`)."""
         return method.retrace(engine, self)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zobench.runspec import RunSpec
 
 VARIANCE = 1e-5
-"""What the program adds to a variance before it divides by its root."""
+"""The number that the authors' program adds to a variance before it divides by its root."""
 
 
 def less_loss(members: Population, batches: Sequence[Batch]) -> list[float]:
@@ -49,7 +49,7 @@ def accuracy(members: Population, batches: Sequence[Batch]) -> list[float]:
 
 
 REWARDS = {"loss": less_loss, "accuracy": accuracy}
-"""What a member deserves, by its name in a spec."""
+"""The rewards of a member, by their names in a spec."""
 
 
 class EGGROLL(ZOSGD):

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineParts:
-    """What an engine is built of (see :class:`zobench.engine.Engine`). ``shared_out`` makes the engine of all ranks of
-    one rank's, None if there is one rank; ``sharded`` then builds what backpropagates instead of Backprop."""
+    """The arguments that an engine is built with (see :class:`zobench.engine.Engine`). ``shared_out`` makes the engine
+    of all ranks of one rank's, None if there is one rank; ``sharded`` then builds what backpropagates instead of
+    Backprop."""
 
     model: nn.Module
     config: EngineConfig

@@ -100,7 +100,7 @@ class LossScale:
         return loss, norm
 
     def state(self) -> list[float]:
-        """What :meth:`restore` takes."""
+        """Returns the numbers that :meth:`restore` takes."""
         return [self._factor, self._good]
 
     def restore(self, state: list[float]) -> None:

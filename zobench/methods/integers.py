@@ -76,7 +76,7 @@ QZO_KIND = MethodKind(
 
 
 MOST = 3.0
-"""Where a standardised difference is cut."""
+"""The value at which a standardised difference is cut."""
 SMALL = 1e-8
 PAIRS = 25
 """The pairs of its scripts' populations of 50."""

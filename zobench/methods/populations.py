@@ -71,11 +71,11 @@ def _groups(rewards: Sequence[float], group: int) -> list[Sequence[float]]:
 
 
 SHAPINGS: Mapping[str, Shaping] = {"none": raw, "z-score": z_scores, "ranks": centred_ranks}
-"""By their names in a spec."""
+"""The shapings of rewards, by their names in a spec."""
 
 
 FLOOR = 1e-8
-"""What the program adds to a standard deviation before it divides by it."""
+"""The number that the authors' program adds to a standard deviation before it divides by it."""
 
 
 class ES(ZOSGD):

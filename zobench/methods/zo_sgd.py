@@ -57,11 +57,11 @@ class ZOSGD:
     spec_options: ClassVar[Mapping[str, type]] = {}
     """The constants that are options of a spec, with their types."""
     remembered: ClassVar[Mapping[str, str]] = {}
-    """What else its next steps need of those before: attributes of JSON types, by their keys in :meth:`state`."""
+    """Further state that the next steps need: attributes of JSON types, by their keys in :meth:`state`."""
     extra: float = 0.0
     """The second number of a step's entries (:class:`~zobench.engine.base.Entry`)."""
     law: int = 0
-    """What the seeds of its directions have beside their number: which law their elements have."""
+    """The bits that mark the seeds of its directions with the law of their elements."""
 
     def __init__(
         self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 1
@@ -123,7 +123,7 @@ class ZOSGD:
         return moments
 
     def _moments(self, taken: Taken) -> list[PassRecord]:
-        """What a step did to the weights, in its passes."""
+        """Returns what a step did to the weights, pass by pass."""
         return [PassRecord(points=self._points(taken.directions), entries=taken.entries)]
 
     def _directions(self, engine: SteppingEngine) -> list[Direction]:
@@ -164,7 +164,7 @@ class ZOSGD:
         return all(map(math.isfinite, gradients))
 
     def _coefficient(self, g: float) -> float:
-        """What a direction is multiplied by in ghat."""
+        """Returns the factor of a direction in ghat."""
         return g
 
     def _entry(self, seed: int, g: float, weight_decay: float, part: int | None = None) -> Entry:
@@ -257,7 +257,7 @@ class ZOSGDCons(ZOSGD):
 
 
 def _candidates(g: float) -> tuple[float, ...]:
-    """What ghat may be multiplied by: x itself comes first, so that it stays at a tie."""
+    """Returns the factors that ghat may have: x itself comes first, so that it stays at a tie."""
     return 0.0, g, -g
 
 

@@ -143,7 +143,7 @@ def _names(file: Path) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """What a tensor of the model is made of: ``keys``, its tensors in the checkpoint, put together by ``transform``.
+    """The origin of a tensor of the model: ``keys``, its tensors in the checkpoint, put together by ``transform``.
 
     ``transform`` is None where there is one key, whose tensor is the model's as it is. ``patterns``: what the transform
     calls each of the keys; ``target``: the name by which it knows its result.
@@ -164,7 +164,7 @@ class TensorSource:
 
 
 def origins(model: PreTrainedModel, keys: Iterable[str], like: Callable[[str], Tensor]) -> dict[str, TensorSource]:
-    """What each tensor of ``model`` is made of, by its name there, in a checkpoint that holds ``keys``.
+    """Returns the origin of each tensor of ``model``, by its name there, in a checkpoint that holds ``keys``.
 
     The rules are transformers' own: prefixes, renamed layers, experts that lie apart on the disk and as one tensor in
     the model. Keys that no rule leads to a name of the model are left out, as there. ``like`` gives a tensor of the

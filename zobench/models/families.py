@@ -67,7 +67,7 @@ class Architecture:
 
     @property
     def family(self) -> Family:
-        """What it has in common with others of its ``model_type``."""
+        """The facts that it shares with other models of its ``model_type``."""
         return self.own_family or FAMILIES[self.model_type]
 
     @property

@@ -1,4 +1,5 @@
-"""What a folder's model is, whatever the folder is called: fingerprints of its config.json and its weights. No torch.
+"""The identity of a folder's model, whatever the folder is called: fingerprints of its config.json and its weights. No
+torch.
 
 A run of such a model is hashed by them. Of the weights not all bytes are read, which would take minutes for hundreds of
 gigabytes: for every tensor its name, dtype, shape and place count, and of its bytes the first, the middle and the last
@@ -81,7 +82,7 @@ def file_hash(path: Path) -> str:
 
 
 def remembered(kind: str, files: Iterable[Path], make: Callable[[], str]) -> str:
-    """What ``make`` gives for ``files``, made once while they have the same paths, sizes and times."""
+    """Returns what ``make`` returns for ``files``, called once while they have the same paths, sizes and times."""
     facts = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps([CHUNK, facts]).encode()).hexdigest()[:32]
     kept = cache.read(kind, key)

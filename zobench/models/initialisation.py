@@ -85,7 +85,7 @@ _FILLS: Mapping[str, Callable[..., Rule]] = {
     "aten::fill_": lambda value: Rule(constant=float(value)),
     "aten::normal_": lambda mean=0.0, std=1.0, generator=None: Rule(std=std) if mean == 0 else Rule(),
 }
-"""What writes a whole tensor, whatever was in it, by the name of the operation."""
+"""The operations that write a whole tensor, whatever was in it, by their names."""
 
 
 class _WriteWatch(TorchDispatchMode):

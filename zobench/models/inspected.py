@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 POSITIONS_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
-"""What configurations call the longest sequence."""
+"""The keys by which configurations name the longest sequence."""
 ANY_LENGTH = 2**31 - 1
 """Positions of a model whose configuration names no longest sequence, such as one of linear biases or recurrence."""
 

@@ -188,7 +188,7 @@ CHOSEN = (
     "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts",
     "num_selected_experts",
 )  # fmt: skip
-"""What configurations call the number of experts that a token goes through."""
+"""The keys by which configurations name the number of experts that a token goes through."""
 _NOT_RUN = re.compile(r"(^|\.)(encoder_attn|crossattention|cross_attn|cross_attention)\.")
 """Attention of a decoder to an encoder's tokens, which a language model alone has not."""
 _RECURRENT = re.compile(
@@ -227,7 +227,7 @@ def all_linear(blocks: nn.ModuleList) -> bool:
 
 
 def uncounted(blocks: nn.ModuleList) -> tuple[str, ...]:
-    """What the blocks compute that :func:`kinds_of` does not count, a sentence for each class of modules."""
+    """Returns a sentence for each class of modules whose computation :func:`kinds_of` does not count."""
     recurrent = [f"the recurrence of {name}" for name in _innermost(blocks, _RECURRENT)]
     indexed = [f"what {name} computes" for name in _innermost(blocks, _INDEXED)]
     return tuple(f"Not counted, so a step may take longer: {what}." for what in recurrent + indexed)
@@ -245,7 +245,7 @@ def _innermost(blocks: nn.ModuleList, pattern: re.Pattern[str]) -> list[str]:
 
 
 def overcounted(blocks: nn.ModuleList, text: Any) -> tuple[str, ...]:
-    """What the blocks may compute less of than :func:`kinds_of` counts, a sentence each."""
+    """Returns a sentence for each class of modules that may compute less than :func:`kinds_of` counts."""
     routed = any(_is_routed(path, module) for block in blocks for path, module in block.named_modules())
     if not routed or chosen_of(_of_layers(text, len(blocks))[0]) is not None:
         return ()

@@ -64,8 +64,8 @@ def identifying_name(given: str) -> str:
 
 
 def shown_name(given: str) -> str:
-    """What results call the model that ``given`` names, where the user gives it no name: a model of the list by its
-    own, also where its id on the hub is given; any other by that of its folder or file."""
+    """Returns the name in results of the model that ``given`` names, where the user gives it none: a model of the list
+    by its own, also where its id on the hub is given; any other by that of its folder or file."""
     if is_registered(given):
         return get(given).name
     if given.lower() in _LISTED:
@@ -124,8 +124,8 @@ def _snapshot(hub_id: str, weights: bool) -> Path:
 
 
 def place_of(given: str) -> str:
-    """What ``given`` names: the absolute path of a folder or file, a hub id, or a package's model. Raises
-    ``ValueError`` for what is none of these, and for a name that a folder here has too."""
+    """Returns the place that ``given`` names: the absolute path of a folder or file, a hub id, or a package's model.
+    Raises ``ValueError`` for what is none of these, and for a name that a folder here has too."""
     local, model = Path(given).expanduser(), packaged.get(given)
     if (name := published.get(given) or (model.name if model else None)) is not None:
         if local.exists():
@@ -150,7 +150,7 @@ def _is_hub_id(path: str) -> bool:
 
 
 def _usual_name(path: str) -> str:
-    """What a model found at ``path`` is called where the user gives it no name; never a registered model's name or a
+    """Returns the name of a model at ``path`` where the user gives it none; never a registered model's name or a
     package's, which stand for the published weights."""
     if (model := packaged.get(path)) is not None:
         return model.name

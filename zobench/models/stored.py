@@ -189,7 +189,7 @@ GGML: Mapping[str, Format] = {
 METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 PACKED, SCALE = ".weight_packed", ".weight_scale"
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""What safetensors calls the floating types."""
+"""Torch's floating types by their names in safetensors."""
 
 
 def bits_of(config: Mapping[str, Any]) -> int:

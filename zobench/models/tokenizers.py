@@ -58,7 +58,8 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
 
 
 def _asker(spec: RunSpec) -> str:
-    """What of ``spec`` needs a tokenizer, as an error names it: its task, or the text of a run without one."""
+    """Returns the part of ``spec`` that needs a tokenizer, as an error names it: its task, or the text of a run without
+    one."""
     return f"`data={spec.data}`" if spec.task == "none" else f"`task={spec.task_name}`"
 
 

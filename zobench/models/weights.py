@@ -201,7 +201,7 @@ class PretrainedWeights(Weights):
         return Stored(shape, (FilePiece(file, offset, shape.numel() * dtype.itemsize),), floats(dtype))
 
     def _origin(self, name: str) -> TensorSource:
-        """What a tensor is made of; where it is tied and absent, its twin."""
+        """Returns the origin of a tensor; where it is tied and absent, that of its twin."""
         return self._origins.get(name) or self._origins.get(self._twin.get(name, name)) or self._lacks(name)
 
     def _read(self, name: str, rows: Rows) -> tuple[torch.Size, Tensor]:

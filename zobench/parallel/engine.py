@@ -56,7 +56,8 @@ class ParallelEngine:
         return loss, slope
 
     def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
-        """What ``reward`` makes of all members: each rank looks at as many of them, one after another."""
+        """Returns the numbers that ``reward`` gives all members: each rank looks at as many of them, one after
+        another."""
         ranks = self.world.mesh.shards * self.world.mesh.signs
         if len(points) % ranks:
             raise ValueError(
@@ -110,7 +111,7 @@ class ParallelEngine:
 
     @property
     def tier_note(self) -> str:
-        """What a reader of a measurement should know about the tier, or ""."""
+        """A caution for readers of a measurement about the tier, or ""."""
         return self.engine.tier_note
 
     def __enter__(self) -> ParallelEngine:

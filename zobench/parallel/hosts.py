@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 PAGE = max(mmap.PAGESIZE, ALIGNMENT)
 TOUCHED, FILLED, UPLOADS, WRITES = range(4)
-"""What each rank counts of each block in the shared memory."""
+"""The counts of each block that each rank keeps in the shared memory."""
 NAP = 5e-5
 """Seconds between two looks at another rank's count; a block's transfer takes milliseconds."""
 

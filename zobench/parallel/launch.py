@@ -110,7 +110,7 @@ class Meeting(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Nothing to tell anybody."""
+        """Does nothing: nobody waits for a word."""
 
     def num_nodes_waiting(self) -> int:
         """None: their number is fixed."""
@@ -209,8 +209,8 @@ def _reach(host: str, port: int, key: str, patience: timedelta) -> TCPStore:
 
 
 def rank_environment(spec: RunSpec) -> dict[str, str]:
-    """What every rank finds in its environment, less what the user has put there: its share of the cores on a CPU,
-    and waits that leave a core to others."""
+    """Returns the environment variables of every rank, less those that the user has set: its share of the cores on a
+    CPU, and waits that leave a core to others."""
     wanted = {COUNT: str(max(1, available_cores() // (spec.gpus // spec.nodes))), **waiting()}
     return {**wanted, **{name: os.environ[name] for name in wanted if name in os.environ}, LAUNCHER: str(os.getpid())}
 

@@ -1,5 +1,5 @@
-"""What this process has sent to others: the kernel's own count of every TCP socket, which leaves none out, and what it
-gave NCCL, whose way no socket counts."""
+"""The bytes that this process has sent to others: the kernel's own count of every TCP socket, which leaves none out,
+and what it gave NCCL, whose way no socket counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import socket
 import struct
 
 LISTENING = 10
-"""Of tcpi_state: such a socket has sent nothing, but a program reads counts of what never was there."""
+"""The value of tcpi_state for a socket that listens: such a one has sent nothing, but a program reads counts of what
+never was there."""
 BYTES_SENT = 200
 """Offset of tcpi_bytes_sent in Linux's struct tcp_info: payload bytes, those sent again included."""
 

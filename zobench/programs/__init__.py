@@ -1,4 +1,5 @@
-"""What can run a cell: zobench itself, authors' programs, those of plug-ins. Imports no torch until a cell runs."""
+"""The programs that can run a cell: zobench itself, authors' programs, those of plug-ins. Imports no torch until a cell
+runs."""
 
 from __future__ import annotations
 

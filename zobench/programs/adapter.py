@@ -19,7 +19,7 @@ import traceback
 from typing import Any, ClassVar
 
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""What safetensors calls a dtype to what torch does."""
+"""Torch's names of dtypes by those of safetensors."""
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 PR_SET_PDEATHSIG = 1
 

@@ -29,7 +29,7 @@ QUIET = {
     "TRANSFORMERS_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""What the programs find in their environment, so that they ask nothing of the network."""
+"""The environment variables of the programs, with which they ask nothing of the network."""
 LONGEST = 120
 """Characters of an answer that is none that an error quotes."""
 

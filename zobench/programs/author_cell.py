@@ -94,7 +94,8 @@ def _follow(
 
 
 def _question(spec: RunSpec, folder: Path) -> dict[str, Any]:
-    """What the adapter needs of a cell; the weights lie in ``folder`` as transformers writes a checkpoint."""
+    """Returns the facts of a cell that the adapter needs; the weights lie in ``folder`` as transformers writes a
+    checkpoint."""
     model = empty_model(spec)
     save_checkpoint(model, _tensors(model, initial_weights(spec, model)), folder / "weights")
     (scratch := folder / "scratch").mkdir()

@@ -22,9 +22,9 @@ transformers' versions."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Authors:
-    """What an authors' program can run. ``repository``: where it is published; ``file``: what of a clone it is known
-    by; ``takes``: fields beside :data:`TAKEN`; ``needs``: values that others must have; ``devices``: kinds that it
-    runs on; ``model_types``: transformers' names of the architectures that its adapter was written for.
+    """An authors' program, and the cells that it can run. ``repository``: where it is published; ``file``: what of a
+    clone it is known by; ``takes``: fields beside :data:`TAKEN`; ``needs``: values that others must have; ``devices``:
+    kinds that it runs on; ``model_types``: transformers' names of the architectures that its adapter was written for.
     ``other_order``: whether it draws z for the parameters in another order than MeZO, so that equal seeds give other
     directions."""
 
@@ -86,7 +86,8 @@ def check(spec: RunSpec) -> None:
 
 
 def origin(name: str) -> str:
-    """What a result of the program ``name`` says of it: its commit and versions as it was added; "" if it was not."""
+    """Returns the origin of the program ``name``, as its results say: its commit and versions as it was added; "" if it
+    was not."""
     clone = clones.load().get(name)
     return "" if clone is None else described(clone)
 

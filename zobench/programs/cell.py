@@ -56,7 +56,7 @@ SENTENCES = 4096
 
 @dataclass
 class Recording:
-    """What has been measured so far, and how the cell ended: one that ends early keeps the stages that are whole, the
+    """The measurements so far, and how the cell ended: one that ends early keeps the stages that are whole, the
     warm-up, the steps, the parts."""
 
     samples: dict[str, list[float | None]] = field(default_factory=dict)

@@ -47,7 +47,7 @@ class Checkpoints:
         self._saver.after_step(step)
 
     def events(self) -> list[list[Any]]:
-        """What the saver's lanes did from :meth:`record` on, as a timeline has it."""
+        """The events of the saver's lanes from :meth:`record` on, as a timeline has them."""
         events = [] if self._saver is None else self._saver.events
         return [
             [lane, kind, block, start - self._origin, end - self._origin]

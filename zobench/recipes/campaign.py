@@ -37,7 +37,7 @@ class Part:
 
 
 def _no_matrix() -> str | None:
-    """What :data:`zobench.recipes.matrix.NARROW` stands for in a campaign, which is nothing."""
+    """Raises ``ValueError``, because :data:`zobench.recipes.matrix.NARROW` stands for no dtype in a campaign."""
     raise ValueError(
         f'`dtype` of a part must be a type, but got "{matrix.NARROW}", which another machine takes for another; '
         'write axes = { dtype = ["fp32", "bf16"] }'
@@ -63,7 +63,7 @@ class PartOn:
 
     @property
     def purpose(self) -> str:
-        """What the part is for, and what keeps it from being run, if anything does."""
+        """The purpose of the part, and the obstacle that keeps it from being run, if there is one."""
         return f"{self.part.reason}; cannot run: {self.obstacle}" if self.obstacle else self.part.reason
 
 

@@ -18,10 +18,10 @@ from zobench.runspec import SEQ_LEN, RunSpec, check_key, flat, value_in
 from zobench.runspec.constraints import check_recorded
 
 PART_KEYS = ("base", "axes", "variants", "include", "exclude")
-"""What of a matrix a device, or a part of a campaign, may have otherwise."""
+"""The keys of a matrix that a device, or a part of a campaign, may have otherwise."""
 _KEYS = ("title", "tables", "selftest", "budget", "repeats", "until", "on", *PART_KEYS)
 _PROTOCOL_KEYS = ("title", "tables", "selftest", "budget", "base", "on", "protocol", "methods")
-"""Of a file with a ``[protocol]``, whose methods are the same on every device."""
+"""The keys of a file with a ``[protocol]``, whose methods are the same on every device."""
 SHAPES: Mapping[str, Any] = {
     **dict.fromkeys(("title", "selftest", "budget", "until"), str), "repeats": int, "tables": list[str],
     **dict.fromkeys(("base", "axes", "on", "cpu", "cuda", "protocol"), dict),
@@ -32,7 +32,7 @@ SHAPES: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matrix:
-    """What a runner file says for one kind of device: its cells in order, most valuable first, and tables to print."""
+    """The matrix of a runner file for one kind of device: its cells, most valuable first, and tables to print."""
 
     title: str
     tables: tuple[str, ...]
@@ -45,9 +45,9 @@ class Matrix:
     until: str | None = None
     """How narrow each median's interval must be for fewer of them, as ``2%``."""
     notes: tuple[str, ...] = ()
-    """What a reader of the file should know: rules of ``[[exclude]]`` that leave nothing out."""
+    """Cautions for readers of the file: rules of ``[[exclude]]`` that leave nothing out."""
     contest: Contest | None = None
-    """Of a protocol, whose ``cells`` are its tuning runs; their results say which runs come after them."""
+    """The contest of a protocol, whose ``cells`` are its tuning runs; their results say which runs come after them."""
 
 
 MOST_CELLS = 5_000
@@ -131,7 +131,7 @@ def protocol_of(path: Path) -> protocols.Protocol | None:
 
 
 def _body(file: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """What the file says for ``device``; its keys are checked."""
+    """Returns the table of the file for ``device``; its keys are checked."""
     keys = _PROTOCOL_KEYS if "protocol" in file else _KEYS
     _check(file, keys, "the file")
     _check(file.get("on", {}), ("cpu", "cuda"), "[on]")

@@ -16,11 +16,11 @@ from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, METHODS, RunSpec, check_key, check_value, flat, options_taken, suggestion
 
 UNITS = ("forwards", "seconds", "gigabytes")
-"""What a budget can be given in: forwards of one batch (a backward pass is two), seconds of predicted steps, 1e9 bytes
-of weights that the steps move."""
+"""The units of a budget: forwards of one batch (a backward pass is two), seconds of predicted steps, 1e9 bytes of
+weights that the steps move."""
 
 Price = Callable[[str, RunSpec], tuple[float, float]]
-"""What a step of a spec costs in a unit of a budget, and what an evaluation on dev costs."""
+"""The price of a spec's step in a unit of a budget, and that of an evaluation on dev."""
 
 _DECIDED = {"steps": "the budget", "eval_every": "evaluations", "seed": "tuning_seeds and seeds"}
 """Field of a spec -> what of the protocol decides it."""
@@ -62,7 +62,7 @@ Seeds = Annotated[tuple[int, ...], _seeds]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """What the file says. Each run's budget is one of ``forwards``, ``seconds`` and ``gigabytes``; each method has
+    """The protocol of a file. Each run's budget is one of ``forwards``, ``seconds`` and ``gigabytes``; each method has
     ``points`` points in its grid and may add ``extra``, which are run with each of ``tuning_seeds``; the winners run
     with ``seeds``. Every run is evaluated on dev before its first step and ``evaluations`` times after it, which the
     budget pays for too."""
@@ -103,7 +103,8 @@ class Protocol:
         return tuple(point.replace(seed=seed) for seed in self.tuning_seeds)
 
     def search(self, contender: Contender, points: Sequence[RunSpec], results: Mapping[str, Result]) -> Search:
-        """What ``results``, by their hash, say of ``points``, each with the first tuning seed."""
+        """Returns the state of the search over ``points``, each with the first tuning seed, by ``results``, which are
+        given by their hash."""
         runs = {point: [results.get(run.hash) for run in self.tuning_runs(point)] for point in points}
         waiting = tuple(point for point, point_runs in runs.items() if not all(map(is_done, point_runs)))
         ranks = {

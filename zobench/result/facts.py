@@ -9,8 +9,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What a run's numbers may depend on beside its spec. A fact that is not known, or that a run has none of, is None
-    (``machine`` and ``description`` are then ""), and its key is not in the file.
+    """The facts that a run's numbers may depend on beside its spec. A fact that is not known, or that a run has none
+    of, is None (``machine`` and ``description`` are then ""), and its key is not in the file.
 
     ``machine``: the short id of its ``hardware`` and ``software``. ``device``: "cpu" or "cuda:N". ``cuda``: the version
     that torch is built for. ``threads`` compute on a CPU, ``cores_available`` to this process. ``cpu_flags`` and

@@ -9,7 +9,7 @@ from zobench.result.record import Outcome, Result
 
 Interval = tuple[float, float]
 ABSENT = ("n/a", "this machine cannot measure it")
-"""What stands in a table where a run has no value, and what that means, unless a metric says else."""
+"""The text of a table's cell whose run has no value, and its meaning, unless a metric says else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -166,12 +166,13 @@ class Result:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """What a run with a task was scored by; the first stands for the task. Results from before had accuracies."""
+        """The names of a task's scores; the first stands for the task. Results from before had accuracies."""
         return tuple(self.evaluation.get("scores", ("accuracy",)))
 
     @property
     def rank_on_dev(self) -> tuple[float, float]:
-        """What runs are sorted by: least loss on dev, then highest first score; a loss that is not finite is last."""
+        """The key by which runs are sorted: least loss on dev, then highest first score; a loss that is not finite is
+        last."""
         best = self.evaluation.get("best", {})
         loss = best.get("loss")
         is_finite = loss is not None and math.isfinite(loss)

@@ -1,4 +1,4 @@
-"""What fields of a spec demand of each other."""
+"""The demands of a spec's fields on each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AFTER_A_CHECKPOINT = 2
 """Steps of a measured cell that follow a checkpoint at least and are recorded: the paper's scheme goes through two."""
 
 Fields = Mapping[str, SpecField[Any]]
-"""What is declared of a spec's fields, by name."""
+"""The declarations of a spec's fields, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class NeedsMethod:
 
 
 class MethodNeeds:
-    """What the spec's method says that it needs."""
+    """The needs of the spec's method, as it declares them."""
 
     def check(self, spec: SpecFields, fields: Fields) -> None:
         """Raises ``ValueError`` for the first of its needs that ``spec`` does not meet."""

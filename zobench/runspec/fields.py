@@ -33,7 +33,7 @@ class LabelForm(enum.Enum):
 
 @dataclass(frozen=True)
 class SpecField(Generic[T]):
-    """What is declared of a field. ``default``: of a field that must be given, an example. ``about``: one line.
+    """The declaration of a field. ``default``: of a field that must be given, an example. ``about``: one line.
 
     ``always_hashed``: it is in every hash, as the fields of the first stored results are; any other is in a hash only
     where it is not at its default, so that results from before it keep their names. ``remedy`` ends the error about a
@@ -116,7 +116,7 @@ class SpecField(Generic[T]):
         return written[self.label]
 
     def options(self, value: str) -> Mapping[str, Option]:
-        """What is declared of the options that what is called ``value`` takes."""
+        """Returns the declared options of the plug-in that ``value`` names."""
         return {}
 
     def origin(self, value: Any) -> str:
@@ -182,7 +182,8 @@ class RegistryField(WordField):
         return (*self.before, *self.registry.names())
 
     def hint(self, value: str) -> str:
-        """What no name is near to may be a plug-in's, as in a result of another machine."""
+        """Returns a remedy for a name that no known one is near to: it may be a plug-in's, as in a result of another
+        machine."""
         for entry in self.registry.builtin():
             if value.lower() in getattr(entry, "known_as", ()):
                 return f"{value} is {entry.name} here"
@@ -326,7 +327,7 @@ def field_of(fields: Mapping[str, SpecField[Any]], key: str) -> SpecField[Any]:
 
 
 def options_of(fields: Mapping[str, SpecField[Any]], values: Mapping[str, Any]) -> Mapping[str, Option]:
-    """What the plug-ins that ``values`` name declare of their options; a field that is not given has its default."""
+    """Returns the declared options of the plug-ins that ``values`` name; a field that is not given has its default."""
     options: dict[str, Option] = {}
     for name, field in fields.items():
         taken = field.options(values.get(name, field.default))

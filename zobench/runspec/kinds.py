@@ -22,7 +22,7 @@ ZO_STEPS, FO_STEPS = 20_000, 625
 
 
 class SpecFields(Protocol):
-    """What kinds and constraints read of a spec (:class:`zobench.runspec.RunSpec`), which is built on them."""
+    """A spec (:class:`zobench.runspec.RunSpec`) as kinds and constraints see it, on which it is built."""
 
     @property
     def definition(self) -> str:
@@ -187,7 +187,8 @@ class MethodKind:
         return self.as_shipped
 
     def changes(self, spec: SpecFields) -> dict[str, Any]:
-        """What must be changed in ``spec``, of another method, for this one: field to value."""
+        """Returns the fields of ``spec``, which is of another method, that this one needs otherwise, with their
+        values."""
         allowed = {need.name: need.allowed(spec) for need in self.needs}
         return {name: values[0] for name, values in allowed.items() if spec.value(name) not in values}
 
@@ -226,12 +227,12 @@ class Widths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemeKind:
-    """What is tuned. ``make`` names a function of the spec and the model that gives the scheme
-    (:class:`zobench.schemes.base.Scheme`). ``adapter``: parameters that it adds to each block, and outside the blocks;
-    None if all weights are tuned and none are added; ``tuned_width``: bytes of each. ``virtual_tokens``: positions that
-    it takes before the tokens' own. ``inputs``: float32 layers in each block that keep their input for a backward pass.
-    ``base``: bytes that stay of each element of a block's matrices, where these are kept in another form. ``peft``:
-    whether that package makes it. ``about``: what is tuned, for people."""
+    """A kind of scheme, which says which weights are tuned. ``make`` names a function of the spec and the model that
+    gives the scheme (:class:`zobench.schemes.base.Scheme`). ``adapter``: parameters that it adds to each block, and
+    outside the blocks; None if all weights are tuned and none are added; ``tuned_width``: bytes of each.
+    ``virtual_tokens``: positions that it takes before the tokens' own. ``inputs``: float32 layers in each block that
+    keep their input for a backward pass. ``base``: bytes that stay of each element of a block's matrices, where these
+    are kept in another form. ``peft``: whether that package makes it. ``about``: what is tuned, for people."""
 
     name: str
     make: str
@@ -365,7 +366,8 @@ LAWS: Mapping[str, int] = MappingProxyType({"normal": 0, "rademacher": 1 << 62})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GranularityKind:
-    """What a slot holds: a transformer block (``is_block``), a linear layer of it, or some of its rows (``is_cut``)."""
+    """The piece of the model that a slot holds: a transformer block (``is_block``), a linear layer of it, or some of
+    its rows (``is_cut``)."""
 
     name: str
     is_block: bool = False

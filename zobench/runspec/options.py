@@ -13,7 +13,7 @@ from zobench.runspec.words import suggestion
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a plug-in declares of an option: its ``default`` and the values that it may have, ``choices``, or numbers in
+    """A plug-in's declaration of an option: its ``default`` and the values that it may have, ``choices``, or numbers in
     a range as a field's (:func:`check_range`). A default that stands alone declares no range."""
 
     default: Any

@@ -1,4 +1,4 @@
-"""What the process of a cell is given by whoever starts it: the cell, and how this one run of it goes."""
+"""The order that the process of a cell gets from whoever starts it: the cell, and how this one run of it goes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Order:
             raise ValueError(f"`slowdown` must be a share from 0 to 1, but got {self.slowdown!r}; leave it out")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The order as JSON has it."""
         return {**asdict(self), "spec": self.spec.to_dict()}
 
     @classmethod
@@ -46,7 +46,7 @@ _current: Order | None = None
 
 
 def begin(order: Order) -> None:
-    """From now on this process runs ``order``."""
+    """Makes ``order`` the one that this process runs from now on."""
     global _current
     _current = order
 

@@ -16,5 +16,5 @@ PROGRAMS: Registry[Any] = Registry("program", "zobench.programs:PROGRAMS", "zobe
 
 
 def scheme_of(spec: SpecFields) -> SchemeKind:
-    """What ``spec`` tunes: what its method does itself, or else its scheme."""
+    """Returns the scheme of ``spec``: its method's, where the method brings one, or else its own."""
     return METHODS.get(spec.value("method")).scheme or SCHEMES.get(spec.value("scheme"))

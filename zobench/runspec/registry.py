@@ -1,4 +1,5 @@
-"""What a spec can name: methods, tasks, metrics, models, programs; zobench's own first, then those of plug-ins.
+"""The names that a spec can use: methods, tasks, metrics, models, programs; zobench's own first, then those of
+plug-ins.
 
 A plug-in is an installed package with an entry point in the registry's group, whose name is the word that a spec uses.
 It is imported only when that word is used; zobench's own too, because they live in rooms above this one.
@@ -24,7 +25,7 @@ PATIENCE = 4.0  # seconds of a plug-in's import after which a line says that it 
 
 
 class Named(Protocol):
-    """What a registry holds."""
+    """An entry of a registry."""
 
     @property
     def name(self) -> str:
@@ -150,6 +151,7 @@ def _package(point: metadata.EntryPoint) -> str:
 
 
 def resolve(dotted: str) -> Any:
-    """What ``module:attribute`` names. Torch-free descriptions name what imports torch in this way."""
+    """Returns the object that ``module:attribute`` names. Torch-free descriptions name what imports torch in this
+    way."""
     module, _, attribute = dotted.partition(":")
     return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))

@@ -445,7 +445,7 @@ DECLARED = declared(RunSpec)  # what is declared of every field, by its name, in
 
 
 def options_taken(spec: RunSpec) -> Mapping[str, Option]:
-    """What is declared of the options that what the spec names takes: its method's, scheme's, task's, program's."""
+    """Returns the declared options of the spec's method, scheme, task and program."""
     return options_of(DECLARED, {name: getattr(spec, name) for name in DECLARED})
 
 
@@ -455,8 +455,9 @@ def option_defaults(spec: RunSpec) -> Mapping[str, Any]:
 
 
 def provenance(spec: RunSpec) -> dict[str, Any]:
-    """What a result says of the plug-ins that ``spec`` names, empty without any: ``plug_ins``, for each its package,
-    version and a fingerprint of its module by the field that names it, and ``options``, those at their default too."""
+    """Returns the facts of a result about the plug-ins that ``spec`` names, empty without any: ``plug_ins``, for each
+    its package, version and a fingerprint of its module by the field that names it, and ``options``, those at their
+    default too."""
     origins = {name: field.origin(getattr(spec, name)) for name, field in DECLARED.items()}
     origins["model"] = "" if spec.config_hash else registries.MODELS.origin(spec.model)
     plug_ins = {name: origin for name, origin in origins.items() if origin}

@@ -68,8 +68,9 @@ class Lora(Adapter):
 
 
 class Prefix(Adapter):
-    """In every layer 5 keys and values before the tokens' own: ``peft``'s prefix encoder, without its projection, as a
-    module of the model, ``prompt_encoder``. It starts as the keys and values that the base computes for real tokens."""
+    """The scheme adds to every layer 5 keys and values before the tokens' own: ``peft``'s prefix encoder, without its
+    projection, as a module of the model, ``prompt_encoder``. It starts as the keys and values that the base computes
+    for real tokens."""
 
     virtual_tokens = PREFIX_TOKENS
 

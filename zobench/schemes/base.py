@@ -1,4 +1,4 @@
-"""What a scheme is: the scheme that tunes all weights, and the base class of those that tune an adapter."""
+"""Schemes: the one that tunes all weights, and the base class of those that tune an adapter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 class Scheme(Protocol):
-    """What is tuned. ``drive``: how an engine calls the model; ``virtual_tokens``: positions before the tokens' own."""
+    """A scheme says which weights are tuned. ``drive``: how an engine calls the model; ``virtual_tokens``: positions
+    before the tokens' own."""
 
     drive: Drive
     virtual_tokens: int

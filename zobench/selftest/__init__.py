@@ -29,7 +29,7 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found: ``told`` is one line, ``numbers`` what it was judged by (bytes, seconds, shares, counts;
+    """The finding of a check: ``told`` is one line, ``numbers`` what it was judged by (bytes, seconds, shares, counts;
     None: not finite)."""
 
     name: str

@@ -187,7 +187,8 @@ def peak(device: str) -> int:
 
 @torch.inference_mode()
 def _workspaces(device: str) -> None:
-    """What the libraries take for themselves at their first product is taken before, and is no part of a step."""
+    """Makes the libraries take their own memory, which they do at their first product, so that it is no part of a
+    step."""
     x, weight = torch.zeros(1024, 768, device=device).half(), torch.zeros(3072, 768, device=device).half()
     functional.linear(x, weight, weight[:, 0].contiguous())
     functional.linear(x, weight)

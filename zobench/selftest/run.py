@@ -60,7 +60,7 @@ def selftest(
 
 
 def isolated(check: Check, settings: CheckSettings) -> list[Finding]:
-    """What ``check`` finds in a process of its own."""
+    """Returns the findings of ``check`` in a process of its own."""
     if check.needs_cuda and not settings.on_cuda:
         return absent(check.findings, NEEDS_CUDA)
     request = {

@@ -65,7 +65,7 @@ def campaign_session(campaign: Campaign, store: Store, **settings: Any) -> Local
 
 
 def disturbance(device: str, seconds: float) -> str:
-    """What would disturb a measurement on ``device`` now, by as much as its result would say so, or ""."""
+    """Returns what would disturb a measurement on ``device`` now, if by as much as its result would mention, or ""."""
     if device.startswith("cuda"):
         uuids, index = gpu_uuids(), int(device.partition(":")[2] or 0)
         others = DeviceReader(uuids[index], os.getpid()).processes() if index < len(uuids) else {}
@@ -119,14 +119,14 @@ class CampaignRun:
         return chosen_parts(self._campaign, self._session.device, wanted, more=self.more)
 
     def runs(self) -> list[Result]:
-        """What this machine has stored, each repeat for itself; what cannot be read is said."""
+        """Returns the stored runs of this machine, each repeat for itself; a file that cannot be read is reported."""
         runs = self._session.store.runs(self._session.machine)
         for problem in self._session.store.problems:
             self._session.say(f"not read: {problem}", "yellow")
         return runs
 
     def outlooks(self, wanted: str | None = None) -> tuple[list[Outlook], list[Result]]:
-        """What is left of the parts (:func:`chosen_parts`), and the stored runs that this follows from. Raises
+        """Returns the rest of the parts (:func:`chosen_parts`), and the stored runs that it follows from. Raises
         ``ValueError`` for a part in turns with a cell that cannot take them."""
         session, parts = self._session, self.parts(wanted)
         for on in parts:  # before anything is measured

@@ -1,4 +1,5 @@
-"""What a prediction is for, as a command is given it: a GPU that need not be here, its slot, runs on it, its step."""
+"""The target of a prediction, as a command is given it: a GPU that need not be in this machine, its slot, runs on it,
+its step."""
 
 from __future__ import annotations
 

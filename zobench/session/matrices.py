@@ -66,8 +66,8 @@ class SweepOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stages:
-    """What a sweep needs for them. ``results``: the machine's by their hash; ``plan`` plans cells, ``show`` shows
-    a plan under a heading, ``run`` runs one within so many seconds (None: as many as it takes)."""
+    """The later stages of a protocol's sweep. ``results``: the machine's by their hash; ``plan`` plans cells, ``show``
+    shows a plan under a heading, ``run`` runs one within so many seconds (None: as many as it takes)."""
 
     contest: Contest
     results: Callable[[], Mapping[str, Result]]

@@ -1,4 +1,4 @@
-"""What a program of a user calls: sweeps, their plans, campaigns, and comparisons of what is stored."""
+"""The functions that a user's program calls: sweeps, their plans, campaigns, and comparisons of stored results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zobench.store.compare import Comparison
 
 
 class Session(LocalMachine):
-    """What is swept on this machine into a store."""
+    """A session runs sweeps on this machine and keeps their results in a store."""
 
     def matrix(self, name: str | Path, **options: Any) -> MatrixSweep:
         """The sweep of a matrix, by its name or file, to plan and run; ``options``: of

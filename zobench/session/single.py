@@ -32,7 +32,7 @@ _MINUTE = 60.0
 
 
 def choices(spec: RunSpec, *, seq_len_given: bool) -> Iterator[str]:
-    """What was chosen for the cell: what lies in device memory, its weights, its sequence length."""
+    """Yields lines on the choices made for the cell: what lies in device memory, its weights, its sequence length."""
     yield footprint.fit(spec)[1]
     if spec.config_hash and spec.weights == "random":
         yield f"weights: random, as {spec.model}'s config.json says; its own with --set weights=pretrained"
@@ -54,7 +54,7 @@ def measured(
 
 
 def _foreseen(spec: RunSpec, disk_dir: Path | None, monitor: Monitor, silent: bool) -> Estimate | None:
-    """What a cell that may take a minute is predicted to take; unless ``silent`` it is said, where it is that long. A
+    """Returns the prediction for a cell that may take a minute; unless ``silent`` it is shown, where it is that long. A
     ``silent`` one is predicted only where its interval of write-backs follows from that."""
     count = spec.steps + spec.warmup
     short = count * cost.operations(spec) < _LONG[spec.device.partition(":")[0]]

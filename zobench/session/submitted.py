@@ -54,7 +54,7 @@ class ExecutorOptions:
         return self.name != "here"
 
     def request(self) -> Request:
-        """What is asked of Slurm."""
+        """The resources that Slurm is asked for."""
         return Request(
             partition=self.partition, gres=self.gres, time=parse_seconds("--time", self.time) or slurm.TIME,
             side_by_side=self.jobs, more=slurm.parse_options(self.slurm),

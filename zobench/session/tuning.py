@@ -1,4 +1,4 @@
-"""What a fine-tuning run or an evaluation is of: its spec, whether it fits this machine, its ranks."""
+"""The object of a fine-tuning run or an evaluation: its spec, whether it fits this machine, its ranks."""
 
 from __future__ import annotations
 

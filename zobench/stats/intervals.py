@@ -21,7 +21,7 @@ FEW = 6
 _FAR = 3.5
 """Robust standard deviations from which a value is an outlier (Iglewicz and Hoaglin 1993)."""
 _TREND_LEVEL = 0.01
-"""Of the test for drift: a drift that is reported should be there."""
+"""The level of the test for drift: a drift that is reported should be there."""
 _EXACT = 60
 """Values up to which Kendall's distribution is counted; beyond, the normal one is as good."""
 
@@ -41,7 +41,7 @@ class Ratio:
 
     @property
     def width(self) -> float:
-        """Of the interval, relative to the estimate; infinite without one."""
+        """The width of the interval, relative to the estimate; infinite without one."""
         return math.inf if self.interval is None else (self.interval[1] - self.interval[0]) / self.value
 
     def is_known(self, until: float) -> bool:

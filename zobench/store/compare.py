@@ -119,7 +119,8 @@ def commit_of(result: Result) -> str | None:
 
 
 def host_of(result: Result) -> str:
-    """What two results of the same hardware share; software may differ, which is often what is compared."""
+    """Returns a name that two results of the same hardware share; software may differ, which is often what is
+    compared."""
     hardware = result.environment.hardware
     return json.dumps(hardware, sort_keys=True) if hardware else machine_of(result)
 
@@ -243,7 +244,7 @@ def _kind(result: Result) -> str:
 
 
 def cell_of(result: Result, may_differ: Collection[str] = ()) -> tuple[Any, ...]:
-    """What two results of one cell have in common: all that was asked for but the device's index and ``may_differ``."""
+    """Returns what two results of one cell have in common: all fields but the device's index and ``may_differ``."""
     spec = result.spec.replace(device=_kind(result))
     options = tuple(item for item in spec.options.items() if f"options.{item[0]}" not in may_differ)
     values = {**{field: getattr(spec, field) for field in FIELDS}, "options": options}
@@ -303,8 +304,9 @@ def _looks(spec: RunSpec) -> tuple[float | None, tuple[object, ...]]:
 
 
 def regressions(comparison: Comparison, limit: float) -> list[str]:
-    """What is worse in B by more than ``limit`` (a share): steps shown to be slower, memory, cells that end ok no more.
-    A cell that B does not have is no regression: B may have run a part of what A did."""
+    """Returns a line for each thing that is worse in B by more than ``limit`` (a share): steps shown to be slower,
+    memory, cells that end ok no more. A cell that B does not have is no regression: B may have run a part of what A
+    did."""
     worse = []
     for pair in comparison.pairs:
         label, ratio, memory = pair.a.spec.label, pair.judgement.ratio, pair.memory_ratio
@@ -318,7 +320,7 @@ def regressions(comparison: Comparison, limit: float) -> list[str]:
 
 
 def cautions(comparison: Comparison) -> list[str]:
-    """What a reader of the verdicts should know about how the runs were measured."""
+    """Returns cautions for readers of the verdicts about how the runs were measured."""
     lines = []
     for name, results in (("A", [pair.a for pair in comparison.pairs]), ("B", [pair.b for pair in comparison.pairs])):
         disturbed = [result.spec.label for result in results if result.disturbances]
@@ -356,7 +358,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
-    """What a reader of the verdicts should know: the tests, chance, the numbered ``reasons`` of AMBIGUOUS, and the
+    """Yields remarks for readers of the verdicts: the tests, chance, the numbered ``reasons`` of AMBIGUOUS, and the
     cells of one side only."""
     yield (
         "A s, B s: the median step. B is: by the two-sided Mann-Whitney test at 5 %; SAME also needs the interval "

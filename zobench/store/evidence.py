@@ -1,4 +1,4 @@
-"""What repeats of a cell tell: ratios from pairs within rounds, and how steady its processes were."""
+"""The evidence of a cell's repeats: ratios from pairs within rounds, and how steady its processes were."""
 
 from __future__ import annotations
 

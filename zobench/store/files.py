@@ -197,8 +197,8 @@ class Store:
         return self.believed(path, lambda: read(path))
 
     def believed(self, path: Path, reading: Callable[[], Result]) -> Result | None:
-        """What ``reading`` returns if it is the result that belongs into the file ``path`` of this store; None, and a
-        line in ``problems``, if not or if it raises ``OSError`` or ``ValueError``."""
+        """Returns the result of ``reading`` if it is the one that belongs into the file ``path`` of this store; None,
+        and a line in ``problems``, if not or if it raises ``OSError`` or ``ValueError``."""
         try:
             result = reading()
             if machine_of(result) != path.parent.name:
@@ -238,7 +238,7 @@ def printable(text: str) -> str:
 
 
 def first_sweep(root: Path) -> str:
-    """What makes the first results in ``root``: what every command says of an empty folder."""
+    """Returns the command that makes the first results in ``root``, as every command says of an empty folder."""
     return f"`zobench sweep smoke --results {shlex.quote(str(root))}` makes some"
 
 
@@ -272,7 +272,8 @@ def place_of(result: Result) -> str:
 
 
 def metrics(result: Result) -> dict[str, float | None]:
-    """What an ``ok`` result measured, in base units: seconds, tokens/s, bytes, shares. Empty for other outcomes.
+    """Returns the metrics of an ``ok`` result in base units: seconds, tokens/s, bytes, shares. Empty for other
+    outcomes.
 
     ``device_peak_bytes`` is the allocator's, as in ``Result.memory``, where the papers' GPU memory is
     ``device_wide_peak_bytes``. A plug-in's metric is not among them: it is had by its name

@@ -11,7 +11,7 @@ from zobench.stats import LEVEL, ranks
 from zobench.stats.intervals import Ratio
 
 STEP = "step"
-"""What a time is of where the steps of both sides do the same work; else a token, or an example of a task."""
+"""The unit of work of a time where the steps of both sides do the same; else it is a token, or an example of a task."""
 
 
 class Verdict(enum.StrEnum):
@@ -55,7 +55,7 @@ def judge_pairs(ratio: Ratio, tolerance: float) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What two sides have several of: how they are called, and what makes more of them."""
+    """The name of what two sides have several of, and the way to get more."""
 
     name: str
     times: str

@@ -17,8 +17,8 @@ PERCENT = {"%": 0.01}
 
 
 def per_run(of_run: Callable[[Result], float | None], **rest: Any) -> Quantity:
-    """What each process has its own of, ``of_run``: the median of those that have it, with its interval, which is None
-    for one run alone, or where one has no value."""
+    """Returns the quantity of which each process has its own value, ``of_run``: the median of those that have it, with
+    its interval, which is None for one run alone, or where one has no value."""
 
     def median(result: Result) -> float | None:
         values = [number for run in result.runs if (number := of_run(run)) is not None]
@@ -40,7 +40,7 @@ def _bytes(name: str, key: str, of_run: Callable[[Result], float | None] | None 
 def _score(
     name: str, score: str = "", point: str = "test", *, units: Mapping[str, float] = PERCENT, **rest: Any
 ) -> Quantity:  # fmt: skip
-    """What a run was scored at ``point`` of its evaluation: ``score``, or what ``name`` says."""
+    """Returns the quantity of a run's score at ``point`` of its evaluation: ``score``, or what ``name`` says."""
     return Quantity(
         name=name, key=name, value=lambda result: result.evaluation.get(point, {}).get(score or name), base_unit="1",
         units=units, learned=True, **rest,
@@ -56,7 +56,7 @@ def _share_interval(name: str) -> Callable[[Result], Interval | None]:
 
 
 def _seconds_interval(result: Result) -> Interval | None:
-    """Of the median over processes where there are several, else over steps; None for too few."""
+    """Returns the interval of the median over processes where there are several, else over steps; None for too few."""
     is_repeated = len(result.runs) > 1
     return repeats_interval(result.run_seconds) if is_repeated else median_interval(result.measured_seconds)
 
@@ -107,7 +107,8 @@ def _memory_of(result: Result) -> Sequence[str]:
 
 
 def _of_device(run: Result) -> float | None:
-    """What the papers call a GPU's memory, where NVML was read; else the peak of torch's allocator, or of a CPU."""
+    """Returns the papers' peak memory of a GPU, where NVML was read; else the peak of torch's allocator, or of a
+    CPU."""
     wide = None if run.spec.device.startswith("cpu") else run.memory.get("device_wide_peak_bytes")
     return run.memory.get("device_peak_bytes") if wide is None else wide
 
@@ -118,7 +119,8 @@ def _of_process(run: Result) -> float | None:
 
 
 def _evaluated(result: Result) -> Sequence[str]:
-    """What needs no model at all, and which formula of a method that has two ran."""
+    """Returns remarks on the accuracy of a run: that of the most frequent answer, and which formula of a method that
+    has two ran."""
     evaluation = result.evaluation
     if "test" not in evaluation:
         return ["The test set was not looked at (test_size=0)."]
@@ -161,21 +163,22 @@ LOSS_DIFFERENCE = Quantity(
 
 
 def _joules_per_token(run: Result) -> float | None:
-    """Of all measured steps together, what the device or the CPU packages used meanwhile."""
+    """Returns the energy of a token, over all measured steps together, that the device or the CPU packages used
+    meanwhile."""
     joules = run.power.get("energy_joules")
     steps = len(run.measured_seconds) + (run.environment.warm_up_detected or 0)
     return joules / (steps * run.tokens_per_step) if joules and steps and run.spec.task == "none" else None
 
 
 def _cost(run: Result) -> float | None:
-    """Of a million tokens at the run's median step, in the currency of the price of an hour."""
+    """Returns the cost of a million tokens at the run's median step, in the currency of the price of an hour."""
     price, speed = run.environment.price_per_hour, run.tokens_per_second
     return price / 3600 * 1e6 / speed if price is not None and speed else None
 
 
 def _seconds_to_target(run: Result) -> float | None:
-    """Of steps, evaluations apart, until the first evaluation on dev that was as good as the target; None of a task
-    that is scored by something else than an accuracy."""
+    """Returns the seconds of steps, without evaluations, until the first evaluation on dev that was as good as the
+    target; None of a task that is scored by something else than an accuracy."""
     target, scores = run.environment.target_accuracy, run.scores
     if target is None or "accuracy" not in scores:
         return None

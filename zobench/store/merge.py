@@ -32,7 +32,7 @@ _PROBLEMS = 10
 
 @dataclass(kw_only=True)
 class Merged:
-    """What a merge came to. ``choices``: one line for each cell that had two different runs."""
+    """The outcome of a merge. ``choices``: one line for each cell that had two different runs."""
 
     added: int = 0
     equal: int = 0
@@ -127,7 +127,7 @@ def _runs_of(source: Path, problems: list[str], *, keep_text: bool = False) -> I
 
 
 class _RefusedError(Exception):
-    """What an archive must hold, and that this one does not."""
+    """An archive lacks what it must hold, or holds what it must not."""
 
     @classmethod
     def name(cls, member: str) -> _RefusedError:

@@ -20,7 +20,7 @@ from zobench.store import Store, first_sweep, frame, machine_of, printable
 from zobench.store.reading import read
 
 KEYS = (*FIELDS, "outcome", "machine")
-"""What a condition can be about."""
+"""The keys that a condition can be about."""
 EXPORTS = (".csv", ".parquet")
 _HASH = re.compile(r"[0-9a-f]{4,12}")
 _ENDING = re.compile(r"-([0-9a-f]{12})(?:-r(\d+))?$")
@@ -137,7 +137,7 @@ def check_export(path: Path) -> None:
 
 
 def _options() -> list[str]:
-    """What a condition on an option can be about: those of all methods, plug-ins too."""
+    """Returns the options that a condition can be about: those of all methods, plug-ins too."""
     return sorted({f"options.{name}" for method in METHODS for name in method.options})
 
 
@@ -151,7 +151,8 @@ def _wanted(key: str, text: str) -> Any:
 
 
 def _has(result: Result, key: str) -> tuple[Any, ...]:
-    """What a condition on ``key`` may ask for to get ``result``: a task of one's own is had by its name too."""
+    """Returns the values of ``key`` with which a condition gets ``result``: a task of one's own is had by its name
+    too."""
     if key == "task":
         return result.spec.task, result.spec.task_name
     if key == "machine":

@@ -186,7 +186,7 @@ def _check_trace(trace: dict[str, Any]) -> None:
 
 
 def _check_evaluation(evaluation: Mapping[str, Any]) -> None:
-    """What a fine-tuning run found, if it was one; before its end it has not looked at the test set."""
+    """Checks the evaluations of a fine-tuning run; before its end it has not looked at the test set."""
     points = [evaluation.get(name) for name in ("start", "best", *(["test"] if "test" in evaluation else []))]
     rows, majority = evaluation.get("curve"), evaluation.get("majority")
     scores = evaluation.get("scores", ["accuracy"])

@@ -1,4 +1,4 @@
-"""What of a result may be sent to others: a list of fields, each with the form that its values must have.
+"""The parts of a result that may be sent to others: a list of fields, each with the form that its values must have.
 
 Whatever is not on the list stays at home, keys included. A word is sent where it is one of zobench's own: a name in its
 lists, a part of a maker's name for a processor. Texts that people or programs wrote (reasons, warnings, tracebacks,
@@ -89,7 +89,7 @@ _OPTION_WORDS = ("accuracy", "loss", "none", "ranks", "z-score")
 """Texts among the options of zobench's own methods."""
 
 _OUT: Any = object()
-"""What a form makes of a value that is not sent."""
+"""The mark of a form for a value that is not sent."""
 Form = Callable[[Any], Any]
 
 
@@ -107,7 +107,7 @@ def sendable(result: Result, keep_text: bool = False) -> Result:
 
 
 def facts_of(environment: Facts) -> dict[str, Any]:
-    """What of a machine's facts (:func:`zobench.measure.environment.environment`) may be sent."""
+    """Returns those of a machine's facts (:func:`zobench.measure.environment.environment`) that may be sent."""
     sent: Facts = _parts(False)["environment"](environment)
     return sent.to_dict()
 

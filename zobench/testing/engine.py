@@ -1,4 +1,4 @@
-"""What every engine must do: losses at points, updates, scores, saving, each as a plain model in torch has it; and one
+"""The tests of every engine: losses at points, updates, scores, saving, each as a plain model in torch has it; and one
 that backpropagates: gradients as plain torch has them, and updates by them."""
 
 from __future__ import annotations

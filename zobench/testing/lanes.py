@@ -1,4 +1,4 @@
-"""What lanes must do: operations in the order of their dependencies, errors that surface, a timeline that is true."""
+"""The tests of lanes: operations in the order of their dependencies, errors that surface, a timeline that is true."""
 
 from __future__ import annotations
 

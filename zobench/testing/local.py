@@ -1,4 +1,4 @@
-"""What an engine must do whose weights lie in units: a journal, units at rest, the way to where a run was."""
+"""The tests of an engine whose weights lie in units: a journal, units at rest, the way to where a run was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every method must do: steps that follow from its seed and its state alone, and that can be made again."""
+"""The tests of every method: steps that follow from its seed and its state alone, and that can be made again."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class PlainModel:
         self._noise, self._moved = noise, moved
         blocks = models.blocks(self.model)
         self.parts = len(blocks) + 2
-        """What comes before the blocks, each block, and what follows them."""
+        """The parts of the model: what comes before the blocks, each block, and what follows them."""
         of_block = {id(tensor): number for number, block in enumerate(blocks, start=1) for tensor in block.parameters()}
         self._parts = {
             name: of_block.get(id(tensor), self.parts - 1 if "final_layer_norm" in name or "lm_head" in name else 0)

@@ -1,4 +1,4 @@
-"""What every program that runs a cell must do: a spec in, a result out that says of itself what it is."""
+"""The tests of every program that runs a cell: a spec in, a result out that says of itself what it is."""
 
 from __future__ import annotations
 

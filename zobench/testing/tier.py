@@ -1,4 +1,4 @@
-"""What every tier must do: blocks of whole pages go in and come out as they were last written."""
+"""The tests of every tier: blocks of whole pages go in and come out as they were last written."""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """What decides the last digits of a run's losses and weights beside its spec: the kernels of ``attention``, and the
-    ``consolidation`` of ``writeback_every=inf``, which rounds weights of 16 bits; None: the engine's usual number."""
+    """The choices that decide the last digits of a run's losses and weights beside its spec: the kernels of
+    ``attention``, and the ``consolidation`` of ``writeback_every=inf``, which rounds weights of 16 bits; None: the
+    engine's usual number."""
 
     attention: attention.Choice
     consolidation: Consolidation | None

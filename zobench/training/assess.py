@@ -46,7 +46,7 @@ from zobench.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Assessed:
-    """What the weights of ``spec`` came to on a split of its task. ``majority``: the accuracy of always giving the
+    """The evaluation of the weights of ``spec`` on a split of its task. ``majority``: the accuracy of always giving the
     most frequent answer, None where answers are free; ``facts``: of the data."""
 
     spec: RunSpec
@@ -148,7 +148,7 @@ def _weights(
 WANTED = 0.01
 """The probability below which a target counts as exceeded."""
 LOSS_TOLERANCE = 1e-3
-"""By how much of itself a loss may differ: another processor rounds a forward pass otherwise."""
+"""The share by which a loss may differ: another processor rounds a forward pass otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Verified:
 
     @property
     def lines(self) -> list[str]:
-        """What was checked, and what it came to."""
+        """Lines on what was checked, with the outcome."""
         evaluation, facts = self.result.evaluation, self.result.environment
         stamp = f"SHA-256 {facts.journal_sha256}" if facts.journal_sha256 else "no SHA-256 was kept"
         lines = [f"journal: {self.result.spec.steps} steps, whole, {stamp}"]
@@ -234,8 +234,8 @@ def verify(
 
 
 def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[Item]]:
-    """What the result in ``result_path`` says, and what the journal in ``path`` says, which must agree: the run, its
-    steps, curve and g."""
+    """Returns the result in ``result_path`` and the header and items of the journal in ``path``. Raises ``ValueError``
+    unless both have the same run, steps, curve and g."""
     for needed in (path, result_path):
         if not os.path.isfile(needed):  # also of a name that is too long
             raise ValueError(

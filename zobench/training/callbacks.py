@@ -82,7 +82,7 @@ class RunStart:
 
 
 class Callback:
-    """What a run calls, each with nothing to do; a subclass takes what it needs.
+    """A callback is called by a run. Its methods do nothing; a subclass overrides those that it needs.
 
     The evaluation on the test set comes after the last step, and :meth:`on_end` after it, with the result. A run that
     is stopped does not end: it starts again where it goes on.
@@ -339,7 +339,7 @@ class MLflow(Curve):
 
 @dataclass(frozen=True, slots=True)
 class Logger:
-    """What ``--log name`` adds: a callback, and the words that install the package of that name, which it needs."""
+    """A logger that ``--log name`` adds: its callback, and the command that installs the package which that needs."""
 
     name: str
     install: str
@@ -357,8 +357,8 @@ LOGGERS = {
 
 
 def loggers(names: Sequence[str]) -> Callable[[], list[Callback]]:
-    """What makes the callbacks of ``--log`` for one run. Raises ``ValueError`` for an unknown one, or one whose package
-    is missing."""
+    """Returns a function that makes the callbacks of ``--log`` for one run. Raises ``ValueError`` for an unknown one,
+    or one whose package is missing."""
     for name in names:
         check_choice("--log", name, LOGGERS)
         if importlib.util.find_spec(name) is None:

@@ -28,7 +28,7 @@ FIELDS = ("packed", "autocast", "attention")
 SMALLEST = 50_000_000
 """Parameters of a model from which anything is chosen: a smaller one's steps take milliseconds."""
 FASTER = 1.5
-"""From this ratio of the rates of products on, bf16 counts as faster than float32."""
+"""The ratio of the rates of products from which on bf16 counts as faster than float32."""
 DIRECTIONS, MOST_DIFFERENCE = 16, 0.3
 """Directions along which g is compared, at weights that do not move; how large the difference between the two types may
 be, relative to g in float32, both as root mean squares over all directions: then their correlation is 0.95 or more."""

@@ -30,14 +30,15 @@ from zobench.training.callbacks import Evaluation
 PLATEAU = 2048
 """Tokens from which more of them make products no faster, on a processor from 256 on, on a GPU later."""
 SHARE, LEAST = 1 / 8, 4 << 20
-"""Of the memory of a device's weights that an evaluation may take on top of a step; bytes that it may take of any."""
+"""The share of the memory of a device's weights that an evaluation may take on top of a step; bytes that it may take of
+any."""
 
 
 class Judge(Protocol):
     """Evaluates a task's goal (:class:`zobench.data.tasks.task.Goal`)."""
 
     def look(self, engine: TunedEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
-        """What the model makes of one group of examples."""
+        """Returns the score of the model on one group of examples."""
 
     def scores(self, total: Score) -> tuple[float, ...]:
         """The goal's scores, in its order, of all groups together."""
@@ -142,8 +143,8 @@ def generate(engine: TunedEngine, data: TaskData, items: Sequence[Encoded]) -> l
 def greedy(
     engine: TunedEngine, prompts: Sequence[Sequence[int]], *, most: int, ends: Callable[[Sequence[int]], bool], pad: int
 ) -> list[list[int]]:
-    """What follows each of ``prompts``, up to ``most`` tokens, or up to the first token with which the answer
-    ``ends``."""
+    """Returns the tokens that the model adds to each of ``prompts``, up to ``most`` tokens, or up to the first token
+    with which the answer ``ends``."""
     answers: list[list[int]] = [[] for _ in prompts]
     for _ in range(most):
         open_ones = [number for number, tokens in enumerate(answers) if not tokens or not ends(tokens)]

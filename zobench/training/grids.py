@@ -14,7 +14,8 @@ SEARCHED = (
     "lr", "eps", "batch_size", "steps", "weight_decay", "queries", "momentum", "sparsity", "zo_layers", "lr_schedule",
     "definition", "options",
 )  # fmt: skip
-"""What may differ inside a search: the rest decides which data, model and method are compared, or where they run."""
+"""The fields that may differ inside a search: the rest decides which data, model and method are compared, or where they
+run."""
 BATCH = 16
 """ZO-Bench's, section 4."""
 EVALUATIONS = 20

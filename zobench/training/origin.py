@@ -75,8 +75,9 @@ def base_of(spec: RunSpec, model: PreTrainedModel) -> str:
 
 
 def same_sums(spec: RunSpec, path: Path, say: Callable[[str], None]) -> Numerics:
-    """What the run with the journal ``path`` began with, if it has begun, else what this process begins with; and this
-    process computes with as many threads as it did: only then are its losses and weights the same bits."""
+    """Returns the numerics that the run with the journal ``path`` began with, if it has begun, else those of this
+    process; and this process computes with as many threads as it did: only then are its losses and weights the same
+    bits."""
     header = journal.begun(path)
     if header is None:
         return Numerics.of_process(spec)

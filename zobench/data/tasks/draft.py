@@ -56,7 +56,8 @@ def write(data: Path) -> tuple[Path, str]:
 
 
 def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]:
-    """What was guessed, and the sections of a choice between the labels: each label is its own word."""
+    """Returns a line on what was guessed, and the TOML sections of a choice between the labels, each of which is its
+    own word."""
     distinct = {name: _labels(values) for name, values in columns.items()}
     few = {name: labels for name, labels in distinct.items() if 2 <= len(labels) <= MOST}
     named = [name for word in LABELS for name in few if name.lower() == word]

@@ -129,7 +129,7 @@ def _check(body: Mapping[str, Any], path: Path) -> None:
 
 
 Loss = Literal["choice", "lm"]
-"""By which a task is trained."""
+"""The loss by which a task is trained."""
 
 
 def asked(body: Mapping[str, Any], columns: Sequence[str]) -> Task:
@@ -279,7 +279,7 @@ def check_column(key: str, name: str, columns: Sequence[str]) -> None:
 
 
 def value_of(row: Mapping[str, Any], name: str) -> Any:
-    """What ``row`` has in a column; ``answers.text`` is the part ``text`` of the column ``answers``."""
+    """Returns the value of ``row`` in a column; ``answers.text`` is the part ``text`` of the column ``answers``."""
     if name in row:
         return row[name]
     value: Any = row

@@ -1,5 +1,5 @@
-"""What a model is asked in the papers' tasks, worded as in MeZO and ZO-Bench: label words and candidates; and reading
-comprehension, SQuAD and DROP, answered freely, and ReCoRD, whose rows bring candidates."""
+"""The questions of the papers' tasks to a model, worded as in MeZO and ZO-Bench: label words and candidates; and
+reading comprehension, SQuAD and DROP, answered freely, and ReCoRD, whose rows bring candidates."""
 
 from __future__ import annotations
 

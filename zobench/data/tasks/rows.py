@@ -56,7 +56,8 @@ class Sets:
 
 
 def stamp(folder: Path, data: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What changes when a file of the section ``data`` does. Raises ``ValueError`` for what no such section says."""
+    """Returns the sizes and times of the files that the section ``data`` names: they change when a file does. Raises
+    ``ValueError`` for a section that is not one of data."""
     _check(data)
     seen = [(folder / path).stat() for path in _files(data).values() if (folder / path).is_file()]
     return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in seen)

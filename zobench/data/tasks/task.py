@@ -35,7 +35,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Goal:
-    """What a task asks a model for: to choose, to answer, or to go on with a text.
+    """The goal of a task: that a model chooses, answers, or goes on with a text.
 
     ``scores``: the metrics of an evaluation, first the one that stands for the task. What imports torch is named as
     ``module:class``: ``encoding`` makes rows and batches of examples (:class:`zobench.data.tasks.encode.Encoding`),
@@ -77,7 +77,7 @@ is, for messages, and of each row where it is and its columns. Raises ``ValueErr
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What a run asks a model, as ``name`` of a spec.
+    """A task is a set of questions to a model, ``name`` in a spec.
 
     ``texts``: the columns of text that ``form`` reads. ``labels``: a label column's value to the right candidate.
     ``names``: what candidates are called in a report. ``answer_columns``: possible names of the label's column. Where

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 POINTS = 2
-"""Of a step: an evaluation batch may hold as many tokens as both together, so that it takes no more memory."""
+"""The points of a step: an evaluation batch may hold as many tokens as both together, so that it takes no more
+memory."""
 GROUPED = 50
 """Batches whose examples are sorted by length together, where ``length_grouping`` asks for it."""
 

@@ -74,8 +74,8 @@ class FactorRule(Protocol):
     def has_state(self) -> bool: ...
 
     def change(self, estimate: Tensor, state: Tensor | None, lr: float, *, is_matrix: bool, begins: bool) -> Tensor:
-        """What is subtracted; ``estimate`` may be overwritten, and ``state`` becomes that after the step. ``begins``:
-        the state is that of no step."""
+        """Returns the matrix that is subtracted; ``estimate`` may be overwritten, and ``state`` becomes that after the
+        step. ``begins``: the state is that of no step."""
 
     def carried(self, state: Tensor, old: Basis, new: Basis) -> Tensor:
         """A matrix's state in another subspace."""

@@ -351,5 +351,5 @@ class RowFactored(Factored):
 
 
 def _with_rows(output: Tensor) -> Tensor:
-    """What a table's forward gives, with a dimension for rows."""
+    """Returns the output of a table's forward with a dimension for rows."""
     return output if output.ndim == 3 else output.unsqueeze(0)

@@ -1,4 +1,4 @@
-"""What :mod:`zobench.kernels` does, for rules other than SGD's and for other directions, in torch operations.
+"""The work of :mod:`zobench.kernels` in torch operations, for rules other than SGD's and for other directions.
 
 The noise is the same, drawn a piece at a time: z is never stored whole here either. Each product and sum is a separate
 operation, because a fused one rounds differently at the ends of a piece than inside it.

@@ -146,7 +146,7 @@ class InPlace(Arithmetic):
         return weights
 
     def _noise(self, unit: Unit) -> Noise:
-        """What draws the directions of a unit that is on the device."""
+        """Returns the noise that draws the directions of a unit which is on the device."""
         if self._shaping is None:
             return self.noise
         return ShapedNoise(self.noise, self._shaping, self._states(unit, self._weights.of(unit)))

@@ -29,7 +29,7 @@ class LowRankUnit:
     _at_points: dict[Point, list[Term]] = field(default_factory=dict)
 
     def terms(self, number: int, point: Point) -> list[Term]:
-        """What the tensor is at a point, beside W."""
+        """Returns the terms that are added to W at a point."""
         if not self.unit.fields[number].trainable:
             return []
         point = self.unit.target(point)
@@ -56,7 +56,7 @@ class LowRankUnit:
         return any(self.terms(number, point) for point in points)
 
     def kept_of(self, number: int) -> float:
-        """What pending weight decay leaves of the tensor."""
+        """Returns the share of the tensor that pending weight decay leaves."""
         item = self.unit.fields[number]
         return self.kept if item.trainable and is_decayed(item.name) else 1.0
 

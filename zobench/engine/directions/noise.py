@@ -19,7 +19,7 @@ from zobench.engine.directions.shapes import Shaped
 CHUNK = 1 << 17
 """Elements drawn at once on a CPU: z stays in the cache and is never stored whole."""
 MASK = 10**9
-"""What a sparse direction's seed and its mask's differ by: above every seed that a method draws."""
+"""The difference of a sparse direction's seed and its mask's: above every seed that a method draws."""
 
 Piece = tuple[int, int, Tensor, Tensor]
 """Tensor index, flat offset, that piece of the tensor, and the same piece of z."""

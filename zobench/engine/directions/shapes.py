@@ -62,7 +62,7 @@ def shaping(rule: UpdateRule | None) -> Shaped | None:
 
 
 def moving(rule: UpdateRule | None) -> Callable[[Tensor, Tensor, float], Tensor] | None:
-    """What gives ``rule``'s points, if these are not W + c z."""
+    """Returns the function that gives the points of ``rule`` from W, z and c, or None where they are W + c z."""
     moved: Callable[[Tensor, Tensor, float], Tensor] | None = getattr(rule, "moved", None)
     return moved
 

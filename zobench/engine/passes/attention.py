@@ -32,7 +32,7 @@ LENGTHS = (32, 128, 512, 2048)
 TOKENS = 2048
 """Tokens of all rows together of a timed call."""
 SECONDS = 0.05
-"""For which one kernel is timed at one length, at least one call."""
+"""The seconds for which one kernel is timed at one length; at least one call."""
 FASTER = 1.1
 """Times the rate of the fused kernel from which another is taken."""
 SCORES = 1 << 20
@@ -46,8 +46,8 @@ Choice = tuple[tuple[int, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the rate of a kernel depends on beside the length of rows: the dtype, and the numbers of heads of queries
-    and of keys, each of ``width`` numbers a token."""
+    """The facts that a kernel's rate depends on beside the length of rows: the dtype, and the numbers of heads of
+    queries and of keys, each of ``width`` numbers a token."""
 
     dtype: torch.dtype
     heads: int

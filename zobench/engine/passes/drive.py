@@ -54,10 +54,10 @@ _VALUES = {
     )
     if hasattr(torch.Tensor, name)
 } | {torch.tanh, torch.mul, torch.div, functional.tanh}  # fmt: skip
-"""What changes each number by itself."""
+"""Functions that change each number by itself."""
 _SUMS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__}
 _ROWS = {torch.Tensor.contiguous, torch.Tensor.__getitem__, torch.Tensor.clone, torch.Tensor.detach}
-"""What chooses or moves rows."""
+"""Functions that choose or move rows."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,7 +71,7 @@ class Note:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Driven:
-    """What one drive of a model came to: the head's input ``states`` (rows, tokens, width) and the ``notes`` of what
+    """The outcome of one drive of a model: the head's input ``states`` (rows, tokens, width) and the ``notes`` of what
     the model does with the head's output."""
 
     states: Tensor

@@ -50,7 +50,7 @@ class Follows:
 
 
 UNKNOWN = Follows({})
-"""What is assumed of a module whose arguments nobody looked at."""
+"""The assumption about a module whose arguments were not observed."""
 
 
 def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
@@ -161,7 +161,8 @@ def keys(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[int, str]:
 
 
 def observe(model: nn.Module, blocks: Sequence[nn.Module], calls: Iterable[Callable[[int], object]]) -> Marks:
-    """What the modules of :func:`keys` are called with in ``calls``, each of which calls the model on so many rows.
+    """Returns how the arguments of the modules of :func:`keys` follow the batch, seen in ``calls``, each of which calls
+    the model on so many rows.
 
     Raises ``ValueError``, one line, where blocks do not run once each in their order, or arguments follow the batch in
     a way that copies of it cannot, or modules outside the blocks lie in each other.

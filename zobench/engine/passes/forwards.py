@@ -59,7 +59,8 @@ class Forwards:
         self._wrapped.clear()
 
     def judge(self, driven: Driven, objective: Objective) -> list[Tensor]:
-        """What the objective's loss is made from (:meth:`Objective.reduced`), of every copy's way to the head."""
+        """Returns, for every copy's way to the head, the numbers from which the objective's loss is made
+        (:meth:`Objective.reduced`)."""
         for unit in self.head.units:
             self._locate(unit)
         states = objective.states(driven.states.split(self._rows))
@@ -125,7 +126,7 @@ class Forwards:
         self._wrapped.append(module)
 
     def while_on_device(self, unit: Unit, turn: Callable[[], T]) -> T:
-        """What ``turn`` gives, called while the unit's weights are on the device."""
+        """Returns what ``turn`` returns, which is called while the unit's weights are on the device."""
         output: list[T] = []
         self.run(unit, lambda: output.append(turn()))
         return output[0]

@@ -45,8 +45,8 @@ class Judged(Protocol):
     """The head's output for n targets."""
 
     def log_probabilities(self) -> Tensor:
-        """Of each target, float32 (n,), up to a number that targets at one place share where the head's targets are
-        :class:`Compared`; that of an ignored target has no meaning."""
+        """Returns the log-probability of each target, float32 (n,), up to a number that targets at one place share
+        where the head's targets are :class:`Compared`; that of an ignored target has no meaning."""
 
     def mean(self) -> Tensor:
         """The mean loss over the targets that count, float32."""
@@ -83,7 +83,8 @@ class Head:
         return finished(functional.linear(states, weight, bias), self.notes)
 
     def picked(self, states: Tensor, targets: Tensor) -> Picked:
-        """What the module, as it is bound now, makes of ``targets`` (n,) at ``states`` (n, width)."""
+        """Returns the log-probabilities of ``targets`` (n,) at ``states`` (n, width), by the module as it is bound
+        now."""
         rows = rows_per_chunk(self.module.out_features, self.logits_bytes)  # type: ignore[arg-type]
         weight, bias = self.module.weight, self.module.bias
         return Picked(log_probabilities(lambda chunk: self.logits(chunk, weight, bias), states, targets, rows), targets)  # type: ignore[arg-type]
@@ -148,7 +149,8 @@ class Objective:
             self.compared = Compared(tokens.to(device), index.to(device))
 
     def states(self, copies: Sequence[Tensor]) -> list[Tensor]:
-        """What the head multiplies for each target, (n, width), of each copy's head input (rows, tokens, width)."""
+        """Returns the states that the head multiplies, (n, width), one for each target, of each copy's head input
+        (rows, tokens, width)."""
         positions = self._positions
         if positions is None:
             return [copy.reshape(-1, copy.shape[-1]) for copy in copies]

@@ -15,13 +15,14 @@ from zobench.models import is_masked
 
 
 def targets_of(model: nn.Module, labels: Tensor) -> Tensor:
-    """What the output at each position is to predict, flat (batch * tokens,): the label of the next position, or with
-    a masked language model of the same one. ``labels`` (batch, tokens), -100 ignored."""
+    """Returns the token that the output at each position is to predict, flat (batch * tokens,): the label of the next
+    position, or with a masked language model of the same one. ``labels`` (batch, tokens), -100 ignored."""
     return labels.reshape(-1) if is_masked(model) else next_tokens(labels)
 
 
 def next_tokens(labels: Tensor) -> Tensor:
-    """What the output at each position predicts, flat: ``labels`` (batch, tokens) moved by one, -100 after the last."""
+    """Returns the token that the output at each position predicts, flat: ``labels`` (batch, tokens) moved by one, -100
+    after the last."""
     return functional.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
 
 
@@ -34,8 +35,9 @@ def counted(model: nn.Module, batch: Batch) -> int:
 
 
 def averaged(model: nn.Module, batch: Batch, count: int, numbers: Callable[[Batch], Sequence[float]]) -> list[float]:
-    """What ``numbers`` gives of ``batch``, means over what counts in its loss, computed on ``count`` micro-batches one
-    after another (gradient accumulation). Raises ``ValueError`` if the examples cannot be cut equally."""
+    """Returns ``numbers`` of ``batch``, which are means over the tokens or examples of its loss, computed on ``count``
+    micro-batches one after another (gradient accumulation). Raises ``ValueError`` if the examples cannot be cut
+    equally."""
     if count == 1:
         return list(numbers(batch))
     shards = [batch.shard(index, count) for index in range(count)]
@@ -74,7 +76,7 @@ def on_cpu(values: Tensor) -> Tensor:
 
 
 class Targets:
-    """What several points are to predict: ``values`` (n,), -100 ignored."""
+    """The tokens that several points are to predict: ``values`` (n,), -100 ignored."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values

@@ -38,9 +38,9 @@ _VERDICTS: dict[tuple[object, ...], str] = {}
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowLayout:
-    """Where the packed tokens are in the rows. Of t tokens and r rows, the longest with l tokens: ``paths`` (r * l,)
-    the packed token at each place of each row, behind a row's end its first token; ``places`` (t,) one place of each
-    token among r * l; ``rows`` r. All int64."""
+    """The places of the packed tokens in the rows. Of t tokens and r rows, the longest with l tokens: ``paths`` (r *
+    l,) the packed token at each place of each row, behind a row's end its first token; ``places`` (t,) one place of
+    each token among r * l; ``rows`` r. All int64."""
 
     paths: Tensor
     places: Tensor

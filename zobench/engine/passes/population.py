@@ -104,5 +104,5 @@ def _together(batches: Sequence[Batch], members: int) -> tuple[Tensor, Tensor | 
 
 
 Reward = Callable[[Population, Sequence[Batch]], Sequence[float]]
-"""What each member of a population deserves for its batch; more is better. It may look as often as it likes: each look
-is a pass. Among several ranks it must look equally often on all, whatever it sees."""
+"""The number that each member of a population deserves for its batch; more is better. The function may look as often as
+it likes: each look is a pass. Among several ranks it must look equally often on all, whatever it sees."""

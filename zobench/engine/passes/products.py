@@ -121,7 +121,7 @@ class ProductForwards(Forwards):
         return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
 
     def _alone(self, unit: Unit, compute: Callable[[], Tensor]) -> Tensor:
-        """What ``compute`` gives in a turn of the unit's own."""
+        """Returns what ``compute`` returns, called in a turn of the unit's own."""
 
         def turn() -> Tensor:
             self.arithmetic.begin(unit)

@@ -23,7 +23,7 @@ Action = Callable[[], None]
 
 
 class Lanes(Protocol):
-    """What the pipeline needs of lanes."""
+    """The lanes as the pipeline sees them."""
 
     def submit(self, op: Op, action: Action, after: Sequence[Any]) -> Any:
         """Runs ``action`` on ``op.lane`` once all tickets ``after`` are done; returns the ticket of its end."""

@@ -235,12 +235,12 @@ class WeightStore:
         self.blocks, self.residents, self.units = blocks, residents, [*blocks, *residents]
         self.pipeline, self.nbytes, self._device, self._wire = pipeline, nbytes, device, wire
         self.note = "" if pipeline is None else pipeline.tier.note
-        """What a reader of a measurement should know about the tier, or ""."""
+        """A caution for readers of a measurement about the tier, or ""."""
         self._number = {id(unit): number for number, unit in enumerate(blocks)}
 
     @property
     def streamed(self) -> Pipeline:
-        """What moves the streamed units, where there are any."""
+        """The pipeline that moves the streamed units, where there are any."""
         assert self.pipeline is not None, "a resident model has no transfers"
         return self.pipeline
 
@@ -306,7 +306,7 @@ class WeightStore:
             self.pipeline.lanes.record()
 
     def timeline(self) -> list[Event]:
-        """What the lanes did since :meth:`record`; a resident model has none."""
+        """The events of the lanes since :meth:`record`; a resident model has none."""
         return [] if self.pipeline is None else self.pipeline.lanes.timeline()
 
     def close(self) -> None:

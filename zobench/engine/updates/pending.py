@@ -78,7 +78,7 @@ class Pending:
         self.groups: list[PendingGroup] = []
 
     def follow(self, journal: Sequence[Entry], device: torch.device | str) -> list[PendingGroup]:
-        """All groups after the unit's own place in the journal."""
+        """Yields all groups after the unit's own place in the journal."""
         applied = self._unit.applied
         if self._applied != applied or self._seen > len(journal):
             self.groups, self._seen, self._applied = [], applied, applied
@@ -99,7 +99,8 @@ class Pending:
         self._applied = self._unit.applied
 
     def terms(self) -> tuple[list[Term], float]:
-        """All groups as terms of one change of the weights, and what all weight decay leaves of these."""
+        """Returns all groups as terms of one change of the weights, and the share that all weight decay leaves of
+        these."""
         kept, terms = 1.0, list[Term]()
         for group in reversed(self.groups):
             terms = [(seed, self.factors.decay(buffer, kept)) for seed, buffer in group.terms] + terms
@@ -141,7 +142,8 @@ class Pending:
         return state.to(device)
 
     def _change(self, rule: FactorRule, entries: Sequence[Entry], device: torch.device | str) -> Tensor:
-        """What the updates of one step subtract, as factors; the rule's state is then that after it."""
+        """Returns the factors of what the updates of one step subtract; the rule's state is then that after the
+        step."""
         change, first = self.factors.empty(device), entries[0]
         for entry in entries:
             self.factors.add(change, entry.seed, entry.g)

@@ -24,7 +24,7 @@ seeds and every unit."""
 
 
 class RetracedEngine(Protocol):
-    """What is gone over again (:class:`zobench.engine.Engine`)."""
+    """An engine whose passes can be repeated (:class:`zobench.engine.Engine`)."""
 
     journal: list[Entry]
     passes: int

@@ -92,7 +92,8 @@ class WholeSteps(Shaped):
 
 @functools.cache
 def edges(sigma: float) -> tuple[float, ...]:
-    """For k = 1, 2, ...: what a normal number reaches with the chance that ``sigma u`` rounded at random reaches k."""
+    """Returns, for k = 1, 2, ..., the number that a normal one reaches with the chance that ``sigma u`` rounded at
+    random reaches k."""
     # x ~ N(0, sigma^2), rounded up with the chance of its fraction, is k or more: the mean of x - (k - 1), cut at 0, 1
     reached = (_above(k - 1, sigma) - _above(k, sigma) for k in itertools.count(1))
     chances = itertools.takewhile(lambda p: p > LEAST_CHANCE, reached)

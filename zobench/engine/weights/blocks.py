@@ -365,7 +365,8 @@ def tiles(unit: Unit, nbytes: int = TILE_BYTES, *, alignment: int = ALIGNMENT) -
 
 
 def stream_layout(units: Sequence[Unit]) -> list[list[tuple[torch.Size, torch.dtype]]]:
-    """What :class:`~zobench.engine.directions.noise.TorchNoise` needs to know of all units, by their index."""
+    """Returns the shapes and dtypes of each unit's trainable tensors, by its index, as
+    :class:`~zobench.engine.directions.noise.TorchNoise` needs them."""
     ordered = sorted(units, key=lambda unit: unit.index)
     return [[(item.shape, item.dtype) for item in unit.trainable] for unit in ordered]
 

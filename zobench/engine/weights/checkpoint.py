@@ -106,7 +106,8 @@ def _converted(model: PreTrainedModel, tensors: Iterable[tuple[str, Tensor]]) ->
 
 
 def _together(model: PreTrainedModel, names: Iterable[str]) -> dict[str, str]:
-    """For each of the model's tensors a name that it shares with those that one rule puts together on the disk."""
+    """Returns for each of the model's tensors a name that it shares with those that one rule puts together on the
+    disk."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter
 

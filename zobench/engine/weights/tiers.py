@@ -76,7 +76,7 @@ def allocate(nbytes: int, device: str = "cpu") -> Tensor:
 
 
 def _keep_nothing(*_: object, **__: object) -> None:
-    """What a tier without memory does."""
+    """The operation of a tier without memory: it does nothing."""
 
 
 class NoTier:
