@@ -50,13 +50,13 @@ _HANGING = 4  # columns by which a folded line goes on further in than it begins
 class Screen(Console):
     """A console whose long lines (``soft_wrap``) fold between words on a terminal, never before a unit."""
 
-    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         """Prints as rich does. A line with a word wider than the terminal, as a path, stays whole to be copied."""
         words = " ".join(map(str, objects)).split() if soft_wrap and self.is_terminal else ()
         folded = max(map(cell_len, words), default=self.width + 1) <= self.width - _HANGING
         if len(objects) == 1 and isinstance(objects[0], (str, Text)) and (folded or not soft_wrap):
-            objects = (self._folded(objects[0], how.get("markup"), _HANGING if folded else 0),)
-        super().print(*objects, soft_wrap=False if folded else soft_wrap, **how)
+            objects = (self._folded(objects[0], options.get("markup"), _HANGING if folded else 0),)
+        super().print(*objects, soft_wrap=False if folded else soft_wrap, **options)
 
     def _folded(self, shown: str | Text, markup: bool | None, hanging: int) -> Text:
         """``shown`` folded between words."""

@@ -107,8 +107,8 @@ def _described(screen: Console, registry: Registry[Any], noun: str, about: str) 
 def _tasks(screen: Console) -> None:
     table = console.columns("task", "candidates", "usual tokens", "longest")
     for task in TASKS.builtin():
-        asked = ", ".join(task.names) or ("a free answer" if task.goal.new_tokens else "of each row")
-        table.add_row(task.name, asked, str(task.usual_tokens), str(task.longest_tokens))
+        answers = ", ".join(task.names) or ("a free answer" if task.goal.new_tokens else "of each row")
+        table.add_row(task.name, answers, str(task.usual_tokens), str(task.longest_tokens))
     _print_with_plug_ins(screen, table, TASKS)
 
 

@@ -57,11 +57,11 @@ class Terminal(Monitor):
             plan_view.show_short_plan(self.errors, title, steps, budget, foretold=self.foretold)
 
     def show_jobs(
-        self, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[Mapping[str, Any]]
+        self, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], requests: Sequence[Mapping[str, Any]]
     ) -> None:
         from zobench.cli import plan_view
 
-        plan_view.show_jobs(self._plans, title, specs, cells, asked)
+        plan_view.show_jobs(self._plans, title, specs, cells, requests)
 
     def show_power(self, text: str) -> None:
         self._plans.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -128,11 +128,11 @@ def run_matrix(
 
 def table_text(
     name: str, results: Path, form: str, machine: str | None, fresh: Sequence[Any] | None = None,
-    said: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> str:  # fmt: skip
     """The rendered table of the stored results, with ``fresh`` ones in place of what is stored of the same runs.
 
-    ``said``: what else is known of every run, in place of what its environment says.
+    ``facts``: what else is known of every run, in place of what its environment says.
     """
     from zobench.report import Table, artifacts, render
     from zobench.report.cells import mismatch
@@ -142,7 +142,7 @@ def table_text(
         raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench figure {name}")
     store, screen = Store(results), console.answer_console()
     with console.waiting(f"{name}: filling the table"):
-        shown = renewed([run.with_facts(**(said or {})) for run in store.runs()], fresh or ())
+        shown = renewed([run.with_facts(**(facts or {})) for run in store.runs()], fresh or ())
         console.show_problems(store.problems if fresh is None else ())
         text = render(
             item, shown, form, machine=machine if shown or fresh is None else None,

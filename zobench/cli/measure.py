@@ -115,10 +115,10 @@ def run(
     if results is not None:
         inputs.check_out("--results", results)
     wanted = str(values.pop("device", device))
-    asked = matrix.asked(values)
-    check_effect(asked, values)
+    draft = matrix.asked(values)
+    check_effect(draft, values)
     chosen, why = console.chosen_device(wanted)
-    spec = asked.resolve(chosen)
+    spec = draft.resolve(chosen)
     if rendezvous is not None and spec.nodes == 1:
         raise ValueError("`--rendezvous` needs nodes > 1, but got nodes=1; leave it out, or add --set nodes=2")
     meet_at(rendezvous)

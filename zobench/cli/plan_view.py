@@ -118,8 +118,9 @@ STATE_STYLES = {"done": "green", "running": "bold", "queued": "", "failed": "red
 
 
 def show_jobs(
-    screen: Console, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[Mapping[str, Any]]
-) -> None:
+    screen: Console, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec],
+    requests: Sequence[Mapping[str, Any]],
+) -> None:  # fmt: skip
     """One line per cell, done or to submit; then what the jobs ask for."""
     shared, names = distinct(specs)
     screen.print(Text(f"{title}; all cells: {' '.join(shared)}" if shared else title, style="bold"))
@@ -128,7 +129,7 @@ def show_jobs(
         words, style = ("submit", "") if spec in cells else ("done", "green")
         table.add_row(Text(names[spec.hash], style=style), Text(words, style=style))
     screen.print(table)
-    for words, count in Counter(map(slurm.text_of, asked)).items():
+    for words, count in Counter(map(slurm.text_of, requests)).items():
         number = "1 job" if count == 1 else f"{count} jobs"
         screen.print(Text(f"{number} of one cell each: {words}", style="dim"), soft_wrap=True)
     screen.print(Text(f"{len(cells)} of {len(specs)} cells to submit", style="bold"))

@@ -49,17 +49,17 @@ def table(
     check_price(price)
     target = None if accuracy is None else parse_percent("--accuracy", accuracy)
     check_there(results)
-    asked = {"price_per_hour": price, "target_accuracy": target}
-    said = {key: value for key, value in asked.items() if value is not None}
+    options = {"price_per_hour": price, "target_accuracy": target}
+    facts = {key: value for key, value in options.items() if value is not None}
     if (form := form_of(form, output)) != "parquet":
-        return console.write_text(output, table_text(name, results, form, machine, said=said))
+        return console.write_text(output, table_text(name, results, form, machine, facts=facts))
     if output is None:
         raise ValueError("`--format parquet` must have a file, but --out is missing; add --out table.parquet")
     check_extras("a Parquet file", ("pyarrow",))
     from zobench.report import artifacts
 
     store = Store(results)
-    shown = renewed([run.with_facts(**said) for run in store.runs()], ())
+    shown = renewed([run.with_facts(**facts) for run in store.runs()], ())
     console.show_problems(store.problems)
     artifacts.frame(name, shown, machine).to_parquet(output, index=False)
 

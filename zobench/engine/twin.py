@@ -111,13 +111,13 @@ def _judged(model: nn.Module, config: EngineConfig, make: Make, dtype: torch.dty
     narrow = dtype in (torch.float16, torch.bfloat16)
     with _one_line(model, marks):
         for kernels in each_alone(config.attention):
-            how = EngineConfig(
+            settings = EngineConfig(
                 noise=config.noise, granularity=config.granularity, attention=kernels, tier="pageable", slots=2
             )
-            _compare(copy.deepcopy(twin), batches, make, how, marks, CLOSE)
+            _compare(copy.deepcopy(twin), batches, make, settings, marks, CLOSE)
             if narrow:
                 low = _built(type(model), twin.config, dtype)
-                _compare(low, batches, make, how, marks, CLOSE16)
+                _compare(low, batches, make, settings, marks, CLOSE16)
     return marks
 
 
@@ -259,14 +259,14 @@ def _compare(
     engine = make(twin, config, marks)
     try:
         z = _directions(engine, plain)
-        ours = [engine.probe(batch, points) for batch in batches]
+        engine_losses = [engine.probe(batch, points) for batch in batches]
         for number, batch in enumerate(comparable):
             hf_loss = model_loss(plain, batch)
-            if not _near(ours[number][0], hf_loss, close):
-                raise ValueError(_reason(plain, batch, hf_loss, ours[number][0]))
+            if not _near(engine_losses[number][0], hf_loss, close):
+                raise ValueError(_reason(plain, batch, hf_loss, engine_losses[number][0]))
         for number, point in enumerate(points[1:], start=1):
             _move(plain, z, point.scale)
-            for losses, batch in zip(ours, comparable, strict=True):
+            for losses, batch in zip(engine_losses, comparable, strict=True):
                 if not _near(losses[number], hf_loss := model_loss(plain, batch), close):
                     raise ValueError(
                         f"losses at perturbed weights must be those of {type(twin).__name__} itself, but "
@@ -328,7 +328,7 @@ def _near(first: float, second: float, close: float) -> bool:
 
 
 @torch.no_grad()
-def _reason(model: nn.Module, batch: Batch, hf_loss: float, ours: float) -> str:
+def _reason(model: nn.Module, batch: Batch, hf_loss: float, engine_loss: float) -> str:
     """Returns one line that says what the model does differently."""
     name = type(model).__name__
     same = _cross_entropy(model, batch, batch.labels)
@@ -340,8 +340,8 @@ def _reason(model: nn.Module, batch: Batch, hf_loss: float, ours: float) -> str:
         return f"a model's loss must be the mean cross-entropy of its targets, but {name}'s {what}; use another model"
     where = "a padded batch" if batch.attention_mask is not None else "its logits"
     return (
-        f"an engine must give the model's own loss, but of {name} it gives {ours:.6f} and not {hf_loss:.6f}, because "
-        f"of {where}; use another model"
+        f"an engine must give the model's own loss, but of {name} it gives {engine_loss:.6f} and not {hf_loss:.6f}, "
+        f"because of {where}; use another model"
     )
 
 

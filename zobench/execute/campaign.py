@@ -134,7 +134,7 @@ def outlook(
     seconds = {step.spec.hash: step.estimate.seconds if step.estimate else 0.0 for step in steps}
     unfit_hashes = {step.spec.hash for step in unfit}
     part = part_progress(on, runs, retry, unfit_hashes)
-    whole, left = (sum(seconds[spec.hash] for spec, _ in some) for some in (part.wanted, part.left))
+    whole, left = (sum(seconds[spec.hash] for spec, _ in runs_of) for runs_of in (part.wanted, part.left))
     added = on.contest.addable(first, unfit_hashes) if on.contest else ()
     most = left + sum(seconds[spec.hash] for spec in added)
     return Outlook(on=on, steps=tuple(steps), progress=part, whole=whole, left=left, most=most, unfit=unfit)

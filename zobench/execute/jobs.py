@@ -158,12 +158,12 @@ def progress(submission: Submission, cell: int) -> JobReport | None:
     file."""
     path = submission.folder / f"{cell}.json"
     try:
-        said = JobReport(**json_of(path.read_text()))
-        texts = (said.job, said.host, said.action, said.machine, said.outcome, said.reason)
-        times = (said.began, *([] if said.ended is None else [said.ended]))
+        report = JobReport(**json_of(path.read_text()))
+        texts = (report.job, report.host, report.action, report.machine, report.outcome, report.reason)
+        times = (report.began, *([] if report.ended is None else [report.ended]))
         if {type(text) for text in texts} != {str} or not {type(seconds) for seconds in times} <= {int, float}:
             raise TypeError("one of its fields is of another kind")
-        return said
+        return report
     except FileNotFoundError:
         return None
     except (TypeError, ValueError) as error:
@@ -172,9 +172,9 @@ def progress(submission: Submission, cell: int) -> JobReport | None:
         ) from None
 
 
-def write_report(submission: Submission, cell: int, said: JobReport) -> None:
+def write_report(submission: Submission, cell: int, report: JobReport) -> None:
     """Writes what :func:`progress` reads: all of it, or nothing if the process ends meanwhile."""
-    write_json(submission.folder / f"{cell}.json", asdict(said))
+    write_json(submission.folder / f"{cell}.json", asdict(report))
 
 
 def job_ids(submission: Submission) -> list[str]:
@@ -214,15 +214,15 @@ def states(submission: Submission, seen: Mapping[int, QueueEntry] | None) -> lis
 
 
 def _state(
-    spec: RunSpec, said: JobReport | None, entry: QueueEntry | None, blind: str, cancelled: bool, job: str
+    spec: RunSpec, report: JobReport | None, entry: QueueEntry | None, blind: str, cancelled: bool, job: str
 ) -> CellState:
-    job, host = (said.job, said.host) if said else (entry.job if entry else job, "")
-    if said is not None and said.outcome:
-        seconds = None if said.ended is None else said.ended - said.began
-        reason = said.reason if said.outcome != "ok" else "kept" if said.action == "keep" else ""
-        return CellState(spec=spec, state=said.outcome, job=job, host=host, reason=reason, seconds=seconds)
+    job, host = (report.job, report.host) if report else (entry.job if entry else job, "")
+    if report is not None and report.outcome:
+        seconds = None if report.ended is None else report.ended - report.began
+        reason = report.reason if report.outcome != "ok" else "kept" if report.action == "keep" else ""
+        return CellState(spec=spec, state=report.outcome, job=job, host=host, reason=reason, seconds=seconds)
     if entry is not None:
-        seconds = time.time() - said.began if said and entry.state == "running" else None
+        seconds = time.time() - report.began if report and entry.state == "running" else None
         where = (host or entry.host) if entry.state == "running" else ""
         return CellState(spec=spec, state=entry.state, job=entry.job, host=where, reason=entry.reason, seconds=seconds)
     state = "unknown" if blind else "cancelled" if cancelled else "lost"
@@ -233,8 +233,8 @@ def _state(
 def machines(sweeps: Iterable[Submission], executor: str, site: str) -> set[str]:
     """The ids of the machines that jobs of this kind have run on, as far as sweeps into this store know."""
     alike = [sweep for sweep in sweeps if (sweep.executor, sweep.place) == (executor, site)]
-    said = (progress(sweep, cell) for sweep in alike for cell in range(len(sweep.cells)))
-    return {report.machine for report in said if report is not None and report.machine}
+    reports = (progress(sweep, cell) for sweep in alike for cell in range(len(sweep.cells)))
+    return {report.machine for report in reports if report is not None and report.machine}
 
 
 def kept(

@@ -36,9 +36,9 @@ class Monitor:
         """Shows a plan of ``budget`` seconds (None: of as many as it takes)."""
 
     def show_jobs(
-        self, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[Mapping[str, Any]]
+        self, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], requests: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Shows which of ``specs`` are handed over: ``cells``, each in a job that asks the scheduler for ``asked``."""
+        """Shows which of ``specs`` are handed over: ``cells``, each in a job with its ``requests`` of the scheduler."""
 
     def show_power(self, text: str) -> None:
         """Shows which difference a protocol can find."""

@@ -95,14 +95,14 @@ def look(submission: Submission) -> dict[int, QueueEntry] | None:
         return {}
     entries = {}
     for cell in range(len(submission.cells)):
-        said = jobs.progress(submission, cell)
-        if said is None:
+        report = jobs.progress(submission, cell)
+        if report is None:
             entries[cell] = QueueEntry(job="", state="queued")
-        elif not said.outcome and said.worker in pids:
-            waits = not said.machine  # it has not come to its plan
+        elif not report.outcome and report.worker in pids:
+            waits = not report.machine  # it has not come to its plan
             reason = "waits for a GPU" if waits and gpus_needed(submission.cells[cell]) else ""
             entries[cell] = QueueEntry(
-                job=said.job, state="queued" if waits else "running", host=said.host, reason=reason
+                job=report.job, state="queued" if waits else "running", host=report.host, reason=reason
             )
     return entries
 
@@ -203,14 +203,14 @@ def _pid(submission: Submission, number: int) -> int | None:
 def _detached() -> Iterator[None]:
     """Processes that start meanwhile keep neither this one's terminal nor its pipes, and survive their closing."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, as by nohup
-    kept, nothing = [os.dup(number) for number in range(3)], os.open(os.devnull, os.O_RDWR)
+    kept, null = [os.dup(number) for number in range(3)], os.open(os.devnull, os.O_RDWR)
     try:
         for number in range(3):
-            os.dup2(nothing, number)
+            os.dup2(null, number)
         yield
     finally:
         for number, saved in enumerate(kept):
             os.dup2(saved, number)
             os.close(saved)
-        os.close(nothing)
+        os.close(null)
         signal.signal(signal.SIGHUP, before)

@@ -81,21 +81,21 @@ def run_in_process(
         kills = oom_kills()
         with scratch(None, "cell") as folder:
             answer = folder / "result.json"
-            code, said = _ended(order, answer, timeout, while_waiting, chosen)
+            code, errors = _ended(order, answer, timeout, while_waiting, chosen)
             if code is None and not answer.exists():  # one that has answered may take its time to free its memory
                 assert timeout is not None
                 return timed_out(spec, timeout)
             if code:
-                return _died(spec, code, said, oom_kills() > kills)
+                return _died(spec, code, errors, oom_kills() > kills)
             try:
                 result = Result.from_dict(json.loads(answer.read_text()))
             except (OSError, ValueError) as error:
-                return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
+                return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", errors)
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED
         return failed(spec, outcome, f"the cell's process could not be run: {error}")
     if result.outcome is Outcome.FAILED and not result.traceback:
-        result = replace(result, traceback=said)  # a rank that was lost can have said something
+        result = replace(result, traceback=errors)  # a rank that was lost can have said something
     if chosen is None:
         return result
     warnings = [chosen.reason, *result.warnings] if chosen.are_fewer else result.warnings

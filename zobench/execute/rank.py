@@ -215,9 +215,9 @@ def _cause(spec: RunSpec, by_rank: Mapping[int, Result]) -> tuple[Outcome, str, 
     return None
 
 
-def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None]]:
+def _slowest(ranks: Sequence[Result], name: str) -> dict[str, list[float | None]]:
     """The first rank's samples, with the seconds of each step from the rank that was slowest in it."""
-    rows: list[dict[str, list[float | None]]] = [getattr(rank, which) for rank in ranks]
+    rows: list[dict[str, list[float | None]]] = [getattr(rank, name) for rank in ranks]
     if "step_seconds" not in rows[0]:
         return rows[0]
     columns = zip(*(row["step_seconds"] for row in rows), strict=True)

@@ -103,13 +103,13 @@ class SelfTest:
         share = f"{100 * self.slowdown:g} %"
         span = f"{rounds[0]}" if rounds[0] == rounds[-1] else f"{rounds[0]} to {rounds[-1]}"
         verdict = "can be trusted with" if self.is_passed else "is too unsteady, or busy, for"
-        few = f"; {count} comparisons are few to say so, {COMPARISONS} are usual" if count < COMPARISONS else ""
+        caution = f"; {count} comparisons are few to say so, {COMPARISONS} are usual" if count < COMPARISONS else ""
         return "\n".join([
             f"{self.alarms} of {count} comparisons of equals say a difference (at most {int(ALARMS * count)} may)",
             f"a slowdown of {share} is found in {self.detected} of {count} "
             f"(at least {count - int(MISSES * count)} should)",
             f"from about {100 * self.least:.1f} % on, nine of ten differences are found; {span} rounds each",
-            f"this machine {verdict} a difference of {share}{few}",
+            f"this machine {verdict} a difference of {share}{caution}",
         ])  # fmt: skip
 
 

@@ -97,14 +97,14 @@ def groups(cells: Sequence[RunSpec]) -> tuple[tuple[int, ...], ...]:
 def resources(request: Request, spec: RunSpec) -> dict[str, Any]:
     """Returns the resources of the job of ``spec`` in sbatch's words; False for an option that is left out on
     purpose."""
-    asked: dict[str, Any] = {"nodes": spec.nodes, "ntasks_per_node": 1, "time": math.ceil(request.time / 60)}
+    options: dict[str, Any] = {"nodes": spec.nodes, "ntasks_per_node": 1, "time": math.ceil(request.time / 60)}
     if request.partition is not None:
-        asked["partition"] = request.partition
+        options["partition"] = request.partition
     if gres := _gres(request.gres, spec):
-        asked["gres"] = gres
+        options["gres"] = gres
     if spec.device == "cpu":
-        asked["exclusive"] = True  # two cells on one node's cores would measure each other
-    return asked | {key: {"yes": True, "no": False}.get(value, value) for key, value in request.more.items()}
+        options["exclusive"] = True  # two cells on one node's cores would measure each other
+    return options | {key: {"yes": True, "no": False}.get(value, value) for key, value in request.more.items()}
 
 
 def _gres(text: str | None, spec: RunSpec) -> str:
@@ -139,9 +139,9 @@ def submit(submission: Submission, request: Request) -> list[str]:
     from zobench.execute.task import CellJob
 
     for number, cells in enumerate(submission.groups):
-        asked = resources(request, submission.cells[cells[0]])
-        given = {key: asked.pop(key) for key in ("nodes", "ntasks_per_node", "time")}
-        more = {"requeue": True} | {key: value for key, value in asked.items() if value is not False}
+        options = resources(request, submission.cells[cells[0]])
+        given = {key: options.pop(key) for key in ("nodes", "ntasks_per_node", "time")}
+        more = {"requeue": True} | {key: value for key, value in options.items() if value is not False}
         executor = submitit.SlurmExecutor(folder=submission.log)
         executor.update_parameters(
             **given, job_name=submission.job_name(number), signal_delay_s=SIGNAL_SECONDS,
@@ -203,8 +203,8 @@ def _ask(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def text_of(asked: Mapping[str, Any]) -> str:
+def text_of(options: Mapping[str, Any]) -> str:
     """``--time=60 --gres=gpu:1``: what a job asks for beyond one process on one node."""
     plain = {"nodes": 1, "ntasks_per_node": 1}
-    rest = {key.replace("_", "-"): value for key, value in asked.items() if value != plain.get(key, False)}
+    rest = {key.replace("_", "-"): value for key, value in options.items() if value != plain.get(key, False)}
     return " ".join(f"--{key}" if value is True else f"--{key}={value}" for key, value in rest.items())

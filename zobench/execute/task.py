@@ -75,42 +75,42 @@ def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int =
     """Plans, runs, stores and reports a cell, lost if it cannot be stored; False, and nothing stored, after SIGTERM."""
     if jobs.is_cancelled(submission):
         return True
-    said = jobs.JobReport(
+    report = jobs.JobReport(
         job=job, host=socket.gethostname(), began=time.time(), attempt=attempt, worker=worker,
         machine=fingerprint_without_torch().machine,
     )  # fmt: skip
     try:
         with stopped_by_sigterm():
-            jobs.write_report(submission, cell, said)
-            result, said = _measured(submission, cell, said)
+            jobs.write_report(submission, cell, report)
+            result, report = _measured(submission, cell, report)
         outcome, reason = str(result.outcome), " ".join(result.reason.split())
     except KeyboardInterrupt:
         return False
     except StoreError as error:  # its disk is full, which is no reason to leave a pool's other cells out
         outcome, reason = "lost", f"its result could not be stored: {error.strerror or error}"
-    jobs.write_report(submission, cell, replace(said, ended=time.time(), outcome=outcome, reason=reason))
+    jobs.write_report(submission, cell, replace(report, ended=time.time(), outcome=outcome, reason=reason))
     return True
 
 
-def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> tuple[Result, jobs.JobReport]:
+def _measured(submission: jobs.Submission, cell: int, report: jobs.JobReport) -> tuple[Result, jobs.JobReport]:
     """Plans, runs and stores the cell; returns its result and the report with the plan's action."""
     spec, store = submission.cells[cell], Store(submission.results)
     disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)
     try:
-        rates = calibration(store.root, said.machine, spec.device, disk_dir)
-        planned = plan.for_machine([spec], store, said.machine, spec.device, submission.retry, disk_dir, rates)
+        rates = calibration(store.root, report.machine, spec.device, disk_dir)
+        planned = plan.for_machine([spec], store, report.machine, spec.device, submission.retry, disk_dir, rates)
     except (OSError, ValueError) as error:  # a node without the device, or a disk folder that it lacks
         result = failed(spec, Outcome.FAILED, str(error))
-        if store.find(spec, said.machine) is None:  # what was measured before stays
+        if store.find(spec, report.machine) is None:  # what was measured before stays
             store.save(result)
-        return result, said
+        return result, report
     (step,) = planned.steps
-    said = replace(said, action=step.action)
-    jobs.write_report(submission, cell, said)
-    result = perform(step, None, submission.timeout, disk_dir, planned.rates, journal=store.draft(spec, said.machine))
+    report = replace(report, action=step.action)
+    jobs.write_report(submission, cell, report)
+    result = perform(step, None, submission.timeout, disk_dir, planned.rates, journal=store.draft(spec, report.machine))
     if is_news(step, result):
         store.save(result)
-    return result, said
+    return result, report
 
 
 def follow(submission: jobs.Submission, cell: int, job: str, attempt: int) -> None:
@@ -120,14 +120,14 @@ def follow(submission: jobs.Submission, cell: int, job: str, attempt: int) -> No
     """
     end = time.monotonic() + LEADER_SECONDS
     while time.monotonic() < end:
-        said = jobs.progress(submission, cell)
-        if said is not None and (said.job, said.attempt) == (job, attempt):
-            if said.action == "run":
+        report = jobs.progress(submission, cell)
+        if report is not None and (report.job, report.attempt) == (job, attempt):
+            if report.action == "run":
                 disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)
                 with stopped_by_sigterm(), contextlib.suppress(KeyboardInterrupt):
                     run_in_process(submission.cells[cell], timeout=submission.timeout, disk_dir=disk_dir)
                 return
-            if said.action or said.outcome:
+            if report.action or report.outcome:
                 return
         elif jobs.is_cancelled(submission):
             return

@@ -13,11 +13,11 @@ LIBRARIES = ("GLOO", "NCCL")
 """The libraries that ranks talk through, as the names of their environment variables begin."""
 
 
-def parse_endpoint(text: str, said: str = "ZOBENCH_RENDEZVOUS") -> tuple[str, int]:
-    """(host, port) of HOST:PORT. Raises ``ValueError``; ``said``: what it was given with."""
+def parse_endpoint(text: str, source: str = "ZOBENCH_RENDEZVOUS") -> tuple[str, int]:
+    """(host, port) of HOST:PORT. Raises ``ValueError``; ``source``: what it was given with."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"`{said}` must be HOST:PORT, but got {text!r}; for example 10.0.0.1:29500")
+        raise ValueError(f"`{source}` must be HOST:PORT, but got {text!r}; for example 10.0.0.1:29500")
     return host.strip("[]"), int(port)
 
 

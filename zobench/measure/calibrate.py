@@ -381,9 +381,9 @@ def _gloo(store: Any, rank: int) -> Any:
 def _exchange_halves(group: Any, slot: torch.Tensor) -> None:
     sent = []
     for number, half in enumerate(slot.chunk(2)):
-        how = dist.BroadcastOptions()
-        how.rootRank = number
-        sent.append(group.broadcast([half], how))
+        options = dist.BroadcastOptions()
+        options.rootRank = number
+        sent.append(group.broadcast([half], options))
     for work in sent:
         work.wait()
 

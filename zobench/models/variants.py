@@ -88,11 +88,13 @@ def _check_folder(name: str, tied: bool | None, folder: str) -> None:
     if kind != wanted.model_type:
         differs = [f"model_type={kind} and not {wanted.model_type}"]
     else:
-        ours, given = (values_of(config) for config in (build_config(name), config_of(path)[0]))
-        stated = [*wanted.settings(None, None), *(key for key in _ALSO if key in ours)]
+        registered, given = (values_of(config) for config in (build_config(name), config_of(path)[0]))
+        stated = [*wanted.settings(None, None), *(key for key in _ALSO if key in registered)]
         free = {"tie_word_embeddings"} if tied is not None else set()  # which a run may decide itself
         keys = [key for key in stated if key not in free and not key.endswith("_token_id")]  # ids change no loss
-        differs = [f"{key}={given.get(key)} and not {ours[key]}" for key in keys if given.get(key) != ours[key]]
+        differs = [
+            f"{key}={given.get(key)} and not {registered[key]}" for key in keys if given.get(key) != registered[key]
+        ]
     if differs:
         raise ValueError(
             f"`weights_path` must hold {wanted.name}, but {folder}/config.json has {', '.join(differs)}; "

@@ -81,13 +81,13 @@ class AdapterProcess:
         return dict(answer)
 
     def _end(self) -> Exception:
-        code, said = self._process.wait(), ending(self._said)
+        code, output = self._process.wait(), ending(self._said)
         if code == -signal.SIGKILL and oom_kills() > self._kills:
             return MemoryError(f"the system killed {self.name}'s process")
         if code < 0:
-            return ProgramError(f"{self.name}'s process was ended by {ended_by(code)}", said)
-        how = f"{self.name}'s process ended with exit code {code}, and the last that it said is"
-        return ProgramError(f"{how}: {last_line(said, 'nothing')}", said)
+            return ProgramError(f"{self.name}'s process was ended by {ended_by(code)}", output)
+        reason = f"{self.name}'s process ended with exit code {code}, and the last that it said is"
+        return ProgramError(f"{reason}: {last_line(output, 'nothing')}", output)
 
 
 @contextmanager
@@ -98,19 +98,19 @@ def asking(
 
     ``shown``: CUDA's numbers of the GPUs that it sees; None: all that are seen here.
     """
-    said = scratch / "said.txt"
+    output = scratch / "said.txt"
     hidden = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
     settings = {**{name: value for name, value in os.environ.items() if name not in hidden}, **QUIET}
     settings |= {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
-    with said.open("wb") as stderr:
+    with output.open("wb") as stderr:
         process = subprocess.Popen(
             [clone.python, "-I", str(ADAPTER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
             cwd=scratch, env=settings, text=True, errors="replace",
         )  # fmt: skip
     try:
-        asked = AdapterProcess(clone.name, process, said)
-        asked.ask(json.dumps({"program": clone.name, "clone": clone.path, **question}))
-        yield asked
+        adapter = AdapterProcess(clone.name, process, output)
+        adapter.ask(json.dumps({"program": clone.name, "clone": clone.path, **question}))
+        yield adapter
     finally:
         process.kill()
         with contextlib.suppress(BrokenPipeError), process:
@@ -137,8 +137,8 @@ def added(name: str, path: Path, python: Path, scratch: Path) -> Clone:
         name=name, path=str(path.resolve()), python=interpreter, commit=clones.commit_of(path), versions={},
     )  # fmt: skip
     try:
-        with asking(clone, {}, scratch, shown="") as asked:
-            versions = asked.answer("facts")["versions"]
+        with asking(clone, {}, scratch, shown="") as adapter:
+            versions = adapter.answer("facts")["versions"]
     except ProgramError as error:
         raise ValueError(
             f"`--python` must be able to import {program.repository}, but {error}; install there what it asks for"

@@ -57,8 +57,8 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     try:
         with scratch(disk_dir(), "program") as folder:
             question = _question(spec, folder)
-            with asking(clone, question, folder, _shown(spec.device)) as asked:
-                _follow(asked, spec, clone, recording, program_facts)
+            with asking(clone, question, folder, _shown(spec.device)) as adapter:
+                _follow(adapter, spec, clone, recording, program_facts)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         recording.fail(error, spec.device)
     count = len(samples["loss"])
@@ -70,24 +70,24 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
 
 
 def _follow(
-    asked: AdapterProcess, spec: RunSpec, clone: Clone, recording: Recording, program_facts: dict[str, Any]
+    adapter: AdapterProcess, spec: RunSpec, clone: Clone, recording: Recording, program_facts: dict[str, Any]
 ) -> None:  # fmt: skip
     """Watches the program while it takes the steps of ``spec``, and records its output; ``program_facts`` get what it
     tells of its environment."""
-    observer, count = Observer(spec.device, pid=asked.pid), 0
+    observer, count = Observer(spec.device, pid=adapter.pid), 0
     try:
-        facts = asked.answer("facts")
+        facts = adapter.answer("facts")
         program_facts |= {name: facts[name] for name in ("versions", "threads")}
         clones.check_versions(clone, facts["versions"])
-        asked.answer("ready")
+        adapter.answer("ready")
         observer.baseline()
-        asked.ask()
-        while (row := asked.answer("step", "done"))["kind"] == "step":
+        adapter.ask()
+        while (row := adapter.answer("step", "done"))["kind"] == "step":
             samples, count = recording.warmup if count < spec.warmup else recording.samples, count + 1
             for name, value in {name: None if row[name] is None else float(row[name]) for name in SAMPLES}.items():
                 samples[name].append(value)
         if not spec.warmup < count <= spec.warmup + spec.steps:
-            raise ProgramError(f"{asked.name} must take the steps that it is asked for, but took {count}")
+            raise ProgramError(f"{adapter.name} must take the steps that it is asked for, but took {count}")
         recording.memory, recording.window = row["memory"], (row["window"][0], row["window"][1])
     finally:
         recording.seen = observer.stop(recording.window)

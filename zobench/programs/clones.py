@@ -134,6 +134,6 @@ def _git(path: Path, *arguments: str) -> str:
     except OSError as error:
         raise ValueError(f"a program must be a git checkout, but {path} cannot be asked: {error}") from error
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["git said nothing"])[-1]
-        raise ValueError(f"a program must be a git checkout, but in {path} git says: {said}; clone its repository")
+        message = (done.stderr.strip().splitlines() or ["git said nothing"])[-1]
+        raise ValueError(f"a program must be a git checkout, but in {path} git says: {message}; clone its repository")
     return done.stdout.strip()

@@ -138,8 +138,10 @@ def _body(file: Mapping[str, Any], device: str) -> dict[str, Any]:
     for kind, section in file.get("on", {}).items():
         _check(section, [key for key in ("budget", *PART_KEYS) if key in keys], f"[on.{kind}]")
         stated = {key for method in file.get("methods", []) for key in flat(method)}
-        if both := sorted(stated & flat(section.get("base", {})).keys()):  # a table of the protocol reads no device's
-            raise ValueError(f"`{both[0]}` of [on.{kind}.base] must not be a method's, but is; state it in [[methods]]")
+        if doubled := sorted(stated & flat(section.get("base", {})).keys()):  # a protocol's table reads no device's
+            raise ValueError(
+                f"`{doubled[0]}` of [on.{kind}.base] must not be a method's, but is; state it in [[methods]]"
+            )
     return _overlay(file, file.get("on", {}).get(device.split(":")[0], {}))
 
 

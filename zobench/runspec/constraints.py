@@ -82,8 +82,8 @@ def _tasks(spec: SpecFields) -> tuple[str, ...]:
 def _unaligned(spec: SpecFields) -> tuple[str, ...]:
     """Tasks that have a form without their prompt: zobench's own, and that of ``spec``."""
     name = spec.value("task")
-    asked = (TASKS.get(name),) if TASKS.provider(name) else ()
-    return tuple(task.name for task in (*TASKS.builtin(), *asked) if task.unaligned is not None)
+    tasks = (TASKS.get(name),) if TASKS.provider(name) else ()
+    return tuple(task.name for task in (*TASKS.builtin(), *tasks) if task.unaligned is not None)
 
 
 def _takes(field: str) -> Callable[[MethodKind], bool]:

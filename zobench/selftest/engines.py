@@ -164,9 +164,9 @@ def memory(settings: CheckSettings) -> list[Finding]:
     _workspaces(settings.device)
     taken, counted = peak(settings.device), peak("meta")
     slot = 2 * models.get(MEMORY_MODEL).block
-    both = f"the allocator's peak is {taken / 1e6:.1f} MB, the ledger's {counted / 1e6:.1f} MB"
-    wrong = f"{both}: more than half a slot of {slot / 1e6:.1f} MB apart" if abs(taken - counted) > slot / 2 else ""
-    return [judged("peak = ledger", wrong, both, taken_bytes=taken, counted_bytes=counted, slot_bytes=slot)]
+    text = f"the allocator's peak is {taken / 1e6:.1f} MB, the ledger's {counted / 1e6:.1f} MB"
+    wrong = f"{text}: more than half a slot of {slot / 1e6:.1f} MB apart" if abs(taken - counted) > slot / 2 else ""
+    return [judged("peak = ledger", wrong, text, taken_bytes=taken, counted_bytes=counted, slot_bytes=slot)]
 
 
 def peak(device: str) -> int:

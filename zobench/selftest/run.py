@@ -87,8 +87,8 @@ def isolated(check: Check, settings: CheckSettings) -> list[Finding]:
             ]
         errors.seek(0)
         code = process.returncode
-        how = f"ended by {ended_by(code)}" if code < 0 else f"ended with exit code {code}"
-        return _died(check, ": ".join(filter(None, (how, last_line(errors.read())))))
+        ending = f"ended by {ended_by(code)}" if code < 0 else f"ended with exit code {code}"
+        return _died(check, ": ".join(filter(None, (ending, last_line(errors.read())))))
 
 
 def _died(check: Check, why: str) -> list[Finding]:

@@ -184,9 +184,9 @@ class CampaignRun:
         again = f"zobench campaign {shlex.quote(name)}{option}{f' {shlex.join(others)}' if others else ''}"
         lines = [f"left: {', '.join(waiting)}; to go on: {again}{' --more' * self.more}"] if waiting else []
         if skipped:
-            which = "cell was skipped, as it" if skipped == 1 else "cells were skipped, as they"
+            subject = "cell was skipped, as it" if skipped == 1 else "cells were skipped, as they"
             when = "when it was" if skipped == 1 else "when they were"
-            lines.append(f"{skipped} {which} did not fit {when} planned; --plan looks again")
+            lines.append(f"{skipped} {subject} did not fit {when} planned; --plan looks again")
         lines.append(f"all tables, figures and machines: zobench report{option} --out report")
         if hidden := len(self._campaign.parts) - len(parts):
             lines.append(f"{beyond(hidden)}: {again} --more")

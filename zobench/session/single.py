@@ -95,8 +95,8 @@ def compare_with_itself(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"compare-{facts.machine}-{spec.hash}-{began:.0f}.json"
     obstacle = together.obstacle(spec)
-    how = f"one process after the other, because {obstacle}" if obstacle else "side by side, in turns of a step"
-    monitor.say(f"{spec.label} on {facts.machine} ({facts.description}), {how}", "default")
+    manner = f"one process after the other, because {obstacle}" if obstacle else "side by side, in turns of a step"
+    monitor.say(f"{spec.label} on {facts.machine} ({facts.description}), {manner}", "default")
     monitor.say(_extent(spec, results, facts.machine, count))
     record: dict[str, Any] = {
         "machine": facts.machine, "description": facts.description, "spec": spec.to_dict(), "seed": seed,

@@ -32,9 +32,9 @@ def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]
     chosen, why = choose_device(str(values.pop("device", device)))
     taken, reason = grids.defaults(values)
     values = {"weights": "pretrained", **values, **taken}
-    asked = matrix.asked(values)
-    check_effect(asked, values)
-    spec, notes = asked.resolve(chosen), [why, reason]
+    draft = matrix.asked(values)
+    check_effect(draft, values)
+    spec, notes = draft.resolve(chosen), [why, reason]
     if "seq_len" not in values:
         positions = models.position_count(spec) - scheme_of(spec).virtual_tokens
         is_longest = positions <= spec.seq_len

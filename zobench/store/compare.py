@@ -370,11 +370,11 @@ def remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
         yield "Each side is one process, and another could be faster or slower by more: see `zobench sweep --repeats`."
     values = [pair.judgement.values for pair in comparison.pairs]
     rounds = [int(text.partition(" ")[0]) for text in values if "round" in text]
-    which = "of pairs of processes that ran in the same round of a sweep"
+    pairs = "of pairs of processes that ran in the same round of a sweep"
     if any(count >= FEW for count in rounds):
-        yield f"From rounds: the signed-rank test {which}."
+        yield f"From rounds: the signed-rank test {pairs}."
     if any(1 < count < FEW for count in rounds):
-        yield f"From fewer than {FEW} rounds: Student's t test of the log ratios {which}, whose spread is a guess."
+        yield f"From fewer than {FEW} rounds: Student's t test of the log ratios {pairs}, whose spread is a guess."
     judged = sum(pair.judgement.interval is not None for pair in comparison.pairs)
     if judged >= CHANCE:
         yield f"Of {judged} tests at 5 %, about {judged * LEVEL:.0f} call equal cells different by chance."

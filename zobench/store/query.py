@@ -100,8 +100,8 @@ def named_run(run: str, root: Path) -> Result:
         raise ValueError(f"{run!r} must name one run, but got {', '.join(map(str, matching))}; name the file")
     result = store.read(matching[0]) if matching else None
     if result is None:
-        none = f"no run in {root} begins so" if store.paths() else f"{root} has no results: {first_sweep(root)}"
-        problem = "; ".join(store.problems) or none
+        missing = f"no run in {root} begins so" if store.paths() else f"{root} has no results: {first_sweep(root)}"
+        problem = "; ".join(store.problems) or missing
         raise ValueError(f"{run!r} must name a run, but got none: {problem}; see `zobench results {root}`")
     return result
 

@@ -34,8 +34,8 @@ class ProgramConformance:
             result = self.run(spec)
             assert result.outcome in (Outcome.OK, Outcome.CONTAMINATED), result.reason
             assert bool(result.reason) == (result.outcome is not Outcome.OK)
-            asked = {key: value for key, value in spec.to_dict().items() if value not in ("auto", None)}
-            assert {key: result.spec.to_dict()[key] for key in asked} == asked
+            fields = {key: value for key, value in spec.to_dict().items() if value not in ("auto", None)}
+            assert {key: result.spec.to_dict()[key] for key in fields} == fields
             assert result.spec.hash == self.run(spec).spec.hash, "the same cell has the same name"
 
     def test_there_is_a_sample_of_every_step(self) -> None:

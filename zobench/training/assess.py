@@ -252,7 +252,7 @@ def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[
     record = Record(names=tuple(result.scores))
     for item in items:
         record.add(item)
-    for name, said, journal_value in (
+    for name, stored, journal_value in (
         ("SHA-256", result.environment.journal_sha256 or sealed(path), sealed(path)),
         ("run", result.spec.hash, header["run"]),
         ("steps", result.spec.steps, record.step),
@@ -260,7 +260,7 @@ def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[
         ("best step on dev", result.evaluation["best"]["step"], None if record.best is None else int(record.best[0])),
         ("g of each step", result.samples.get("projected_grad"), record.samples["projected_grad"]),
     ):
-        if finite(said) != finite(journal_value):
+        if finite(stored) != finite(journal_value):
             raise ValueError(
                 f"`{path}` must have the {name} that its result says, but has another: one of the two was changed; "
                 "take another copy"
@@ -312,13 +312,13 @@ def _placed(spec: RunSpec, model: str, device: str) -> RunSpec:
     return models.checked(spec.replace(device=device, tier=tier), device)
 
 
-def _check_data(said: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+def _check_data(stored: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Raises ``ValueError`` where the data are others than the result says; a result that was packed says less."""
     for name in ("task", "counts", "labels", "longest"):
-        if name in said and said[name] != facts.get(name):
+        if name in stored and stored[name] != facts.get(name):
             raise ValueError(
                 f"the task's data must be those of the run, but its {name} are {facts.get(name)} and not "
-                f"{said[name]}; give its files with --data-dir"
+                f"{stored[name]}; give its files with --data-dir"
             )
 
 

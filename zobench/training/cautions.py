@@ -16,7 +16,7 @@ TYPICAL_WEIGHT = 0.02
 
 def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> list[str]:
     """Warnings about the updates of a run's steps, from their projected gradients and how many were skipped."""
-    warnings = [nothing] if (nothing := METHODS.get(spec.method).nothing(spec)) else []
+    warnings = [no_effect] if (no_effect := METHODS.get(spec.method).nothing(spec)) else []
     finite = sorted(abs(g) for g in gradients if g is not None and math.isfinite(g))
     if skipped:  # FZOO divides by the spread of losses, which may be 0
         what = "projected gradient" if len(finite) < len(gradients) else "update"
@@ -30,13 +30,13 @@ def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> 
 
 def diverged(spec: RunSpec, curve: Sequence[Sequence[float | None]]) -> list[str]:
     """A warning if the loss on dev was not finite after a step; ``curve``: [step, loss, ...] of each evaluation."""
-    gone = [row[0] for row in curve if not _is_finite(row[1])]
-    if not gone:
+    lost = [row[0] for row in curve if not _is_finite(row[1])]
+    if not lost:
         return []
-    if gone[0] == 0:
+    if lost[0] == 0:
         return ["the loss on dev was not finite before the first step: the model cannot compute it in this dtype"]
     kept = "the best weights are those of an earlier step" if trained(curve) else "its weights are good for nothing"
-    return [f"diverged: the loss on dev was not finite after step {gone[0]:g}; {kept}; try an lr below {spec.lr:g}"]
+    return [f"diverged: the loss on dev was not finite after step {lost[0]:g}; {kept}; try an lr below {spec.lr:g}"]
 
 
 def only_lost(result: Result) -> tuple[str, ...]:

@@ -217,8 +217,8 @@ def _sizes(data: TaskData) -> list[str]:
     """Lines on the sizes of the splits, on why they differ from what was asked, and on how many texts were cut."""
     counts, sources, cut = data.facts["counts"], data.facts["sources"], data.facts["truncated"]
     counted = ", ".join(f"{count} {name}" for name, count in counts.items())
-    said = f"{data.asked.name}: {counted} examples, from {sources['train']} and {sources['test']}"
-    lines = [said, *data.facts["notes"]]
+    line = f"{data.asked.name}: {counted} examples, from {sources['train']} and {sources['test']}"
+    lines = [line, *data.facts["notes"]]
     if any(cut.values()):
         shortened = ", ".join(f"{count} {name}" for name, count in cut.items())
         lines.append(f"truncate: {shortened} texts lost tokens; the longest has {data.facts['longest']}")
@@ -238,8 +238,8 @@ def _trained(
     model = empty_model(spec)
     if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)
-    if (nothing := METHODS.get(spec.method).nothing(spec)) is not None:
-        say(f"warning: {nothing}")
+    if (no_effect := METHODS.get(spec.method).nothing(spec)) is not None:
+        say(f"warning: {no_effect}")
     facts = replace(environment(spec.device), **provenance(spec), **plan)
     header = {**origin.header_of(spec, model, numerics), "data": data.fingerprint}
     later = next(_TRAININGS) > 0

@@ -35,11 +35,11 @@ def write(data: Path) -> tuple[Path, str]:
     share = 0.1 if len(rows.rows) >= 10 else 1
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", data.stem).lstrip("._-") or "task"
     data_section = f"[data]\npath = {_quoted(data.name)}\nsplit = {{ seed = 0, dev = {share}, test = {share} }}\n"
-    said, asked = "plain text", "[text]\n"
+    summary, sections = "plain text", "[text]\n"
     if FORMATS[data.suffix.lower()] != "text":
-        said, asked = _choice(data, columns)
+        summary, sections = _choice(data, columns)
     try:
-        content = f"name = {_quoted(name)}\n\n{data_section}\n{asked}".encode()
+        content = f"name = {_quoted(name)}\n\n{data_section}\n{sections}".encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{data} must be Unicode text, but its labels or columns are not ({error}); mend it") from None
     try:
@@ -52,17 +52,18 @@ def write(data: Path) -> tuple[Path, str]:
     except ValueError as error:
         path.unlink()
         raise ValueError(f"{data}: no task file was made of it ({error}); write it by hand (docs/data.md)") from None
-    return path, f"{len(rows.rows)} rows; {' '.join(said.split())}"
+    return path, f"{len(rows.rows)} rows; {' '.join(summary.split())}"
 
 
 def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]:
     """Returns a line on what was guessed, and the TOML sections of a choice between the labels, each of which is its
     own word."""
     distinct = {name: _labels(values) for name, values in columns.items()}
-    few = {name: labels for name, labels in distinct.items() if 2 <= len(labels) <= MOST}
-    named = [name for word in LABELS for name in few if name.lower() == word]
+    categories = {name: labels for name, labels in distinct.items() if 2 <= len(labels) <= MOST}
+    named = [name for word in LABELS for name in categories if name.lower() == word]
     repeated = sorted(
-        (name for name in few if 2 * len(few[name]) <= len(columns[name])), key=lambda name: len(few[name])
+        (name for name in categories if 2 * len(categories[name]) <= len(columns[name])),
+        key=lambda name: len(categories[name]),
     )
     texts = {name: values for name, values in columns.items() if all(isinstance(value, str) for value in values)}
     label = next(iter([*named, *repeated]), None)
@@ -79,7 +80,7 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
         elif any(gaps.values()):
             remedy = "fill in the empty values, or leave such rows out"
         raise ValueError(f"{data} must have a column of text and one of 2 to {MOST} labels, but has {parts}; {remedy}")
-    if label not in named and label in few[label]:
+    if label not in named and label in categories[label]:
         raise ValueError(
             f"{data} must begin with a line of column names, but its first line is a row, {', '.join(columns)}; add one"
         )
@@ -88,8 +89,8 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
     ]
     prompts = prompts or [max(texts, key=lambda name: sum(map(len, texts[name])))]
     lines = [f"{{{name}}}" if len(prompts) == 1 else f"{name.capitalize()}: {{{name}}}" for name in prompts]
-    words = ", ".join(f"{_quoted(word)} = {_quoted(word)}" for word in few[label])
-    return f"labels in {label} ({', '.join(few[label])}), text in {' and '.join(prompts)}", (
+    words = ", ".join(f"{_quoted(word)} = {_quoted(word)}" for word in categories[label])
+    return f"labels in {label} ({', '.join(categories[label])}), text in {' and '.join(prompts)}", (
         f"[prompt]\ntemplate = {_quoted(chr(10).join([*lines, f'{label.capitalize()}:']))}\n\n"
         "# A word for each label, which the model chooses by: best one that a text would go on with, such as great.\n"
         f"[labels]\ncolumn = {_quoted(label)}\nwords = {{ {words} }}\n"

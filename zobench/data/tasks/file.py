@@ -89,8 +89,8 @@ def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
         usual_tokens=_tokens(task, lengths[len(lengths) * 3 // 4]), longest_tokens=_tokens(task, lengths[-1]),
         dev_share=0.0 if "dev" in sets.parts else SHARE, remedy=f"check the rows of {name}",
     )  # fmt: skip
-    said = {key: value for key, value in body.items() if key not in ("name", "data")}
-    words = json.dumps([said, sets.fingerprint, sets.facts], sort_keys=True)
+    settings = {key: value for key, value in body.items() if key not in ("name", "data")}
+    words = json.dumps([settings, sets.fingerprint, sets.facts], sort_keys=True)
     return Loaded(f"{name}@{hashlib.sha256(words.encode()).hexdigest()[:12]}", task)
 
 

@@ -107,12 +107,12 @@ def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [
             {
                 "paragraph": passage["text"],
-                "question": asked["question"],
+                "question": question["question"],
                 "answer": answer["text"],
                 **({"label": answer["label"]} if "label" in answer else {}),
             }
-            for asked in passage["questions"]
-            for answer in asked["answers"]
+            for question in passage["questions"]
+            for answer in question["answers"]
         ]
     except (KeyError, TypeError) as error:
         raise ValueError(f"nested columns must be MultiRC's own, but got {type(error).__name__} {error}") from error

@@ -201,6 +201,6 @@ def add_each(y: Tensor, narrow: Tensor, left: Tensor) -> None:
         return
     step = max(1, PIECE // (y.shape[1] * y.shape[2]))
     for first in range(0, len(y), step):
-        some = slice(first, first + step)
+        rows = slice(first, first + step)
         for column in range(narrow.shape[2]):
-            y[some].addcmul_(narrow[some, :, column : column + 1], left[some, column : column + 1])
+            y[rows].addcmul_(narrow[rows, :, column : column + 1], left[rows, column : column + 1])

@@ -20,19 +20,19 @@ CUDA_CHUNK_ELEMENTS = 1 << 24
 def encode(values: Tensor, codes: Tensor, scales: Tensor, bits: int, group: int) -> None:
     """Writes the codes of ``values``, floats (n,), into ``codes``, a group in each row: int8, one a byte, or uint8 as
     :func:`packed` has them; and their scales into ``scales`` (groups, 1). Zeros fill up a short last group."""
-    for some, part in _chunks(values, group):
+    for chunk, part in _chunks(values, group):
         padded = torch.zeros(part.numel() + -part.numel() % group, dtype=torch.float32, device=values.device)
         padded[: part.numel()].copy_(part)
         whole, scale = rounded(padded.view(-1, group), bits)
-        codes[some].copy_(whole if codes.dtype == torch.int8 else packed(whole, bits))
-        scales[some].copy_(scale)
+        codes[chunk].copy_(whole if codes.dtype == torch.int8 else packed(whole, bits))
+        scales[chunk].copy_(scale)
 
 
 def decode(codes: Tensor, scales: Tensor, out: Tensor, bits: int, group: int) -> None:
     """The inverse of :func:`encode`: code times scale, each rounded once to the dtype of ``out`` (n,)."""
-    for some, part in _chunks(out, group):
-        whole = codes[some].float() if codes.dtype == torch.int8 else unpacked(codes[some], bits)
-        part.copy_(whole.mul_(scales[some].float()).view(-1)[: part.numel()])
+    for chunk, part in _chunks(out, group):
+        whole = codes[chunk].float() if codes.dtype == torch.int8 else unpacked(codes[chunk], bits)
+        part.copy_(whole.mul_(scales[chunk].float()).view(-1)[: part.numel()])
 
 
 def _chunks(flat: Tensor, group: int) -> Iterator[tuple[slice, Tensor]]:
