@@ -43,9 +43,9 @@ def finetune(
     Its folder holds the curve so far (curve.csv, curve.jsonl), the journal, snapshots and in the end the saved model.
     After Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
     """
-    given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
-    given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
-    values = changed(options := named(changes, **given))
+    fields = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
+    fields |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
+    values = changed(options := named(changes, **fields))
     check_tuned(values, data_dir, resumed=out if resume else None)
     check_places(out, data_dir, results)
     silent = output == "-" or not leads()
@@ -134,9 +134,9 @@ def search(
     `--set lr=1e-6,1e-7` varies a field; the whole grid and the winner are kept in the folder's search.json.
     """
     single, axes = _axes(changes or [])
-    given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
-    given |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
-    values = changed(named(single, **given))
+    fields = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
+    fields |= {"seq_len": seq_len, "dtype": dtype, "batch_size": batch_size, "weights_path": weights_path}
+    values = changed(named(single, **fields))
     check_tuned(values, data_dir)
     check_places(out, data_dir, results)
     console.say("loading PyTorch")

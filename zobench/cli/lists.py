@@ -76,15 +76,15 @@ def _models(screen: Console) -> None:
         "width": lambda model: model.hidden, "positions": lambda model: model.max_positions,
         "vocab": lambda model: model.vocab,
     }  # fmt: skip
-    built_in, given = list(models.ARCHITECTURES), _given(MODELS)
+    built_in, plug_ins = list(models.ARCHITECTURES), _given(MODELS)
     columns = [
-        ListColumn(name, [*(str(count(model)) for model in built_in), *[""] * len(given)], right=True)
+        ListColumn(name, [*(str(count(model)) for model in built_in), *[""] * len(plug_ins)], right=True)
         for name, count in counts.items()
     ]
-    names = [*(model.name for model in built_in), *given]
+    names = [*(model.name for model in built_in), *plug_ins]
     show(
         screen,
-        [ListColumn("model", names, kept=True), *columns, ListColumn("", [*[""] * len(built_in), *given.values()])],
+        [ListColumn("model", names, kept=True), *columns, ListColumn("", [*[""] * len(built_in), *plug_ins.values()])],
     )
     others = models.ALTERNATIVES.removeprefix("or give ")
     fetched = ", ".join(model.short for model in packaged.MODELS)
@@ -113,11 +113,11 @@ def _tasks(screen: Console) -> None:
 
 
 def _metrics(screen: Console) -> None:
-    built_in, given = list(METRICS.builtin()), _given(METRICS)
+    built_in, plug_ins = list(METRICS.builtin()), _given(METRICS)
     show(screen, [
-        ListColumn("metric", [*(metric.name for metric in built_in), *given], kept=True),
-        ListColumn("in a data frame", [*(metric.key for metric in built_in), *[""] * len(given)]),
-        ListColumn("printed in", [*(", ".join(metric.units) for metric in built_in), *given.values()]),
+        ListColumn("metric", [*(metric.name for metric in built_in), *plug_ins], kept=True),
+        ListColumn("in a data frame", [*(metric.key for metric in built_in), *[""] * len(plug_ins)]),
+        ListColumn("printed in", [*(", ".join(metric.units) for metric in built_in), *plug_ins.values()]),
     ])  # fmt: skip
 
 
@@ -148,8 +148,8 @@ def _methods(screen: Console) -> None:
             table.add_row(name, "", "", Text(str(error)))
             continue
         taken = [f"options.{key}={Option.of(value).written}" for key, value in kind.options.items()]
-        given = [f"from {provider}"] if (provider := METHODS.provider(name)) else []
-        about = "; ".join([kind.as_written.formula, *taken, *given])
+        origin = [f"from {provider}"] if (provider := METHODS.provider(name)) else []
+        about = "; ".join([kind.as_written.formula, *taken, *origin])
         table.add_row(name, f"{count:g}", str(kind.states), Text(about))
     screen.print(table)
 

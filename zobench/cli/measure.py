@@ -107,8 +107,8 @@ def run(
     from zobench.recipes import matrix
     from zobench.session.single import choices, measured
 
-    given = {"model": model, "name": name, "engine": engine, "device_memory": device_memory, "task": task}
-    values = changed(named(changes, **given, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
+    fields = {"model": model, "name": name, "engine": engine, "device_memory": device_memory, "task": task}
+    values = changed(named(changes, **fields, seq_len=seq_len, dtype=dtype, batch_size=batch_size))
     bound, silent = inputs.parse_seconds("--timeout", timeout), output == "-"
     inputs.check_disk(disk_dir)
     inputs.check_json(output)

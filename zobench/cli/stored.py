@@ -236,8 +236,8 @@ def evaluate(
     quiet: common.Quiet = False,
 ) -> None:  # fmt: skip
     """Evaluate a model, or the best weights of a run, on a task. Nothing is trained or stored."""
-    given = {"model": model, "name": name, "task": task, "seq_len": seq_len, "dtype": dtype, "batch_size": batch_size}
-    values = changed(named(changes, **given, weights_path=weights_path))
+    fields = {"model": model, "name": name, "task": task, "seq_len": seq_len, "dtype": dtype, "batch_size": batch_size}
+    values = changed(named(changes, **fields, weights_path=weights_path))
     inputs.check_folder("--data-dir", data_dir)
     inputs.check_json(output)
     inputs.check_words(values)

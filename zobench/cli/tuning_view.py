@@ -110,8 +110,8 @@ class TuningBar(Callback):
         mark = (" (best)" if evaluation.gained else " (best after the start)") if evaluation.best else ""
         shown = ", ".join(f"{_words(name)} {score(name, value)}" for name, value in evaluation.scores.items())
         earlier = "best so far, " if evaluation.split == "dev" and evaluation.step < self._begun[0] else ""
-        where = f"{earlier}step {evaluation.step}: {evaluation.split}"
-        self._console.print(f"{where} {shown}, loss {evaluation.loss:.4f}{mark}", soft_wrap=True)
+        moment = f"{earlier}step {evaluation.step}: {evaluation.split}"
+        self._console.print(f"{moment} {shown}, loss {evaluation.loss:.4f}{mark}", soft_wrap=True)
 
 
 _TICK = 0.5  # seconds between two looks whether a line is due

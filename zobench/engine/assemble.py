@@ -153,18 +153,18 @@ def check_kind(model: nn.Module) -> None:
     """Refuses what is no language model of transformers with a head onto the vocabulary."""
     config = getattr(model, "config", None)
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
-    what = type(model).__name__
+    description = type(model).__name__
     if config is None or not hasattr(model, "get_output_embeddings"):
-        what = f"{what}, which is none of transformers"
+        description = f"{description}, which is none of transformers"
     elif getattr(config, "is_encoder_decoder", False):
-        what = f"{what}, which has an encoder and a decoder"
+        description = f"{description}, which has an encoder and a decoder"
     elif not isinstance(head, nn.Linear):
-        what = f"{what}, which has no head onto the vocabulary"
+        description = f"{description}, which has no head onto the vocabulary"
     else:
         return
     raise ValueError(
-        f"the model must be a causal or masked language model, but got {what}; build one with AutoModelForCausalLM or "
-        "AutoModelForMaskedLM"
+        f"the model must be a causal or masked language model, but got {description}; build one with "
+        "AutoModelForCausalLM or AutoModelForMaskedLM"
     )
 
 

@@ -334,14 +334,14 @@ def _reason(model: nn.Module, batch: Batch, hf_loss: float, engine_loss: float) 
     same = _cross_entropy(model, batch, batch.labels)
     following = _cross_entropy(model, batch, next_tokens(batch.labels))
     if not _near(hf_loss, same if is_masked(model) else following, CLOSE) and not _near(hf_loss, same, CLOSE):
-        what = "is no mean cross-entropy of its logits"
+        fault = "is no mean cross-entropy of its logits"
         if _near(hf_loss, following, CLOSE):
-            what = "is that of the next token"
-        return f"a model's loss must be the mean cross-entropy of its targets, but {name}'s {what}; use another model"
-    where = "a padded batch" if batch.attention_mask is not None else "its logits"
+            fault = "is that of the next token"
+        return f"a model's loss must be the mean cross-entropy of its targets, but {name}'s {fault}; use another model"
+    context = "a padded batch" if batch.attention_mask is not None else "its logits"
     return (
         f"an engine must give the model's own loss, but of {name} it gives {engine_loss:.6f} and not {hf_loss:.6f}, "
-        f"because of {where}; use another model"
+        f"because of {context}; use another model"
     )
 
 

@@ -197,19 +197,21 @@ def mark_cancelled(submission: Submission) -> None:
     write_json(submission.folder / "cancelled.json", {"when": time.time()})
 
 
-def states(submission: Submission, seen: Mapping[int, QueueEntry] | None) -> list[CellState]:
-    """How each cell of ``submission`` stands. ``seen``: the cells that the scheduler still knows, asked for before this
-    call, so that what has left it has said its last word; None if it cannot be asked."""
+def states(submission: Submission, queue: Mapping[int, QueueEntry] | None) -> list[CellState]:
+    """How each cell of ``submission`` stands. ``queue``: the cells that the scheduler still knows, asked for before
+    this call, so that what has left it has said its last word; None if it cannot be asked."""
     gone, ids = is_cancelled(submission), job_ids(submission)
-    where = {cell: (group, index) for group, cells in enumerate(submission.groups) for index, cell in enumerate(cells)}
-    blind = "" if seen is not None else _WHERE[submission.executor].format(submission.place)
+    job_index = {
+        cell: (group, index) for group, cells in enumerate(submission.groups) for index, cell in enumerate(cells)
+    }
+    blind = "" if queue is not None else _WHERE[submission.executor].format(submission.place)
     rows = []
     for cell, spec in enumerate(submission.cells):
-        group, index = where[cell]
+        group, index = job_index[cell]
         job = ""
         if submission.executor == "slurm" and group < len(ids):
             job = f"{ids[group]}_{index}" if len(submission.groups[group]) > 1 else ids[group]
-        rows.append(_state(spec, progress(submission, cell), (seen or {}).get(cell), blind, gone, job))
+        rows.append(_state(spec, progress(submission, cell), (queue or {}).get(cell), blind, gone, job))
     return rows
 
 
@@ -223,8 +225,8 @@ def _state(
         return CellState(spec=spec, state=report.outcome, job=job, host=host, reason=reason, seconds=seconds)
     if entry is not None:
         seconds = time.time() - report.began if report and entry.state == "running" else None
-        where = (host or entry.host) if entry.state == "running" else ""
-        return CellState(spec=spec, state=entry.state, job=entry.job, host=where, reason=entry.reason, seconds=seconds)
+        host = (host or entry.host) if entry.state == "running" else ""
+        return CellState(spec=spec, state=entry.state, job=entry.job, host=host, reason=entry.reason, seconds=seconds)
     state = "unknown" if blind else "cancelled" if cancelled else "lost"
     reason = {"lost": "its job ended without a result; the same sweep runs it again", "unknown": blind}.get(state, "")
     return CellState(spec=spec, state=state, job=job, host=host, reason=reason)

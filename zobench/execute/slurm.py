@@ -140,24 +140,24 @@ def submit(submission: Submission, request: Request) -> list[str]:
 
     for number, cells in enumerate(submission.groups):
         options = resources(request, submission.cells[cells[0]])
-        given = {key: options.pop(key) for key in ("nodes", "ntasks_per_node", "time")}
+        required = {key: options.pop(key) for key in ("nodes", "ntasks_per_node", "time")}
         more = {"requeue": True} | {key: value for key, value in options.items() if value is not False}
         executor = submitit.SlurmExecutor(folder=submission.log)
         executor.update_parameters(
-            **given, job_name=submission.job_name(number), signal_delay_s=SIGNAL_SECONDS,
+            **required, job_name=submission.job_name(number), signal_delay_s=SIGNAL_SECONDS,
             array_parallelism=request.side_by_side or len(cells), setup=[f"export PYTHONPATH={shlex.quote(path)}"],
             additional_parameters=more, wckey=None,
         )  # fmt: skip
         try:
             with contextlib.redirect_stderr(io.StringIO()), executor.batch():  # Slurm's words are in the error too
-                made = [executor.submit(CellJob(str(submission.folder), cell)) for cell in cells]
+                submitted = [executor.submit(CellJob(str(submission.folder), cell)) for cell in cells]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             cancel(submission)
             message = " ".join(str(error).replace("sbatch: error: ", "").split())
             raise ValueError(
                 f"`sbatch` must take the jobs, but said: {message}; see --partition, --gres, --time and --slurm"
             ) from None
-        ids.append(made[0].job_id.partition("_")[0])
+        ids.append(submitted[0].job_id.partition("_")[0])
         write_json(submission.folder / "jobs.json", ids)
     return ids
 

@@ -26,5 +26,5 @@ def __getattr__(name: str) -> Any:
     except ImportError as error:
         raise ImportError(f"ZOSFTTrainer needs trl ({error}): pip install trl") from error
     about = {"__doc__": "TRL's ``SFTTrainer`` with zobench's steps: see :class:`ZOMixin`.", "__module__": __name__}
-    made = globals()[name] = type(name, (ZOMixin, base), about)
-    return made
+    new_class = globals()[name] = type(name, (ZOMixin, base), about)
+    return new_class

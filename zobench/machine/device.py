@@ -37,8 +37,8 @@ def check_devices(spec: RunSpec) -> None:
 
     needed, count = spec.gpus // spec.nodes, accelerator.count()
     if needed > count:
-        where = f", nodes={spec.nodes}" if spec.nodes > 1 else ""
+        nodes = f", nodes={spec.nodes}" if spec.nodes > 1 else ""
         raise ValueError(
-            f"`gpus={spec.gpus}{where}` needs {needed} CUDA devices here, but {count or 'no'} "
+            f"`gpus={spec.gpus}{nodes}` needs {needed} CUDA devices here, but {count or 'no'} "
             f"{'is' if count == 1 else 'are'} visible; ask for fewer, or use --device cpu, where gpus counts processes"
         )

@@ -91,8 +91,8 @@ def _matmul_rate(device: str, kind: torch.dtype, budget: float) -> float:
 def _operand(rows: int, columns: int, kind: torch.dtype, device: str) -> torch.Tensor:
     """On a GPU of random numbers, as a step's are: equal ones switch few bits, and its clocks rise with the power that
     this saves."""
-    made = torch.full((rows, columns), 0.01, dtype=kind, device=device)
-    return made.normal_(std=0.01) if device.startswith("cuda") else made
+    operand = torch.full((rows, columns), 0.01, dtype=kind, device=device)
+    return operand.normal_(std=0.01) if device.startswith("cuda") else operand
 
 
 def copy_rate(device: str, budget: float) -> float:

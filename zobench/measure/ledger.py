@@ -71,14 +71,14 @@ class Ledger:
 
     def saw(self, operator: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
         """Counts what an operator made: the storages of its outputs that are none of its inputs'."""
-        given = {id(storage): storage for storage in self._storages(inputs)}
+        storages = {id(storage): storage for storage in self._storages(inputs)}
         with self._lock:
             self._bury()
-            for key, storage in given.items():
+            for key, storage in storages.items():
                 if key in self._sizes:
                     self._count(storage)  # its size is another after resize_, or an out= that was too small
             for storage in self._storages(outputs):
-                if id(storage) not in given:
+                if id(storage) not in storages:
                     self._count(storage)
 
     def _storages(self, tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
@@ -122,9 +122,9 @@ class Watch(TorchDispatchMode):
             result = func.decompose(*args, **kwargs)
         if result is NotImplemented:
             result = func(*args, **kwargs)
-            given, made = ([leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+            inputs, outputs = ([leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
                            for values in ((args, kwargs), result))  # fmt: skip
-            self._saw(str(func.overloadpacket), given, made)
+            self._saw(str(func.overloadpacket), inputs, outputs)
         return result
 
 

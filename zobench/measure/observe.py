@@ -63,25 +63,25 @@ class Observer:
         """Stops watching. ``window``: when the steps began and ended, by ``time.monotonic()``, whose power and
         disturbances are reported, from the samples at its ends too."""
         peaks = self._memory.peaks()
-        seen = self._sampler.stop()
+        samples = self._sampler.stop()
         steps = sorted((*window, *self._marks)) if window[1] > window[0] else window
-        during = seen.window(steps[0], steps[-1])
+        during = samples.window(steps[0], steps[-1])
         warnings = crowded(during.other_cpu_cores) if self._alone and self._device == "cpu" else []
         return Observation(
             memory={
-                **peaks, "device_wide_peak_bytes": seen.device_peak_bytes_device_wide,
-                "device_process_peak_bytes": seen.device_peak_bytes_process,
+                **peaks, "device_wide_peak_bytes": samples.device_peak_bytes_device_wide,
+                "device_process_peak_bytes": samples.device_peak_bytes_process,
             },
-            power=_power(seen, during, window), trace=memory_over_time(seen),
+            power=_power(samples, during, window), trace=memory_over_time(samples),
             warnings=[*warnings, *self._memory.notes], disturbed=contamination(during),
         )  # fmt: skip
 
 
-def _power(seen: Samples, during: Samples, window: tuple[float, float]) -> dict[str, Any]:
+def _power(samples: Samples, during: Samples, window: tuple[float, float]) -> dict[str, Any]:
     """Energy, power and clocks ``during`` the measured steps, and what the sampler could not see. A device's mean power
     is what its counter of energy grew by, where it has one: single readings are each a mean of the last second."""
     names = ("max_temperature_c", "throttle_reasons", "swapped_bytes", "other_cpu_cores", "own_cpu_cores")
-    energy, power = seen.energy_between(*window), during.mean_power_watts
+    energy, power = samples.energy_between(*window), during.mean_power_watts
     return {
         "energy_joules": energy,
         "mean_power_watts": power if energy is None else energy / (window[1] - window[0]),
@@ -89,8 +89,8 @@ def _power(seen: Samples, during: Samples, window: tuple[float, float]) -> dict[
         "samples": len(during),
         "median_sm_clock_hz": _median(during.series["sm_clock_hz"]),
         "median_memory_clock_hz": _median(during.series["memory_clock_hz"]),
-        "sampler_overhead": seen.overhead,
-        "notes": seen.notes,
+        "sampler_overhead": samples.overhead,
+        "notes": samples.notes,
     }
 
 
@@ -99,7 +99,7 @@ def _median(series: Sequence[float | None]) -> float | None:
     return statistics.median_high(values) if values else None
 
 
-def memory_over_time(seen: Samples) -> dict[str, list[float | None]]:
+def memory_over_time(samples: Samples) -> dict[str, list[float | None]]:
     """``seconds`` since the first sample (to the millisecond), ``rss_bytes`` and, where NVML told, ``device_bytes``.
 
     ``device_bytes`` is the process's use where NVML gives it, else the whole device's; the result's
@@ -108,13 +108,13 @@ def memory_over_time(seen: Samples) -> dict[str, list[float | None]]:
     Thinned to at most 200 points: the first and the last sample, and of every stretch of equal length between them the
     sample with each series' largest value, so that no peak is lost.
     """
-    series = {"rss_bytes": seen.series["rss_bytes"]}
-    device = (seen.series[name] for name in ("process_used_bytes", "device_used_bytes"))
+    series = {"rss_bytes": samples.series["rss_bytes"]}
+    device = (samples.series[name] for name in ("process_used_bytes", "device_used_bytes"))
     if (first := next((values for values in device if any(value is not None for value in values)), None)) is not None:
         series["device_bytes"] = first
-    if not len(seen):
+    if not len(samples):
         return {}
-    times = [t or 0.0 for t in seen.series["t"]]
+    times = [t or 0.0 for t in samples.series["t"]]
     kept = _kept(list(series.values()), len(times))
     seconds: list[float | None] = [round(times[index] - times[0], _DIGITS) for index in kept]
     return {"seconds": seconds} | {name: [whole(values[index]) for index in kept] for name, values in series.items()}

@@ -274,12 +274,12 @@ class Recorder:
 
     def result(self, overhead: float) -> dict[str, Any]:
         series = {name: [None if v != v else v for v in column] for name, column in self.columns.items()}
-        seen = {"series": series, "presence": self.presence, "overhead": overhead, "notes": self.host.notes}
+        report = {"series": series, "presence": self.presence, "overhead": overhead, "notes": self.host.notes}
         if (device := self.device) is None:
-            return seen
+            return report
         notes = [*self.host.notes, *device.nvml.notes]
         start = {"pids_at_start": device.pids_at_start, "context_at_start": device.context_at_start}
-        return {**seen, **start, "notes": notes}
+        return {**report, **start, "notes": notes}
 
 
 def main(pid: int, interval: float, device: str | None, context_at_start: bool) -> int:

@@ -98,10 +98,10 @@ class Samples:
     def throttle_reasons(self) -> list[str] | None:
         """Every reason seen for clocks below their maximum; an empty list if there was none."""
         values = _readings(self.series["throttle_bits"])
-        seen = 0
+        bits = 0
         for value in values:
-            seen |= int(value)
-        return [name for bit, name in THROTTLE.items() if seen & bit] if values else None
+            bits |= int(value)
+        return [name for bit, name in THROTTLE.items() if bits & bit] if values else None
 
     @property
     def swapped_bytes(self) -> int | None:

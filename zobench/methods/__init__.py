@@ -80,9 +80,11 @@ def directions(spec: RunSpec) -> LowRank | None:
     kind = METHODS.get(spec.method)
     if kind.structure is None:
         return None
-    made: LowRank = resolve(kind.structure.make)(spec)
-    _check_states("structure.states", kind, kind.structure.states, made.rule is not None and made.rule.has_state)
-    return made
+    structure: LowRank = resolve(kind.structure.make)(spec)
+    _check_states(
+        "structure.states", kind, kind.structure.states, structure.rule is not None and structure.rule.has_state
+    )
+    return structure
 
 
 def engine(spec: RunSpec, parts: EngineParts) -> TunedEngine:

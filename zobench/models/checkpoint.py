@@ -159,8 +159,8 @@ class TensorSource:
         transform = copy.deepcopy(self.transform)
         for key, pattern, piece in zip(self.keys, self.patterns, pieces, strict=True):
             transform.add_tensor(self.target, key, pattern, piece)
-        made = transform.convert(self.target, model=model, config=model.config)
-        return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
+        converted = transform.convert(self.target, model=model, config=model.config)
+        return {name: value[0] if isinstance(value, list) else value for name, value in converted.items()}
 
 
 def origins(model: PreTrainedModel, keys: Iterable[str], like: Callable[[str], Tensor]) -> dict[str, TensorSource]:
@@ -190,8 +190,8 @@ def origins(model: PreTrainedModel, keys: Iterable[str], like: Callable[[str], T
     for origin in [
         origin for origin in origins_of.values() if origin.transform and len(origin.transform.target_patterns) > 1
     ]:
-        made = origin.put_together([like(key) for key in origin.keys], model)
-        origins_of |= dict.fromkeys(made, origin)
+        converted = origin.put_together([like(key) for key in origin.keys], model)
+        origins_of |= dict.fromkeys(converted, origin)
     return origins_of
 
 

@@ -264,12 +264,12 @@ def chosen_of(text: Any) -> int | None:
 
 def _kind(block: nn.Module, number: int, text: Any, heads: int, hidden: int) -> BlockKind:
     matrices, experts, others, biases = list[tuple[int, int]](), list[Stack](), list[int](), 0
-    seen: set[Tensor] = set()
+    counted: set[Tensor] = set()
     for path, module in block.named_modules():
         for name, tensor in module.named_parameters(recurse=False):
-            if tensor in seen:
+            if tensor in counted:
                 continue
-            seen.add(tensor)
+            counted.add(tensor)
             if _NOT_RUN.search(f"{path}."):
                 others.append(tensor.numel())
             elif (stack := _stack(path, module, name, tensor, text, hidden)) is not None:
@@ -327,8 +327,8 @@ def _stack(
         count, sides = int(tensor.shape[0]), (int(tensor.shape[2]), int(tensor.shape[1]))
     else:
         return None
-    given = signature(module.forward).parameters
-    whole = "hidden_states" in given and len(given) == 1
+    parameters = signature(module.forward).parameters
+    whole = "hidden_states" in parameters and len(parameters) == 1
     chosen = float(count if whole else chosen_of(text) or count)
     idle = int(getattr(module, "zero_expert_num", 0) or 0)
     total = int(getattr(module, "total_experts", count))

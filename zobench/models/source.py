@@ -45,10 +45,10 @@ def identified(spec: RunSpec) -> RunSpec:
     local = folder(path, spec.weights == "pretrained", is_read_where_it_lies(spec))
     config = identity.config_hash(local)
     weights = identity.weights_hash(local) if spec.weights == "pretrained" else ""
-    for what, was, now in (("config.json", spec.config_hash, config), ("weights", spec.weights_hash, weights)):
+    for part, was, now in (("config.json", spec.config_hash, config), ("weights", spec.weights_hash, weights)):
         if was and now and was != now:
             raise ValueError(
-                f"{path} must hold the {what} of this run ({was}), but has others now ({now}); give the model as "
+                f"{path} must hold the {part} of this run ({was}), but has others now ({now}); give the model as "
                 f"--model again, for another run"
             )
     name = spec.name or (spec.model if spec.config_hash else _usual_name(path))
@@ -129,10 +129,10 @@ def place_of(given: str) -> str:
     local, model = Path(given).expanduser(), packaged.get(given)
     if (name := published.get(given) or (model.name if model else None)) is not None:
         if local.exists():
-            where = f"is PyPI's {name}" if model else f"names the configuration of {name} that comes with zobench"
+            meaning = f"is PyPI's {name}" if model else f"names the configuration of {name} that comes with zobench"
             raise ValueError(
-                f"`model` must name one model, but {given} is here and {where} too; write ./{given}, or go to another "
-                "folder"
+                f"`model` must name one model, but {given} is here and {meaning} too; write ./{given}, or go to "
+                "another folder"
             )
         return name
     is_path = local.exists() or given.startswith((".", "/", "~")) or given.lower().endswith(".gguf")

@@ -29,8 +29,8 @@ def tokenizer_place(spec: RunSpec) -> tuple[str, str]:
         return (str(local) if local.is_dir() else folder), "where the weights are"
     if hub_id:
         return hub_id, "because the weights' folder has none" if folder else "this model's on the hub"
-    where = f"{folder} has none of {', '.join(FILES)}" if folder else "it is on no hub"
-    raise ValueError(f"{_asker(spec)} needs the tokenizer of {spec.model}, but {where}; {_remedy(spec)}")
+    reason = f"{folder} has none of {', '.join(FILES)}" if folder else "it is on no hub"
+    raise ValueError(f"{_asker(spec)} needs the tokenizer of {spec.model}, but {reason}; {_remedy(spec)}")
 
 
 def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:

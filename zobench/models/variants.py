@@ -88,12 +88,12 @@ def _check_folder(name: str, tied: bool | None, folder: str) -> None:
     if kind != wanted.model_type:
         differs = [f"model_type={kind} and not {wanted.model_type}"]
     else:
-        registered, given = (values_of(config) for config in (build_config(name), config_of(path)[0]))
+        registered, stored = (values_of(config) for config in (build_config(name), config_of(path)[0]))
         stated = [*wanted.settings(None, None), *(key for key in _ALSO if key in registered)]
         free = {"tie_word_embeddings"} if tied is not None else set()  # which a run may decide itself
         keys = [key for key in stated if key not in free and not key.endswith("_token_id")]  # ids change no loss
         differs = [
-            f"{key}={given.get(key)} and not {registered[key]}" for key in keys if given.get(key) != registered[key]
+            f"{key}={stored.get(key)} and not {registered[key]}" for key in keys if stored.get(key) != registered[key]
         ]
     if differs:
         raise ValueError(

@@ -126,5 +126,5 @@ def _listed(batch: Batch) -> dict[str, Any]:
 def _shown(device: str) -> str:
     """CUDA's number of the one GPU that the program may see; "" on a CPU, which hides all."""
     kind, _, index = device.partition(":")
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return "" if kind == "cpu" else index if seen is None else seen.split(",")[int(index)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return "" if kind == "cpu" else index if visible is None else visible.split(",")[int(index)]

@@ -281,9 +281,9 @@ def batches(spec: RunSpec, model: PreTrainedModel) -> Iterator[Batch]:
 def _sentences(spec: RunSpec) -> np.ndarray:
     """Token ids (n,), int64: sentences of SST-2's training set, each with the tokenizer's special tokens."""
     words, _ = tokenizers.load(spec)
-    where, rows = TASKS.get("sst2").rows("sst2", "train", training.usual_data_dir())
+    source, rows = TASKS.get("sst2").rows("sst2", "train", training.usual_data_dir())
     records = [record for _, record in itertools.islice(rows, SENTENCES)]
     if not records or any(not isinstance(record.get("sentence"), str) for record in records):
-        raise ValueError(f"{where} must hold sentences in a column `sentence`, but has none; give SST-2 as published")
+        raise ValueError(f"{source} must hold sentences in a column `sentence`, but has none; give SST-2 as published")
     ids = words([record["sentence"] for record in records])["input_ids"]
     return np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int64)

@@ -89,13 +89,13 @@ def checkpoints(
 def _report(
     spec: RunSpec, saver: Saver, parts: dict[str, list[float]], memory: dict[str, int | None], warnings: list[str]
 ) -> None:
-    saved: list[Saved] = [made for made in saver.saved if not made.error]
+    saved: list[Saved] = [checkpoint for checkpoint in saver.saved if not checkpoint.error]
     if not saver.saved:
         least = spec.checkpoint_every + AFTER_A_CHECKPOINT
         needs = f"with checkpoint_every={spec.checkpoint_every} the first needs steps={least}, but"
-        given = f"there are {spec.steps}" if spec.steps < least else "the steps ended before it"
-        warnings.append(f"no checkpoint was due: {needs} {given}")
-    parts["checkpoint_stall_seconds"] = [made.stall for made in saved if made.overlapped]
-    parts["checkpoint_seconds"] = [made.seconds for made in saved]
-    parts["checkpoint_written_bytes"] = [float(made.nbytes) for made in saved]
+        reason = f"there are {spec.steps}" if spec.steps < least else "the steps ended before it"
+        warnings.append(f"no checkpoint was due: {needs} {reason}")
+    parts["checkpoint_stall_seconds"] = [checkpoint.stall for checkpoint in saved if checkpoint.overlapped]
+    parts["checkpoint_seconds"] = [checkpoint.seconds for checkpoint in saved]
+    parts["checkpoint_written_bytes"] = [float(checkpoint.nbytes) for checkpoint in saved]
     memory["checkpoint_bytes"] = saver.held_bytes

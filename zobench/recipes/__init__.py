@@ -69,10 +69,10 @@ def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]
     hint = f"did you mean {' or '.join(filled or near)}? " if filled or near else ""
     lists = " and ".join(f"`zobench list {_LISTS[kind]}`" for kind in kinds)
     listed = f"known: {', '.join(known_names) or 'none'}" if len(known_names) <= FEW else f"see {lists}"
-    where, shown = " or ".join(kinds), repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
+    folders, shown = " or ".join(kinds), repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
     if text.endswith(suffix):
         raise ValueError(f"there is no file {shown}; check the path, or name a recipe: {hint}{listed}")
-    raise ValueError(f"no such recipe in {where}: {shown}; {hint}{listed}; or give the path of a {suffix} file")
+    raise ValueError(f"no such recipe in {folders}: {shown}; {hint}{listed}; or give the path of a {suffix} file")
 
 
 def _runner_of(artifact: str) -> list[str]:

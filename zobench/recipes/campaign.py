@@ -86,19 +86,19 @@ class Campaign:
         free: dict[str, int] = {}
         for part in self.parts:
             try:
-                made = part.load(device, price)
+                loaded = part.load(device, price)
             except ValueError as error:  # the others may run all the same
                 result.append(PartOn(part=part, cells=(), first=0, obstacle=str(error)))
                 continue
-            cells = made.cells
+            cells = loaded.cells
             first = max(free.get(cell.hash, 0) for cell in cells)
-            if made.contest and (first or part.repeats > 1):
+            if loaded.contest and (first or part.repeats > 1):
                 raise ValueError(
                     f"part {part.name}: a protocol runs once, as its seeds repeat it, but another part has its runs, "
                     "or `repeats` is above 1; write repeats = 1"
                 )
             free |= dict.fromkeys((cell.hash for cell in cells), first + part.repeats)
-            result.append(PartOn(part=part, cells=cells, first=first, contest=made.contest))
+            result.append(PartOn(part=part, cells=cells, first=first, contest=loaded.contest))
         return result
 
 

@@ -166,11 +166,11 @@ def _contest(
 
 def _check_names(cells: Iterable[RunSpec]) -> None:
     """Raises ``ValueError`` for two models of one name, which tables would show as one."""
-    seen: dict[tuple[str, str], RunSpec] = {}
+    named: dict[tuple[str, str], RunSpec] = {}
     for cell in cells:
-        for what in ("config_hash", "weights_hash"):
-            first = seen.setdefault((cell.model.casefold(), what), cell) if cell.value(what) else cell
-            if first.value(what) != cell.value(what):
+        for fingerprint in ("config_hash", "weights_hash"):
+            first = named.setdefault((cell.model.casefold(), fingerprint), cell) if cell.value(fingerprint) else cell
+            if first.value(fingerprint) != cell.value(fingerprint):
                 raise ValueError(
                     f"models must have names of their own, but {first.model_path} and {cell.model_path} are both "
                     f'called {cell.model}; give each in [[variants]], one with name = "..."'

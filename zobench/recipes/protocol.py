@@ -44,8 +44,8 @@ class Contender:
     def meets(self, spec: RunSpec) -> bool:
         """Whether ``spec`` has the values that are given, any on an axis, and leaves the others' as they are."""
         fixed = {key: value for key, value in self.fields.items() if key not in self.axes and _times(value) is None}
-        given = {key: check_value(key, value) for key, value in fixed.items()}
-        return all(spec.value(key) == value for key, value in {**self.others, **given}.items())
+        values = {key: check_value(key, value) for key, value in fixed.items()}
+        return all(spec.value(key) == value for key, value in {**self.others, **values}.items())
 
 
 def _seeds(key: str, section: str, seeds: Sequence[int]) -> tuple[int, ...]:
@@ -124,8 +124,8 @@ class Protocol:
     def untried(self, contender: Contender, search: Search, price: Price | None) -> list[RunSpec]:
         """The neighbours of the best point that can still be run: the budget, at ``price``, buys a step of them, and
         they are not among the points whose runs ended for lack of memory or time. Without a price any can be paid."""
-        seen = {tuple(point.value(key) for key in contender.axes) for point in search.points}
-        new = [spec for spec in search.beyond if tuple(spec.value(key) for key in contender.axes) not in seen]
+        tried = {tuple(point.value(key) for key in contender.axes) for point in search.points}
+        new = [spec for spec in search.beyond if tuple(spec.value(key) for key in contender.axes) not in tried]
         return new if price is None else [spec for point in new if (spec := _afforded(self, point, price))]
 
 

@@ -62,13 +62,13 @@ class Reference:
         return {table: tuple(rows) for table, rows in itertools.groupby(ordered, _table_of)}
 
 
-def _checked(row: dict[str, str], where: str) -> Mapping[str, str]:
-    """``row``, which ``where`` has; ``ValueError`` if it has other columns, or text for a number."""
+def _checked(row: dict[str, str], line: str) -> Mapping[str, str]:
+    """``row``, which ``line`` has; ``ValueError`` if it has other columns, or text for a number."""
     if None in row or None in row.values():
-        raise ValueError(f"{where} must have {len(COLUMNS)} columns, as the header has, but has more or fewer")
+        raise ValueError(f"{line} must have {len(COLUMNS)} columns, as the header has, but has more or fewer")
     for name, pattern in _NUMBERS.items():
         if row[name] and not re.fullmatch(pattern, row[name]):
-            raise ValueError(f"`{name}` must be a number or empty, but {where} has {row[name][:80]!r}; correct it")
+            raise ValueError(f"`{name}` must be a number or empty, but {line} has {row[name][:80]!r}; correct it")
     return row
 
 

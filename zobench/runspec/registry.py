@@ -82,7 +82,7 @@ class Registry(Generic[T]):
         """:meth:`provider` and a fingerprint of the plug-in's module, which is not imported. Of zobench's own what
         their ``origin`` (the dotted name of a function of the name) gives, else ""."""
         if name in (builtin := self._builtin()):
-            text: str = resolve(where)(name) if (where := getattr(builtin[name], "origin", "")) else ""
+            text: str = resolve(dotted)(name) if (dotted := getattr(builtin[name], "origin", "")) else ""
             return text
         points = plug_ins(self.group).get(name, ())
         return f"{self.provider(name)} {_fingerprint(points[0])}" if points else ""
@@ -111,8 +111,8 @@ def plug_ins(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
 
 @functools.cache
 def _loaded(noun: str, of: str, point: metadata.EntryPoint) -> Any:
-    where = f"the {noun} {point.name!r} of the package {_package(point)}"
-    late = f"zobench: {where} is still being imported after {PATIENCE:g} s; Ctrl-C ends it\n"
+    source = f"the {noun} {point.name!r} of the package {_package(point)}"
+    late = f"zobench: {source} is still being imported after {PATIENCE:g} s; Ctrl-C ends it\n"
     slow = threading.Timer(PATIENCE, sys.stderr.write, [late])
     slow.daemon = True
     slow.start()
@@ -120,16 +120,16 @@ def _loaded(noun: str, of: str, point: metadata.EntryPoint) -> Any:
         loaded = point.load()
     except (Exception, SystemExit) as error:  # whatever a stranger's module does when it is imported
         cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(f"{where} must be importable, but {cause}; mend or remove the package") from error
+        raise ValueError(f"{source} must be importable, but {cause}; mend or remove the package") from error
     finally:
         slow.cancel()
     wanted = resolve(of)
     if not isinstance(loaded, wanted):
         raise ValueError(
-            f"{where} must be a {wanted.__name__}, but {point.value} is of type {type(loaded).__name__}; name one"
+            f"{source} must be a {wanted.__name__}, but {point.value} is of type {type(loaded).__name__}; name one"
         )
     if loaded.name != point.name:
-        raise ValueError(f"{where} must have that name, but {point.value} is called {loaded.name!r}; make them equal")
+        raise ValueError(f"{source} must have that name, but {point.value} is called {loaded.name!r}; make them equal")
     return loaded
 
 

@@ -26,9 +26,9 @@ def run(settings: CheckSettings) -> list[Finding]:
     end, seed, compared, wrong = time.monotonic() + settings.seconds, 0, 0, ""
     while not wrong and (seed == 0 or time.monotonic() < end):
         seed += 1
-        for what, tested, reference in _round(settings.device, seed * 2654435761):
+        for label, tested, reference in _round(settings.device, seed * 2654435761):
             compared += reference.numel()
-            if wrong := _differs(what, tested.cpu(), reference):
+            if wrong := _differs(label, tested.cpu(), reference):
                 break
     right = f"{compared / 1e6:.1f} M elements of noise, passes and flips have the reference's bits"
     return [judged(NAME, wrong, right, elements=compared, seeds=seed)]
@@ -68,13 +68,13 @@ def _passes(device: str, seed: int, span: Span, weights: Tensor) -> Iterator[tup
     tested, reference = ([tensor.clone() for tensor in tensors] for tensors in (tested, reference))
     kernels.advance(tested[0], span, _updates(seed), scratch=tested[1], mirror=tested[2], seed=seed, scale=1e-3)
     philox.advance(reference[0], span, _updates(seed), None, reference[1], reference[2], seed, 1e-3)
-    what = f"of {weights.numel()} elements from {span.start} in {str(weights.dtype).removeprefix('torch.')}"
+    label = f"of {weights.numel()} elements from {span.start} in {str(weights.dtype).removeprefix('torch.')}"
     for name, tested_tensor, reference_tensor in zip(
         ("updated weights", "W + eps z", "W - eps z"), tested, reference, strict=True
     ):
-        yield f"{name} {what}", tested_tensor, reference_tensor
+        yield f"{name} {label}", tested_tensor, reference_tensor
     kernels.flip(tested[0], tested[1])
-    yield f"flip {what}", tested[1], reference[2]
+    yield f"flip {label}", tested[1], reference[2]
 
 
 def _units(device: str, seed: int, dtype: torch.dtype) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -89,11 +89,11 @@ def _units(device: str, seed: int, dtype: torch.dtype) -> Iterator[tuple[str, Te
     for name, tested_tensor, reference_tensor in zip(("updated weights", "W + eps z"), tested, reference, strict=True):
         for part in flat.segments:
             span = slice(part.offset, part.offset + part.numel)
-            what = f"{name} of tensor {part.tensor_id} of a unit in {str(dtype).removeprefix('torch.')}"
-            yield what, tested_tensor.view(dtype)[span].cpu(), reference_tensor.view(dtype)[span]
+            label = f"{name} of tensor {part.tensor_id} of a unit in {str(dtype).removeprefix('torch.')}"
+            yield label, tested_tensor.view(dtype)[span].cpu(), reference_tensor.view(dtype)[span]
 
 
-def _differs(what: str, tested: Tensor, reference: Tensor) -> str:
+def _differs(label: str, tested: Tensor, reference: Tensor) -> str:
     """The first element whose bits differ, as a line of text, or ""."""
     bits = torch.int32 if reference.dtype == torch.float32 else torch.int16
     other = (tested.view(-1).view(bits) != reference.view(-1).view(bits)).nonzero()
@@ -101,4 +101,4 @@ def _differs(what: str, tested: Tensor, reference: Tensor) -> str:
         return ""
     at = int(other[0])
     got, wanted = float(tested.view(-1)[at]), float(reference.view(-1)[at])
-    return f"{what}: {len(other)} of {reference.numel()} differ, first number {at}: {got!r}, and {wanted!r} is right"
+    return f"{label}: {len(other)} of {reference.numel()} differ, first number {at}: {got!r}, and {wanted!r} is right"

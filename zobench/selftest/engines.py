@@ -88,13 +88,13 @@ def differs(tested: RunNumbers, wanted: RunNumbers, rounding: float = 0.0) -> st
     g may then differ by the difference of two losses over 2 eps, weights by the updates that this makes.
     """
     allowed = rounding * max(map(abs, wanted.losses))
-    for what, numbers, wanted_numbers, most in (
+    for quantity, numbers, wanted_numbers, most in (
         ("the loss", tested.losses, wanted.losses, allowed),
         ("g", tested.gradients, wanted.gradients, allowed / EPS),
     ):
         for step, (a, b) in enumerate(zip(numbers, wanted_numbers, strict=True), 1):
             if not abs(a - b) <= most:
-                return f"{what} of step {step} is {a!r}, and {b!r} is right"
+                return f"{quantity} of step {step} is {a!r}, and {b!r} is right"
     for name, tensor in wanted.weights.items():
         worst = float((tested.weights[name].float() - tensor.float()).abs().max())
         if not worst <= 6 * STEPS * LR * allowed / EPS:  # no |z| of these is above 6

@@ -113,15 +113,15 @@ class LocalMachine:
         """The plan of ``cells`` for round ``number``, after the ``note`` on them. ``retry``: outcomes to run again."""
         self._introduce()
         self.say(note)
-        where = (cells, self.store, self.machine, self.device, retry, self.disk_dir)
-        what, planned = f"planning {len(cells)} cells", None
+        arguments = (cells, self.store, self.machine, self.device, retry, self.disk_dir)
+        activity, planned = f"planning {len(cells)} cells", None
         if not (self._has_rates or "rates" in vars(self)):
-            with self.monitor.waiting(what):
-                planned = plan.for_machine(*where, None, number)
+            with self.monitor.waiting(activity):
+                planned = plan.for_machine(*arguments, None, number)
         if planned is None or not (self._dry or all(step.action != "run" for step in planned.steps)):
             rates = self.rates
-            with self.monitor.waiting(what):
-                planned = plan.for_machine(*where, rates, number)
+            with self.monitor.waiting(activity):
+                planned = plan.for_machine(*arguments, rates, number)
         for problem in self.store.problems:
             if problem not in self._unreadable:  # a protocol is planned twice
                 self.say(f"not read: {problem}", "yellow")

@@ -269,9 +269,9 @@ class MatrixSweep:
 def _check_turns(options: SweepOptions, matrix: Matrix, cells: Sequence[RunSpec]) -> None:
     """Raises ``ValueError`` for what does not go with cells that take turns, and for a cell that cannot."""
     others = {"a budget": options.budget is not None, "a protocol": matrix.contest is not None}
-    for what, is_asked in others.items():
+    for option, is_asked in others.items():
         if is_asked:
-            raise ValueError(f"`turns` runs the cells of a round at the same time, but got {what}; leave it out")
+            raise ValueError(f"`turns` runs the cells of a round at the same time, but got {option}; leave it out")
     together.check(cells)
 
 
@@ -281,10 +281,10 @@ def _repeats(options: SweepOptions, matrix: Matrix) -> Repeats:
     if wanted is None and options.part is None:  # a campaign's part says how many rounds itself
         wanted = matrix.until
     until = None if wanted is None else parse_percent("until", wanted)
-    given = matrix.repeats if options.repeats is None else options.repeats
-    count = given if given is not None else MOST if until is not None else 1
+    stated = matrix.repeats if options.repeats is None else options.repeats
+    count = stated if stated is not None else MOST if until is not None else 1
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ValueError(f"`repeats >= 1` must hold, but got {given}; use 1 to run each cell once")
+        raise ValueError(f"`repeats >= 1` must hold, but got {stated}; use 1 to run each cell once")
     if until == 0:
         raise ValueError("`until` must be above 0%, but got 0%; leave it out and say how many repeats")
     if until is not None and count < FEW:

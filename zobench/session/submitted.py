@@ -78,7 +78,7 @@ class Handover:
         ``device`` follows from the ``request``. Raises ``ValueError`` with Slurm's words if it refuses."""
         self._refuse_protocol("slurm")
         device, reason = _device_of_nodes(device, request)
-        made, specs, note = matrix_cells(self.path, device, dict(self.changes))
+        resolved, specs, note = matrix_cells(self.path, device, dict(self.changes))
         with contextlib.nullcontext() if self.dry else store.lock():
             if not self.dry:
                 slurm.check()
@@ -87,8 +87,8 @@ class Handover:
             cells = tuple(spec for spec in specs if spec not in kept)
             monitor.say(reason)
             monitor.say(note)
-            self._say_what_is_left_out(made, monitor)
-            monitor.show_jobs(made.title, specs, cells, [slurm.resources(request, spec) for spec in cells])
+            self._say_what_is_left_out(resolved, monitor)
+            monitor.show_jobs(resolved.title, specs, cells, [slurm.resources(request, spec) for spec in cells])
             refuse_twice(store.root, cells)
             if self.dry or not cells:
                 return None
@@ -106,13 +106,13 @@ class Handover:
     def to_pool(self, session: LocalMachine, side_by_side: int | None) -> tuple[Submission, str] | None:
         """Starts ``side_by_side`` workers for the cells that are not done: the sweep, and where it went, or None."""
         self._refuse_protocol("local")
-        made, specs, note = matrix_cells(self.path, session.device, dict(self.changes), lambda: session.narrow)
-        self._say_what_is_left_out(made, session.monitor)
+        resolved, specs, note = matrix_cells(self.path, session.device, dict(self.changes), lambda: session.narrow)
+        self._say_what_is_left_out(resolved, session.monitor)
         store = session.store
         with contextlib.nullcontext() if self.dry else store.lock():
             submitit_or_remedy()
             planned = session.plan(specs, self.retry, note)
-            session.monitor.show_plan(made.title, planned.steps, None)
+            session.monitor.show_plan(resolved.title, planned.steps, None)
             cells = tuple(step.spec for step in planned.steps if step.action != "keep")
             refuse_twice(store.root, cells)
             if self.dry or not cells:
@@ -125,10 +125,10 @@ class Handover:
             workers = len(pool.submit(submission, pool.workers(cells, gpus, side_by_side)))
         return submission, f"to {workers} worker{'' if workers == 1 else 's'} in the background"
 
-    def _say_what_is_left_out(self, made: matrix.Matrix, monitor: Monitor) -> None:
-        for line in made.notes:
+    def _say_what_is_left_out(self, resolved: matrix.Matrix, monitor: Monitor) -> None:
+        for line in resolved.notes:
             monitor.say(f"warning: {line}", "yellow")
-        if keys := [key for key in ("repeats", "until", "budget", "selftest") if getattr(made, key) is not None]:
+        if keys := [key for key in ("repeats", "until", "budget", "selftest") if getattr(resolved, key) is not None]:
             left_out = f"{self.path.name}: {', '.join(keys)}: only for a sweep with --executor here"
             monitor.say(f"{left_out}; each cell runs once", "yellow")
 
@@ -167,10 +167,10 @@ def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
     for submission in jobs.submissions(results):
         twice = [s for s in cell_states(submission) if s.state in jobs.ACTIVE and s.spec.hash in wanted]
         if twice:
-            name, number, where = submission.name, submission.id, results_option(results)
+            name, number, option = submission.name, submission.id, results_option(results)
             raise BusyError(
                 f"a cell must be in one sweep at a time, but {len(twice)} of these are queued or running in {name} "
-                f"{number}; wait for it (zobench status{where}), end it (zobench cancel {number}{where}), "
+                f"{number}; wait for it (zobench status{option}), end it (zobench cancel {number}{option}), "
                 "or name another --results"
             )
 

@@ -53,13 +53,13 @@ def spec_of_run(values: Mapping[str, Any], device: str, begun_in: Path | None) -
         return tuned_spec(dict(values), device)
     if spec is None:
         raise no_run(begun_in)
-    given = dict(values)
-    asked_device = str(given.pop("device", device))
+    fields = dict(values)
+    asked_device = str(fields.pop("device", device))
     chosen, _ = choose_device(spec.device if asked_device == "auto" else asked_device)
-    name, model = str(given.pop("name", spec.model)), str(given.pop("model", spec.model))
-    wanted = spec.replace(**given).resolve(chosen)
+    name, model = str(fields.pop("name", spec.model)), str(fields.pop("model", spec.model))
+    wanted = spec.replace(**fields).resolve(chosen)
     is_model = model == spec.model or models.identifying_name(model) in (spec.model, spec.model_path)
-    moved = {"task_file": wanted.task_file} if "task" in given else {}
+    moved = {"task_file": wanted.task_file} if "task" in fields else {}
     if not is_model and spec.config_hash:  # a folder that was moved or renamed is the same model
         other = models.identified(spec.replace(model=model, name="", model_path="", config_hash="", weights_hash=""))
         is_model = (other.config_hash, other.weights_hash) == (spec.config_hash, spec.weights_hash)

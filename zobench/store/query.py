@@ -73,8 +73,10 @@ def distinct_names(results: Iterable[Result]) -> Mapping[str, str]:
     specs = [result.spec for result in results]
     kinds: dict[tuple[str, str], set[str]] = {}
     for spec in specs:
-        for what in ("config_hash", "weights_hash"):  # random weights have no fingerprint, and are of any
-            kinds.setdefault((spec.model.casefold(), what), set()).update(filter(None, [spec.value(what)]))
+        for fingerprint in ("config_hash", "weights_hash"):  # random weights have no fingerprint, and are of any
+            kinds.setdefault((spec.model.casefold(), fingerprint), set()).update(
+                filter(None, [spec.value(fingerprint)])
+            )
     ambiguous = {name for (name, _), hashes in kinds.items() if len(hashes) > 1}
     tags = {spec.hash: f"@{(spec.weights_hash or spec.config_hash)[:_DIGITS]}" for spec in specs}
     return {spec.hash: spec.model + tags[spec.hash] * (spec.model.casefold() in ambiguous) for spec in specs}

@@ -57,8 +57,8 @@ class Assessed:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of an accuracy; None of another score."""
-        seen = self.seen
-        return wilson_interval(seen.accuracy, seen.count) if seen.names[0] == "accuracy" else None
+        evaluation = self.seen
+        return wilson_interval(evaluation.accuracy, evaluation.count) if evaluation.names[0] == "accuracy" else None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; what is not finite is null."""
@@ -113,8 +113,8 @@ class EndedRun:
         if not TIERS[spec.tier].is_filled:  # the base weights' own file, which the saved ones are not in
             spec = spec.replace(tier="disk")
         saved = str((self.folder / MODEL).resolve())
-        where = {"model_path": saved, "weights_hash": ""} if spec.config_hash else {"weights_path": saved}
-        return spec.replace(weights="pretrained", wire="none", **where)  # whatever the run began from
+        location = {"model_path": saved, "weights_hash": ""} if spec.config_hash else {"weights_path": saved}
+        return spec.replace(weights="pretrained", wire="none", **location)  # whatever the run began from
 
 
 def assess(
@@ -126,15 +126,15 @@ def assess(
     The weights of an adapter are had from the run's journal, on its base weights. Raises ``ValueError``, one line, for
     data, a tokenizer or a base that will not do, and for a split without examples.
     """
-    words, where = tokenizers.load(spec)
-    say(where)
+    words, note = tokenizers.load(spec)
+    say(note)
     data = task_data(spec, words, data_dir)
     if not data.splits[split]:
         raise ValueError(f"`{split}_size >= 1` must hold, but {split} has no examples; add --set {split}_size=500")
     step = 0 if run is None else int(run.result.evaluation["best"]["step"])
     with _weights(models.checked(spec, spec.device), run, step, say) as built:
-        seen = evaluate(built.engine, data, split, step)
-    return Assessed(spec, seen, data.majority(split), data.facts)
+        evaluation = evaluate(built.engine, data, split, step)
+    return Assessed(spec, evaluation, data.majority(split), data.facts)
 
 
 def _weights(
@@ -179,7 +179,7 @@ class Verified:
     def exceeds(self, target: float) -> tuple[bool, str]:
         """Whether the test set shows an accuracy above ``target``, a share, and a line that says so. Raises
         ``ValueError`` for a run without such an accuracy."""
-        tests = [seen for seen in self.seen if seen.split == "test" and seen.names[0] == "accuracy"]
+        tests = [each for each in self.seen if each.split == "test" and each.names[0] == "accuracy"]
         if not tests:
             raise ValueError("`--target` needs an accuracy on a test set, but the run has none; leave --target out")
         count, right = tests[0].count, round(tests[0].accuracy * tests[0].count)
@@ -218,19 +218,19 @@ def verify(
     if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)
     splits = [split for split in ("dev", "test") if split == "dev" or split in result.evaluation]
-    before, seen = up_to(path, items, step), list[Evaluation]()
+    before, evaluations = up_to(path, items, step), list[Evaluation]()
     # the first pass after an update has it as it is, later ones as a wire rounds it: each evaluation begins with one
     for together in [[split] for split in splits] if WIRES[spec.wire].is_packed else [splits]:
-        empty = empty_model(spec) if seen else base_model
+        empty = empty_model(spec) if evaluations else base_model
         with tuner(planned(spec.alone(), numerics)[0], model=empty, ran=spec, numerics=numerics) as built:
             with reporting(say, f"replaying the updates of {step} steps"):
                 replay.bring(built.engine, built.method, before, None)
             with reporting(say, "evaluating"):
-                seen += [evaluate(built.engine, data, split, step) for split in together]
-    for evaluation in seen:
+                evaluations += [evaluate(built.engine, data, split, step) for split in together]
+    for evaluation in evaluations:
         _check_same(evaluation, result.evaluation["best" if evaluation.split == "dev" else evaluation.split])
     seconds = math.fsum(item.seconds for item in before if not isinstance(item, EvaluationItem))
-    return Verified(result, tuple(seen), seconds)
+    return Verified(result, tuple(evaluations), seconds)
 
 
 def _sound(result_path: Path, path: Path) -> tuple[Result, dict[str, Any], list[Item]]:
@@ -336,14 +336,16 @@ def _check_base(spec: RunSpec, header: Mapping[str, Any], base: str) -> None:
         )
 
 
-def _check_same(seen: Evaluation, stored: Mapping[str, Any]) -> None:
-    equal = all(finite(value) == stored.get(name) for name, value in seen.scores.items() if name != "perplexity")
-    if not equal or seen.count != stored["count"] or not _is_close(seen.loss, stored["loss"]):
-        scores = ", ".join(f"{name} {value!r} (stored {stored.get(name)!r})" for name, value in seen.scores.items())
+def _check_same(evaluation: Evaluation, stored: Mapping[str, Any]) -> None:
+    equal = all(finite(value) == stored.get(name) for name, value in evaluation.scores.items() if name != "perplexity")
+    if not equal or evaluation.count != stored["count"] or not _is_close(evaluation.loss, stored["loss"]):
+        scores = ", ".join(
+            f"{name} {value!r} (stored {stored.get(name)!r})" for name, value in evaluation.scores.items()
+        )
         raise ValueError(
-            f"the evaluation on {seen.split} must be the stored one, but after step {seen.step} it has {scores}, loss "
-            f"{_text(seen.loss)} (stored {_text(stored['loss'])}); this result is not that of its journal, or this "
-            "processor rounds otherwise than the run's"
+            f"the evaluation on {evaluation.split} must be the stored one, but after step {evaluation.step} it has "
+            f"{scores}, loss {_text(evaluation.loss)} (stored {_text(stored['loss'])}); this result is not that of its "
+            "journal, or this processor rounds otherwise than the run's"
         )
 
 

@@ -19,8 +19,8 @@ def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> 
     warnings = [no_effect] if (no_effect := METHODS.get(spec.method).nothing(spec)) else []
     finite = sorted(abs(g) for g in gradients if g is not None and math.isfinite(g))
     if skipped:  # FZOO divides by the spread of losses, which may be 0
-        what = "projected gradient" if len(finite) < len(gradients) else "update"
-        warnings.append(f"{skipped} updates were skipped, because their {what} was not finite")
+        quantity = "projected gradient" if len(finite) < len(gradients) else "update"
+        warnings.append(f"{skipped} updates were skipped, because their {quantity} was not finite")
     if finite and finite[-1] == 0:
         warnings.append("every projected gradient was 0: nothing was learnt")
     elif finite and scheme_of(spec).tunes_all and (warning := lost(spec, finite[len(finite) // 2])):

@@ -40,25 +40,25 @@ SECONDS = 0.2
 
 
 def chosen(
-    spec: RunSpec, given: Collection[str], folder: Path | None, data_dir: Path | None, say: Callable[[str], None]
+    spec: RunSpec, fields: Collection[str], folder: Path | None, data_dir: Path | None, say: Callable[[str], None]
 ) -> RunSpec:
-    """``spec`` with a value for each of :data:`FIELDS` that is not among ``given``; says which, and why.
+    """``spec`` with a value for each of :data:`FIELDS` that is not among ``fields``; says which, and why.
 
     A run that has begun in ``folder`` keeps the values that it has.
     """
     stored = None if folder is None else begun(folder)
     if stored is not None:
-        return _with(spec, {name: getattr(stored, name) for name in FIELDS if name not in given}) or spec
+        return _with(spec, {name: getattr(stored, name) for name in FIELDS if name not in fields}) or spec
     free = (
         spec.device == "cpu" and spec.gpus == 1 and spec.tier != "disk" and not METHODS.get(spec.method).backpropagates
     )
     if not free or models.parameter_count(models.of(spec)) < SMALLEST:
         return spec
-    if "packed" not in given and (packed := _with(spec, {"packed": True})) is not None and _packs(packed):
+    if "packed" not in fields and (packed := _with(spec, {"packed": True})) is not None and _packs(packed):
         spec = packed
         say("packed: true, because this model gives the same scores without padding; packed=false pads")
-    if not {"dtype", "autocast"} & set(given) and spec.dtype == "fp32":
-        fast, why = _in_16_bits(spec, given, data_dir, say)
+    if not {"dtype", "autocast"} & set(fields) and spec.dtype == "fp32":
+        fast, why = _in_16_bits(spec, fields, data_dir, say)
         say(why)
         return fast
     return spec
@@ -89,10 +89,10 @@ def _packs(spec: RunSpec) -> bool:
 
 
 def _in_16_bits(
-    spec: RunSpec, given: Collection[str], data_dir: Path | None, say: Callable[[str], None]
+    spec: RunSpec, fields: Collection[str], data_dir: Path | None, say: Callable[[str], None]
 ) -> tuple[RunSpec, str]:
     """The spec with products in bf16 where they are fast and g is alike, else itself; and a line that says why."""
-    fast = None if "attention" in given else _with(spec, {"autocast": "bf16", "attention": "fast"})
+    fast = None if "attention" in fields else _with(spec, {"autocast": "bf16", "attention": "fast"})
     fast = fast or _with(spec, {"autocast": "bf16"})
     if fast is None:
         return spec, f"autocast: none, because {spec.method} with scheme={spec.scheme} takes no other"

@@ -83,7 +83,7 @@ def examined(
             raise Interrupted(result.spec.steps, folder)
 
     with best_weights(result.spec, folder, step, callbacks.say) as built:
-        seen = evaluate(built.engine, data, "test", step, halt) if result.spec.test_size else None
+        evaluation = evaluate(built.engine, data, "test", step, halt) if result.spec.test_size else None
         temporary = folder / f".{MODEL}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         built.scheme.save(temporary, built.engine.named_tensors())
@@ -94,11 +94,11 @@ def examined(
     shutil.rmtree(folder / MODEL, ignore_errors=True)
     temporary.rename(folder / MODEL)
     sync(folder)
-    if seen is None:
+    if evaluation is None:
         return result
-    callbacks.evaluated(seen)
-    each = {KEY: packed(seen.examples)} if seen.examples else {}
-    return dataclasses.replace(result, evaluation={**result.evaluation, "test": seen.point, **each})
+    callbacks.evaluated(evaluation)
+    each = {KEY: packed(evaluation.examples)} if evaluation.examples else {}
+    return dataclasses.replace(result, evaluation={**result.evaluation, "test": evaluation.point, **each})
 
 
 @contextmanager

@@ -90,14 +90,14 @@ def finetune(
             calls.say(f"finished before: this is its result; to train anew, name another folder than {folder}")
             return result
         calls.say(f"reading the tokenizer of {spec.model} and the examples of {spec.task_name}")
-        words, where = tokenizers.load(spec)
+        words, note = tokenizers.load(spec)
         data = task_data(spec, words, data_dir)
         _check_same_data(folder, data)
-        for text in (where, *_sizes(data)):
+        for text in (note, *_sizes(data)):
             calls.say(text)
         with Stop() as stop, calls.closing():
             if result is None:
-                result = _trained(spec, folder, data, where, stop, world, calls)
+                result = _trained(spec, folder, data, note, stop, world, calls)
                 if leads:
                     _keep(folder, result)
             if examine and leads:
@@ -226,7 +226,7 @@ def _sizes(data: TaskData) -> list[str]:
 
 
 def _trained(
-    spec: RunSpec, folder: Path, data: TaskData, where: str, stop: Stop, world: World | None, callbacks: Callbacks
+    spec: RunSpec, folder: Path, data: TaskData, tokenizer: str, stop: Stop, world: World | None, callbacks: Callbacks
 ) -> Result:
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
     say = callbacks.say
@@ -273,7 +273,7 @@ def _trained(
         seen = replace(seen, memory={**seen.memory, "device_peak_bytes": None}, warnings=[*seen.warnings, note])
     if world is None or world.leads:
         facts = replace(facts, journal_sha256=sealed(folder / JOURNAL))
-    return _result(spec, record, data, where, facts, seen, at_rest, skipped, [another] if another else [])
+    return _result(spec, record, data, tokenizer, facts, seen, at_rest, skipped, [another] if another else [])
 
 
 def sealed(path: Path) -> str:
@@ -281,14 +281,14 @@ def sealed(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _without_folders(where: str) -> str:
+def _without_folders(note: str) -> str:
     """``tokenizers.load``'s line without the folders of this machine, because results are published."""
-    location, _, why = where.removeprefix("tokenizer: ").rpartition(", ")
+    location, _, why = note.removeprefix("tokenizer: ").rpartition(", ")
     return f"{Path(location).name if Path(location).is_dir() else location}, {why}"
 
 
 def _result(
-    spec: RunSpec, record: Record, data: TaskData, where: str, facts: Facts, seen: Observation,
+    spec: RunSpec, record: Record, data: TaskData, tokenizer: str, facts: Facts, seen: Observation,
     at_rest: int, skipped: int, origins: list[str],
 ) -> Result:  # fmt: skip
     """The run's result. If others disturbed it that is a warning: times are doubtful, but not an accuracy."""
@@ -303,7 +303,7 @@ def _result(
             "curve": record.curve, "start": record.at(0).point, "best": record.at(int(record.best[0])).point,
             "majority": {name: data.majority(name) for name in ("dev", "test")},
             "scores": list(record.names), "task": data.facts,
-            "definition": methods.definition(spec), "tokenizer": _without_folders(where),
+            "definition": methods.definition(spec), "tokenizer": _without_folders(tokenizer),
         },
     )  # fmt: skip
 

@@ -96,8 +96,8 @@ class Encoder:
         self._check_lengths(texts, tokens, 0 if self.masked else tail, places)
         ids = iter(tokens)
         return [
-            encode(example, [next(ids) for _ in candidates], head, tail, where)
-            for example, candidates, where in zip(examples, texts, places, strict=True)
+            encode(example, [next(ids) for _ in candidates], head, tail, row_name)
+            for example, candidates, row_name in zip(examples, texts, places, strict=True)
         ]
 
     def prompts(self, examples: Sequence[Example], places: Sequence[str]) -> list[tuple[int, ...]]:
@@ -127,7 +127,7 @@ class Encoder:
         head = _shared(empty, letter)
         return head, len(empty) - head
 
-    def _causal(self, example: Example, ids: list[list[int]], head: int, tail: int, where: str) -> Encoded:
+    def _causal(self, example: Example, ids: list[list[int]], head: int, tail: int, row_name: str) -> Encoded:
         """A candidate's tokens are those beyond its prompt's. What the tokenizer puts after a text is left out, and so
         is a row's last token, which predicts nothing. Candidates that differ only in that token, so all of one token
         each, then have the same row: it is computed once for them."""
@@ -139,14 +139,14 @@ class Encoder:
             start = _shared(prompt, whole) - excess
             if start < max(head, 1):
                 raise ValueError(
-                    f"{where}: a candidate must follow at least one token of {self.limit}, but got one of "
+                    f"{row_name}: a candidate must follow at least one token of {self.limit}, but got one of "
                     f"{len(whole) - start - excess} tokens after none; use a larger seq_len or another tokenizer"
                 )
             kept = (*whole[:head], *whole[head + excess :])
             row, tokens = kept[:-1], kept[start:]
             if not tokens:
                 raise ValueError(
-                    f"{where}: a candidate must add a token to its prompt, but the tokenizer makes none of "
+                    f"{row_name}: a candidate must add a token to its prompt, but the tokenizer makes none of "
                     f"{example.candidates}; give each a text that it knows"
                 )
             if not rows or rows[-1] != row:
@@ -158,14 +158,14 @@ class Encoder:
             golds=example.golds,
         )  # fmt: skip
 
-    def _masked(self, example: Example, ids: list[list[int]], head: int, tail: int, where: str) -> Encoded:
+    def _masked(self, example: Example, ids: list[list[int]], head: int, tail: int, row_name: str) -> Encoded:
         whole = ids[0]
         excess = self._excess(len(whole))
         kept = (*whole[:head], *whole[head + excess :])
         mask = self.tokenizer.mask_token_id
         if kept.count(mask) != 1:
             raise ValueError(
-                f"{where}: a text must hold one mask token, but got {kept.count(mask)}; use a larger seq_len"
+                f"{row_name}: a text must hold one mask token, but got {kept.count(mask)}; use a larger seq_len"
             )
         position = kept.index(mask)
         candidates = tuple(((0, position, self._word(text)),) for text in example.candidates)
@@ -188,14 +188,14 @@ class Encoder:
         lengths = [len(ids) - tail for ids in tokens]
         if self.truncate or max(lengths, default=0) <= self.limit:
             return
-        owners = [where for group, where in zip(texts, places, strict=True) for _ in group]
-        where, length = next(
-            (where, length) for where, length in zip(owners, lengths, strict=True) if length > self.limit
+        owners = [row_name for group, row_name in zip(texts, places, strict=True) for _ in group]
+        row_name, length = next(
+            (row_name, length) for row_name, length in zip(owners, lengths, strict=True) if length > self.limit
         )
         needed = max(lengths) + self.room
         larger = f"use seq_len={needed}, which the longest needs, or " if needed <= self.positions else ""
         raise ValueError(
-            f"{where}: a text must have at most {self.limit} tokens ({self.limit_text}), but got {length}; {larger}"
+            f"{row_name}: a text must have at most {self.limit} tokens ({self.limit_text}), but got {length}; {larger}"
             "use truncate=true to cut its prompt from the left"
         )
 

@@ -97,11 +97,11 @@ def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
 def _lengths(task: Task, rows_of_file: RowSet) -> list[int]:
     """Bytes of each row's longest text. All rows are read, so that a mistake is found before a run begins."""
     lengths = []
-    for where, row in rows_of_file.rows:
+    for row_name, row in rows_of_file.rows:
         try:
             example: Example = task.example(row, task.form)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+            raise ValueError(f"{row_name}: {error}") from error
         lengths.append(max(len((example.prompt + candidate).encode()) for candidate in example.candidates or ("",)))
     return lengths
 
@@ -119,10 +119,10 @@ def _check(body: Mapping[str, Any], path: Path) -> None:
         raise ValueError(
             f"`name` must be of letters, digits, '.', '_' and '-', but got {name!r}; give name = \"reviews\""
         )
-    given = [key for key in ASKS if key in body]
-    if len(given) != 1:
-        raise ValueError(f"one of {', '.join(ASKS)} must say what is right, but got {' and '.join(given) or 'none'}")
-    if ("prompt" in body) == (given == ["text"]):
+    forms = [key for key in ASKS if key in body]
+    if len(forms) != 1:
+        raise ValueError(f"one of {', '.join(ASKS)} must say what is right, but got {' and '.join(forms) or 'none'}")
+    if ("prompt" in body) == (forms == ["text"]):
         raise ValueError(
             "`prompt` must stand beside labels, candidates or an answer, and not beside text; write [prompt]"
         )

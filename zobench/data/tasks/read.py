@@ -43,9 +43,9 @@ class SetFiles:
         if data_dir is None and not self.hub:
             raise ValueError(f"`--data-dir` must be given, since {name} is not on the hub, but is not; name its folder")
         if data_dir is None:
-            where = f"{self.hub} {self.config} {part} ({REVISIONS[self.hub][:12]})"
+            origin = f"{self.hub} {self.config} {part} ({REVISIONS[self.hub][:12]})"
             remedy = "give its files by --data-dir or ZOBENCH_DATA_DIR"
-            return where, load(where, remedy, self.hub, self.config, revision=REVISIONS[self.hub], split=part)
+            return origin, load(origin, remedy, self.hub, self.config, revision=REVISIONS[self.hub], split=part)
         paths = dict(zip(PARTS, _find(name, self, data_dir), strict=True))[part]
         if paths[0].suffix != ".parquet":
             return str(paths[0]), lines_of(paths[0])
@@ -78,7 +78,7 @@ def read(task: Task, form: Form, data_dir: Path | None) -> tuple[LabelledSet, ..
     return tuple(_source(task, form, *found_set) for found_set in sets)
 
 
-def _source(task: Task, form: Form, where: str, records: Iterable[tuple[str, Any]]) -> LabelledSet:
+def _source(task: Task, form: Form, origin: str, records: Iterable[tuple[str, Any]]) -> LabelledSet:
     examples: list[Example] = []
     places: list[str] = []
     for row_place, record in records:
@@ -91,8 +91,8 @@ def _source(task: Task, form: Form, where: str, records: Iterable[tuple[str, Any
             remedy = task.remedy or f"give {task.name}'s files as they are published"
             raise ValueError(f"{row_place}: {error}; {remedy}") from error
     if not examples:
-        raise ValueError(f"{where}: a set must hold examples, but got none; give a whole set of {task.name}")
-    return LabelledSet(where, examples, places)
+        raise ValueError(f"{origin}: a set must hold examples, but got none; give a whole set of {task.name}")
+    return LabelledSet(origin, examples, places)
 
 
 def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -193,8 +193,8 @@ def parquet(paths: Sequence[Path]) -> Iterator[tuple[str, Any]]:
         yield from load(str(path), remedy, "parquet", data_files={"train": str(path)}, split="train")
 
 
-def load(where: str, remedy: str, *name: str | None, **options: Any) -> Iterator[tuple[str, Any]]:
-    """(``where`` and row, record) of what ``datasets.load_dataset(*name, **options)`` gives; it is called at once.
+def load(origin: str, remedy: str, *name: str | None, **options: Any) -> Iterator[tuple[str, Any]]:
+    """(``origin`` and row, record) of what ``datasets.load_dataset(*name, **options)`` gives; it is called at once.
 
     Raises ``ValueError``, ended by ``remedy``, for what does not load and where a full commit was asked for and
     ``datasets``, offline, gives the latest it has in its cache; ``ImportError`` without ``datasets``.
@@ -209,11 +209,12 @@ def load(where: str, remedy: str, *name: str | None, **options: Any) -> Iterator
     try:
         rows = datasets.load_dataset(*name, **options)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise ValueError(f"{where} must load, but {first_line(error)}; {remedy}") from error
+        raise ValueError(f"{origin} must load, but {first_line(error)}; {remedy}") from error
     commit = options.get("revision") or ""
     cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
     if len(commit) == COMMIT and cached - {commit}:
         raise ValueError(
-            f"{where} must be of this commit, but offline the cache's latest is {min(cached - {commit})[:12]}; {remedy}"
+            f"{origin} must be of this commit, but offline the cache's latest is {min(cached - {commit})[:12]}; "
+            f"{remedy}"
         )
-    return ((f"{where} row {number}", row) for number, row in enumerate(rows, start=1))
+    return ((f"{origin} row {number}", row) for number, row in enumerate(rows, start=1))

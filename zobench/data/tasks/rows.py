@@ -59,8 +59,8 @@ def stamp(folder: Path, data: Mapping[str, Any]) -> tuple[Any, ...]:
     """Returns the sizes and times of the files that the section ``data`` names: they change when a file does. Raises
     ``ValueError`` for a section that is not one of data."""
     _check(data)
-    seen = [(folder / path).stat() for path in _files(data).values() if (folder / path).is_file()]
-    return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in seen)
+    statuses = [(folder / path).stat() for path in _files(data).values() if (folder / path).is_file()]
+    return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in statuses)
 
 
 def read(folder: Path, data: Mapping[str, Any]) -> Sets:
@@ -151,10 +151,10 @@ def _naming_file(path: Path, rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[
 
 
 def _records(path: Path, suffix: str) -> Iterator[tuple[str, Row]]:
-    for where, record in lines_of(path, suffix):
+    for row_name, record in lines_of(path, suffix):
         if not isinstance(record, Mapping):
-            raise ValueError(f"{where}: a row must be an object with columns, but got {type(record).__name__}")
-        yield where, record
+            raise ValueError(f"{row_name}: a row must be an object with columns, but got {type(record).__name__}")
+        yield row_name, record
 
 
 def _table(path: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
@@ -193,10 +193,10 @@ _READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
 
 def _from_hub(folder: Path, data: Mapping[str, Any], split: str) -> list[tuple[str, Row]]:
     """The rows of a split of a dataset on the hub, or of one in a folder."""
-    local, where = folder / data["hub"], f"{data['hub']} {split}"
+    local, origin = folder / data["hub"], f"{data['hub']} {split}"
     name = str(local) if local.is_dir() else data["hub"]
     remedy = "check data.hub, data.config and data.revision"
-    return list(load(where, remedy, name, data.get("config"), revision=data.get("revision"), split=split))
+    return list(load(origin, remedy, name, data.get("config"), revision=data.get("revision"), split=split))
 
 
 def _split(rows: RowSet, given: Mapping[str, Any]) -> tuple[dict[str, RowSet], dict[str, Any]]:

@@ -109,9 +109,9 @@ class BackgroundSaver(Saver):
             while finish and self._cut is not None:
                 while not self._settled(wait=GLANCE):  # as long as all ranks are there
                     pass
-                made = self._cut.made
+                saved = self._cut.made
                 self._last()
-                made.overlapped = made.overlapped and self._cut is None
+                saved.overlapped = saved.overlapped and self._cut is None
         finally:
             if self._cut is not None:
                 self._cut.failed = True

@@ -109,9 +109,9 @@ class Cut:
     """A checkpoint under way: what belongs to it, and its writer, from its first bytes on. Once it has ``failed``, also
     where another rank's part did, no thread does or awaits anything more for it."""
 
-    def __init__(self, made: Saved, target: Target) -> None:
-        self.made, self._target = made, target
-        self.state = dict(target.state(made.step))
+    def __init__(self, saved: Saved, target: Target) -> None:
+        self.made, self._target = saved, target
+        self.state = dict(target.state(saved.step))
         self.positions: dict[str, Position] = {}
         self.began = time.perf_counter()
         self.rest: list[list[Unit]] = []
@@ -172,8 +172,10 @@ def block_of(engine: LocalEngine, unit: Unit) -> int:
     return engine.number(unit) if unit.streamed else max(0, unit.part)
 
 
-def failure(made: Saved) -> str:
-    return f"the checkpoint after {made.step} steps could not be written, and the run goes on without it: {made.error}"
+def failure(saved: Saved) -> str:
+    return (
+        f"the checkpoint after {saved.step} steps could not be written, and the run goes on without it: {saved.error}"
+    )
 
 
 PIECE = 64 << 20
@@ -184,22 +186,22 @@ class BlockingSaver(Saver):
     """A saver that holds the run until all is on the disk."""
 
     def begin(self, step: int) -> None:
-        start, made = time.perf_counter(), Saved(step=step)
+        start, saved = time.perf_counter(), Saved(step=step)
         self.events.clear()
-        self.saved.append(made)
+        self.saved.append(saved)
         try:
-            self._save(made)
+            self._save(saved)
             self.target.kept()
         except ConnectionError:  # another rank is gone
             raise
         except OSError as error:
-            made.error = f"{error}"
-            self.target.warn(failure(made))
+            saved.error = f"{error}"
+            self.target.warn(failure(saved))
         end = time.perf_counter()
-        made.stall = made.seconds = end - start
+        saved.stall = saved.seconds = end - start
 
     @abstractmethod
-    def _save(self, made: Saved) -> None:
+    def _save(self, saved: Saved) -> None:
         """Returns when all is on the disk."""
 
 
@@ -210,16 +212,16 @@ class TensorSaver(BlockingSaver):
         super().__init__(target)
         self.engine = engine
 
-    def _save(self, made: Saved) -> None:
+    def _save(self, saved: Saved) -> None:
         everything = itertools.chain(self.engine.named_tensors(), self.engine.state_tensors())
 
         def counted() -> Iterator[tuple[str, Tensor]]:
             for name, tensor in everything:
-                made.nbytes += tensor.nbytes
+                saved.nbytes += tensor.nbytes
                 yield name, tensor
 
         start = time.perf_counter()
-        snapshot.write_tensors(self.target.folder, made.step, counted(), self.target.state(made.step))
+        snapshot.write_tensors(self.target.folder, saved.step, counted(), self.target.state(saved.step))
         self.events.append(("save", "save", 0, start, time.perf_counter()))
 
 
@@ -232,9 +234,9 @@ class SyncSaver(BlockingSaver):
         self._buffer = allocate(PIECE)
         self.held_bytes = PIECE
 
-    def _save(self, made: Saved) -> None:
+    def _save(self, saved: Saved) -> None:
         """The first rank finishes when it knows that the others are done, so it never waits for one that is gone."""
-        cut = Cut(made, self.target)
+        cut = Cut(saved, self.target)
         cut.positions = {unit.name: self.engine.position(unit) for unit in self.engine.units}
         leads, failure = self.target.share[0] == 0, None
         try:

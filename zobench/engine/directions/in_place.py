@@ -188,8 +188,8 @@ class OutOfPlace(InPlace):
         if target.seed is None or not target.scale or not unit.trained:
             return unit.views(weights)
         scratch = self._scratch[first : first + unit.trained]
-        moved, made = ([item.view(buffer) for item in unit.trainable] for buffer in (weights, scratch))
-        perturb.write(self._noise(unit), target.seed, unit.index, moved, target.scale, made)
+        moved, perturbed = ([item.view(buffer) for item in unit.trainable] for buffer in (weights, scratch))
+        perturb.write(self._noise(unit), target.seed, unit.index, moved, target.scale, perturbed)
         return [item.view(scratch if item.trainable else weights) for item in unit.fields]
 
     def retrace(self, unit: Unit, points: Sequence[Point]) -> None:

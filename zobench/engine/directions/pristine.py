@@ -155,14 +155,14 @@ class Pristine(Arithmetic):
         nor the logits ever exist whole."""
         if head.compared is not None:
             return self._compared(head, head.compared.tokens, states, targets, points)
-        where, shared = head.tensors(), Targets(targets)
+        tensors, shared = head.tensors(), Targets(targets)
         losses = [RunningLoss(shared) for _ in states]
-        vocabulary, step = where["weight"][1].shape[0], head.rows(len(targets))
+        vocabulary, step = tensors["weight"][1].shape[0], head.rows(len(targets))
         for first in range(0, vocabulary, step):
             last = min(first + step, vocabulary)
-            weights = self.part(*where["weight"], first, last, points)
+            weights = self.part(*tensors["weight"], first, last, points)
             offset = heads.HEAD_BYTES - heads.BIAS_BYTES
-            biases = self.part(*where["bias"], first, last, points, offset) if "bias" in where else None
+            biases = self.part(*tensors["bias"], first, last, points, offset) if "bias" in tensors else None
             for at_point, running, weight in zip(states, losses, weights, strict=True):
                 bias = None if biases is None else next(biases)
                 running.add(head.logits(at_point, weight, bias).float(), first)

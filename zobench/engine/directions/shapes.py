@@ -111,8 +111,8 @@ class DiagonalHessian(Shaped):
         """As :class:`Shaped` has it: the direction of the step itself is of the H that it has changed."""
         ((update, u),) = draws
         h = states[0]
-        seen = u.square().mul_(h).mul_(update.extra * self.smooth)
-        h.copy_((h.float() * (1 - self.smooth)).add_(seen))
+        increment = u.square().mul_(h).mul_(update.extra * self.smooth)
+        h.copy_((h.float() * (1 - self.smooth)).add_(increment))
         descend(weights, self.shape(u, weights, states, limit).mul_(update.g), update.lr, update.weight_decay)
 
 

@@ -71,11 +71,11 @@ def products(
     size = min(length, max(QUERIES, SCORES // (heads * length * min(rows, b)) // 32 * 32))
     for first in range(0, b, rows):
         part = slice(first, min(first + rows, b))
-        seen = None if mask is None else mask[part] if len(mask) > 1 else mask
+        visible = None if mask is None else mask[part] if len(mask) > 1 else mask
         for start in range(0, length, size):
             stop = min(start + size, length)
             keys = stop if is_causal else length
-            block = None if seen is None else seen[:, :, start:stop, :keys]
+            block = None if visible is None else visible[:, :, start:stop, :keys]
             attended = _block(
                 query[part, :, start:stop], key[part, :, :keys], value[part, :, :keys], block, scale,
                 start if is_causal else None,

@@ -28,7 +28,7 @@ class Follows:
     @property
     def nothing(self) -> bool:
         """Whether it is known that none of them does."""
-        return bool(self.dimensions) and all(where is None for where in self.dimensions.values())
+        return bool(self.dimensions) and all(dimension is None for dimension in self.dimensions.values())
 
     def cut(self, path: Path, tensor: Tensor, copies: int, batch: int) -> list[Tensor] | None:
         """The tensor's part of each copy, or None if all share it.
@@ -36,15 +36,15 @@ class Follows:
         What is not known is cut by its size: not below two dimensions, where positions may be as long as the batch.
         """
         guess = 0 if tensor.ndim >= 2 and tensor.shape[0] == copies * batch else None
-        where = self.dimensions.get(path, guess)
-        return None if where is None else list(tensor.tensor_split(copies, where))
+        dimension = self.dimensions.get(path, guess)
+        return None if dimension is None else list(tensor.tensor_split(copies, dimension))
 
     def whole(self, path: Path, parts: Sequence[Tensor], batch: int) -> Tensor:
         """The copies' tensors as one. One that is the same for every row, but not at every point, as the embedding of
         positions, (1, tokens, width) or (tokens, width), is repeated for each row."""
-        where = self.dimensions.get(path, 0)
-        if where is not None:
-            return torch.cat(list(parts), where)
+        dimension = self.dimensions.get(path, 0)
+        if dimension is not None:
+            return torch.cat(list(parts), dimension)
         rows = [part if part.ndim > 2 and part.shape[0] == 1 else part.unsqueeze(0) for part in parts]
         return torch.cat([row.expand(batch, *row.shape[1:]) for row in rows])
 
@@ -181,8 +181,8 @@ def observe(model: nn.Module, blocks: Sequence[nn.Module], calls: Iterable[Calla
         for (module, small), (_, large) in zip(few, many, strict=True):
             dimensions = marks.setdefault(names[id(module)], {})
             for path in small.keys() & large.keys():
-                where = _dimension(names[id(module)], small[path], large[path])
-                if dimensions.setdefault(path, where) != where:
+                dimension = _dimension(names[id(module)], small[path], large[path])
+                if dimensions.setdefault(path, dimension) != dimension:
                     raise ValueError(
                         f"what a module takes must follow the batch in the same way at each call, but {path} of "
                         f"{names[id(module)]} does not; use another model"
