@@ -53,6 +53,16 @@ def test_of_a_round_that_was_stopped_the_cells_with_a_task_stay() -> None:
     assert [step.action for step in campaign.whole_round(steps, ())] == ["keep", "run", "run"]
 
 
+@pytest.mark.parametrize(("host_bytes", "action"), [(2**40, "run"), (0, "skip")])
+def test_cells_of_two_rounds_run_again_unless_they_do_not_fit_any_more(host_bytes: int, action: str) -> None:
+    room = dataclasses.replace(ROOM, host_bytes=host_bytes)
+    stored = zip(CELLS[:2], [run(CELLS[0]), run(CELLS[1], began=6.0)], strict=True)
+    steps = [plan.decide(spec, result, [], None, room, ()) for spec, result in stored]
+    assert [step.action for step in steps] == ["keep", "keep"]
+    steps = campaign.whole_round(steps, ())
+    assert [(step.action, "are free" in step.reason) for step in steps] == [(action, action == "skip")] * 2
+
+
 def test_runs_from_before_the_campaign_are_in_no_round_and_do_not_count() -> None:
     plain = [dataclasses.replace(run(spec), round=None) for spec in CELLS]
     assert left(plain, repeats=1) == [(0, 0), (1, 0), (2, 0)]

@@ -53,7 +53,7 @@ def show_short_plan(
         ("run", run, f"{duration(sum(step.seconds for step in run))}{limit} (predicted)"),
         ("done before", kept, ""),
         ("over the budget", over, f"{least} and more; they end early, or wait"),
-        ("not here", unfit, "; ".join([*dict.fromkeys(step.available for step in unfit if step.available), *below])),
+        ("not here", unfit, "; ".join([*_lacking(unfit), *below])),
     ]  # fmt: skip
     for kind, cells, note in lines:
         if cells:
@@ -81,8 +81,7 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
     words = [printable("over the budget" if step in over else _planned(step)) for step in steps]
     cells = [printable(names[step.spec.hash]) for step in steps]
     show(console, [ListColumn("cell", cells, styles=styles), *sizes, ListColumn("plan", words)])
-    available = dict.fromkeys(step.available for step in steps if step.available)
-    if available:
+    if available := _lacking(steps):
         console.print(Text(f"not enough here: {'; '.join(available)}", style="dim"))
     _show_intervals(console, run, names)
     limit = "" if budget is None else f" within the budget of {duration(budget)}"
@@ -90,6 +89,11 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
     if any(step.estimate is not None and math.isnan(step.estimate.seconds) for step in run):
         text = UNPRICED
     console.print(Text(f"{len(run)} of {len(steps)} cells to run{limit}: {text}", style="bold"))
+
+
+def _lacking(steps: Sequence[Step]) -> list[str]:
+    """Returns the room that is too small for any skipped cell, each once."""
+    return list(dict.fromkeys(step.lacks.available for step in steps if step.action == "skip" and step.lacks))
 
 
 def _planned(step: Step) -> str:

@@ -29,11 +29,17 @@ def unmeasured(stored: Sequence[tuple[RunSpec, Result | None]], retry: Collectio
 
 
 def whole_round(steps: Sequence[Step], retry: Collection[str]) -> list[Step]:
-    """The ``steps`` of a round, in which also stored cells run that are of no use alone: see :func:`unmeasured`."""
+    """The ``steps`` of a round, in which also stored cells run that are of no use alone (:func:`unmeasured`), or are
+    skipped where they do not fit any more."""
     left = {
         spec.hash for spec in unmeasured([(step.spec, step.earlier) for step in steps if step.action != "skip"], retry)
     }
-    return [replace(step, action="run") if step.action == "keep" and step.spec.hash in left else step for step in steps]
+    return [
+        step if step.action != "keep" or step.spec.hash not in left
+        else replace(step, action="skip", reason=step.lacks.reason) if step.lacks
+        else replace(step, action="run")
+        for step in steps
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,14 +50,14 @@ class Shortage(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """One cell of a plan. ``action``: "run"; "keep" an earlier result; "skip", because it cannot run here.
-    ``available``: what there is of what a skipped cell lacks. ``earlier``: what is stored, unless it was skipped.
-    ``round``: which repeat it is."""
+    ``lacks``: the room that is too small for it now, also of a kept cell. ``earlier``: what is stored, unless it was
+    skipped. ``round``: which repeat it is."""
 
     spec: RunSpec
     action: str
     reason: str
     estimate: cost.Estimate | None
-    available: str = ""
+    lacks: Shortage | None = None
     earlier: Result | None = None
     round: Round | None = None
 
@@ -152,14 +152,12 @@ def decide(
     except ValueError as error:
         return Step(spec=spec, action="skip", reason=str(error), estimate=None, earlier=before)
     stored = before if before is not None and is_current(before) else None
+    missing = _missing_devices(spec, room) or shortage((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
     if stored is not None and is_settled(stored, retry):
         history = "done" if stored.outcome is Outcome.OK else f"{stored.outcome} before: {stored.reason}"
-        return Step(spec=spec, action="keep", reason=history, estimate=guess, earlier=stored)
-    missing = _missing_devices(spec, room) or shortage((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
+        return Step(spec=spec, action="keep", reason=history, estimate=guess, lacks=missing, earlier=stored)
     if missing is not None:
-        return Step(
-            spec=spec, action="skip", reason=missing.reason, estimate=guess, available=missing.available, earlier=before
-        )
+        return Step(spec=spec, action="skip", reason=missing.reason, estimate=guess, lacks=missing, earlier=before)
     return Step(spec=spec, action="run", reason="", estimate=guess, earlier=stored)
 
 
