@@ -7,9 +7,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from tests.support.tables import tuned
-from zobench.cli import console as cli_console
 from zobench.cli import tuning_view
 from zobench.cli.tuning_view import TuningBar, show_result, show_seeds
+from zobench.machine import texts
 from zobench.report.paired import over_seeds
 from zobench.training.callbacks import Evaluation, RunStart, StepReport
 
@@ -43,7 +43,7 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(spec, tm
 
 def test_where_no_bar_is_seen_a_line_says_now_and_then_what_is_under_way(spec, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tuning_view, "_TICK", 0.01)
-    monkeypatch.setattr(cli_console, "REPORT_EVERY", 0.02)
+    monkeypatch.setattr(texts, "REPORT_EVERY", 0.02)
     for is_terminal in (False, True):
         console = Console(file=io.StringIO(), force_terminal=is_terminal, width=200, highlight=False)
         begun = RunStart(spec=spec(steps=110), folder=tmp_path, steps=[], evaluations=[])

@@ -21,7 +21,7 @@ from rich.text import Text
 from zobench.machine.device import choose_device
 from zobench.machine.files import writing
 from zobench.machine.processes import leads
-from zobench.machine.texts import REPORT_EVERY, SELDOM, UNBROKEN, duration, percent, reporting, with_units
+from zobench.machine.texts import UNBROKEN, ReportClock, duration, percent, reporting, with_units
 from zobench.result import Outcome, Result
 from zobench.stats.intervals import median_interval
 from zobench.store import Store, first_sweep, metrics, printable
@@ -211,22 +211,6 @@ def bar_width(console: Console) -> int:
     return max(6, min(40, console.width // 6))
 
 
-class Seldom:
-    """A clock of lines that tell how something goes: the first is due after seconds, then ever less often, at least
-    every minute."""
-
-    def __init__(self) -> None:
-        self._begun, self._next = time.monotonic(), REPORT_EVERY
-
-    def due(self) -> float | None:
-        """The seconds since the begin if a line is due now, else None."""
-        spent = time.monotonic() - self._begun
-        if spent < self._next:
-            return None
-        self._next += min(self._next, SELDOM)
-        return spent
-
-
 class SweepProgress:
     """A progress bar on a terminal, one line per finished cell anywhere; the ETA rests on the plan's estimates, and is
     no later than the end of the ``budget``, in seconds. Where there is no terminal, a line now and then of a cell that
@@ -245,7 +229,7 @@ class SweepProgress:
         self._done = 0
         self._shown = shown
         self._step: Step | None = None
-        self._seldom = Seldom()
+        self._clock = ReportClock()
 
     def __enter__(self) -> SweepProgress:
         self._bar.start()
@@ -256,7 +240,7 @@ class SweepProgress:
 
     def begin(self, step: Step) -> None:
         """A cell starts."""
-        self._step, self._seldom = step, Seldom()
+        self._step, self._clock = step, ReportClock()
         left = max(0.0, min(sum(self._left.values()), self._end - time.monotonic()))
         eta = f"about {duration(left)} left"
         taken = bar_width(self._console) + 2 * len(str(len(self._steps))) + len("/") + len(eta) + 3  # three gaps
@@ -267,7 +251,7 @@ class SweepProgress:
     def tick(self) -> None:
         """Redraws, about ten times a second; without a terminal says now and then which cell runs."""
         self._bar.refresh()
-        if self._console.is_terminal or self._step is None or (spent := self._seldom.due()) is None:
+        if self._console.is_terminal or self._step is None or (spent := self._clock.due()) is None:
             return
         guess = self._step.estimate
         of = "" if guess is None else f" of about {duration(guess.seconds)} (predicted)"

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from zobench.cli.console import MIB, Seldom, bar_width, columns, show_warnings
-from zobench.machine.texts import duration, reporting
+from zobench.cli.console import MIB, bar_width, columns, show_warnings
+from zobench.machine.texts import ReportClock, duration, reporting
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
@@ -41,14 +41,14 @@ class TuningBar(Callback):
         self._best = ""
         self._begun = (0, 0.0)
         self._total = 0
-        self._seldom, self._doing = Seldom(), ""
+        self._clock, self._doing = ReportClock(), ""
         self._waiting = reporting(lambda _: self._report(), "", _TICK)
 
     def of(self, spec: RunSpec) -> TuningBar:
         """The bar, for the run of ``spec``; prints which run it is."""
         self._console.print(Text(spec.label, style="bold"), soft_wrap=True)
         self._label, self._best = f"{spec.model} {spec.task_name} {spec.method}", ""
-        self._seldom, self._doing = Seldom(), "preparing the run"
+        self._clock, self._doing = ReportClock(), "preparing the run"
         return self
 
     def __enter__(self) -> TuningBar:
@@ -61,7 +61,7 @@ class TuningBar(Callback):
         self._bars.stop()
 
     def _report(self) -> None:
-        if not (self._console.is_terminal and self._task is not None) and (spent := self._seldom.due()) is not None:
+        if not (self._console.is_terminal and self._task is not None) and (spent := self._clock.due()) is not None:
             self._console.print(f"{self._doing}; {duration(spent)} so far", soft_wrap=True)
 
     def on_line(self, text: str) -> None:
@@ -73,7 +73,7 @@ class TuningBar(Callback):
         done, total = len(start.steps), start.spec.steps
         if start.evaluations and start.evaluations[-1].step == total:
             return
-        self._total, self._begun, self._seldom = total, (done, time.monotonic()), Seldom()
+        self._total, self._begun, self._clock = total, (done, time.monotonic()), ReportClock()
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(self._label, total=total, completed=done, scores="")

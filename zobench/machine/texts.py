@@ -165,23 +165,37 @@ REPORT_EVERY, SELDOM = 4.0, 60.0
 """Seconds before the first line, and the most between two lines of a file, which are ever further apart."""
 
 
+class ReportClock:
+    """A clock of lines that tell how something goes: the first is due after :data:`REPORT_EVERY` seconds, the next ever
+    less often, at least every minute."""
+
+    def __init__(self) -> None:
+        self._begun, self._next = time.monotonic(), REPORT_EVERY
+
+    def due(self, *, always: bool = False) -> float | None:
+        """The seconds since the begin if a line is due now, or ``always``; else None."""
+        spent = time.monotonic() - self._begun
+        if spent < self._next and not always:
+            return None
+        self._next += min(self._next, SELDOM)
+        return spent
+
+
 @contextlib.contextmanager
 def reporting(say: Callable[[str], None], what: str, every: float | None = None) -> Iterator[Callable[[str], None]]:
     """Inside, ``say`` is told that ``what`` is under way, and how long: ``every`` so many seconds, or on a terminal
     every :data:`REPORT_EVERY` and elsewhere ever less often. Yields a function that changes ``what``."""
-    ended, begin = threading.Event(), time.monotonic()
+    ended, clock = threading.Event(), ReportClock()
 
     def change(text: str) -> None:
         nonlocal what
         what = text
 
     def report() -> None:
-        pause = every or REPORT_EVERY
-        while not ended.wait(pause):
-            spent = time.monotonic() - begin
-            say(f"{what} for {spent:.0f} s")
-            if every is None and not sys.stderr.isatty():
-                pause = min(spent, SELDOM)
+        while not ended.wait(every or REPORT_EVERY):
+            spent = clock.due(always=every is not None or sys.stderr.isatty())
+            if spent is not None:
+                say(f"{what} for {spent:.0f} s")
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()
