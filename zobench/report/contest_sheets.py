@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from zobench.report.contest import (
     MethodStanding,
     average,
     is_disturbed,
-    unmeasured,
+    standing_of,
 )
 from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
 from zobench.report.sheet import CellText, Sheet, of_frame, rounded
@@ -42,9 +41,10 @@ def sheets(table: ContestTable, ranked: Sequence[MethodRanking]) -> list[Sheet]:
     so."""
     if not ranked:
         remarks = [_how(table), f"`zobench sweep {table.runner}` measures it."]
-        rows = _columns(unmeasured(table), [("Test (%) ↑", _test)])
+        unmeasured = [standing_of(table, contender, []) for contender in table.protocol.contenders]
+        rows = _columns(unmeasured, [("Test (%) ↑", _test)])
         return [_sheet(table, "", "none", "nothing measured yet", rows, remarks)]
-    return list(itertools.chain.from_iterable(_of(table, ranking) for ranking in ranked))
+    return [sheet for ranking in ranked for sheet in _of(table, ranking)]
 
 
 def _of(table: ContestTable, ranking: MethodRanking) -> Iterator[Sheet]:

@@ -52,7 +52,7 @@ class Fit:
 
 
 def stored() -> list[Fit]:
-    """Those of the committed file."""
+    """The fits in the committed file."""
     with DATA.open(encoding="utf-8", newline="") as file:
         return [
             Fit(row["model"], row["gpu"], int(row["host"]), float(row["rate"]) if row["rate"] else None,
@@ -66,9 +66,9 @@ def heading(gpu: str) -> str:
     return gpu + CAUTIOUS * bool(hardware.load(gpu).caution)
 
 
-def cautions(gpus: Sequence[str] = GPUS) -> list[str]:
+def cautions() -> list[str]:
     """A line for each GPU that is marked."""
-    return [f"{CAUTIOUS} {gpu}: {caution}." for gpu in gpus if (caution := hardware.load(gpu).caution)]
+    return [f"{CAUTIOUS} {gpu}: {caution}." for gpu in GPUS if (caution := hardware.load(gpu).caution)]
 
 
 def artifact() -> Artifact:
@@ -93,9 +93,12 @@ def artifact() -> Artifact:
 
 
 def _chart(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Chart:
-    rates = {(fit.model, fit.gpu): fit.rate for fit in fits if fit.host == host}
+    marks = {
+        (fit.model, fit.gpu): Mark(value=fit.rate, failure=UNFIT if fit.rate is None else "", source="predicted")
+        for fit in fits if fit.host == host
+    }  # fmt: skip
     series = tuple(
-        Series(label=model, marks=tuple(_mark(rates[model, gpu]) for gpu in GPUS), paper=(None,) * len(GPUS))
+        Series(label=model, marks=tuple(marks[model, gpu] for gpu in GPUS), paper=(None,) * len(GPUS))
         for model in MODELS
     )
     panel = Panel(
@@ -107,18 +110,13 @@ def _chart(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Chart:
     )  # fmt: skip
 
 
-def _mark(rate: float | None) -> Mark:
-    return Mark(failure=UNFIT, source="predicted") if rate is None else Mark(value=rate, source="predicted")
-
-
 def _sheet(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Sheet:
     import pandas as pd
 
-    texts = pd.Series({(fit.model, fit.gpu): _text(fit.text) for fit in fits if fit.host == host})
+    texts = pd.Series({
+        (fit.model, fit.gpu): CellText(text=fit.text, tone="blank" if fit.rate is None else "predicted")
+        for fit in fits if fit.host == host
+    })  # fmt: skip
     frame = texts.unstack().loc[list(MODELS), list(GPUS)].rename(columns=heading).rename_axis("Model")
     title = f"What fits where with {host} GB of host memory"
     return of_frame(frame, label=f"{NAME}-{host}gb", title=title, source=SOURCE, heading="tokens/s", remarks=remarks)
-
-
-def _text(text: str) -> CellText:
-    return CellText(text=text, tone="blank" if text == NONE else "predicted")
