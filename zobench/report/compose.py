@@ -9,7 +9,6 @@ from zobench.report.cells import Grid, TableCell, flat, not_run
 from zobench.report.choice import needed
 from zobench.report.forecast_text import (
     MEASURED_ALONE,
-    NO_VALUE,
     OUT_OF_MEMORY,
     both,
     joined,
@@ -20,7 +19,7 @@ from zobench.report.forecast_text import (
     times,
     times_between,
 )
-from zobench.report.sheet import CellText, ColumnGroup, Sheet, number
+from zobench.report.sheet import NO_VALUE, CellText, ColumnGroup, Sheet, number
 from zobench.report.table import Table
 from zobench.result import Outcome, Result
 from zobench.result.quantity import ABSENT, Interval, Quantity

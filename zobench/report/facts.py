@@ -104,13 +104,11 @@ def sheets(facts: FactTable) -> list[Sheet]:
 
 
 def _predicted(base: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    if not run:
-        return "·"
-    return f"{memory(RunSpec.from_dict({**base, **run}).resolve('cuda'))[0] / 2**30:.1f}"
+    return f"{memory(RunSpec.from_dict({**base, **run}).resolve('cuda'))[0] / 2**30:.1f}" if run else ""
 
 
 def _registered(row: Fact, column: FactColumn) -> str:
-    return str(FACTS[column.fact](row.model)) if row.model and column.fact else "·"
+    return str(FACTS[column.fact](row.model)) if row.model and column.fact else ""
 
 
 def _sheet(facts: FactTable, kind: str, source: str, text: Callable[[Fact, int], str], remarks: list[str]) -> Sheet:

@@ -14,7 +14,7 @@ from pathlib import Path
 from zobench.cost import hardware
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.contents import Artifact
-from zobench.report.sheet import CellText, Sheet, of_frame
+from zobench.report.sheet import NO_VALUE, CellText, Sheet, of_frame
 
 NAME, TITLE = "what_fits_where", "What fits where: models and GPUs that nobody ran here"
 SOURCE = "predicted, not measured: fp16, one sequence of 2048 tokens, one GPU in a slot of its own PCIe generation"
@@ -28,8 +28,6 @@ STREAMED = "*"
 """Marks a model of which blocks are streamed, because it does not fit whole."""
 CAUTIOUS = "†"
 """Marks a GPU on which zobench may not run."""
-NONE = "·"
-"""Where no setting fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Fit:
     @property
     def text(self) -> str:
         """``~847*``."""
-        return NONE if self.rate is None else f"~{self.rate:.0f}{STREAMED * self.streamed}"
+        return NO_VALUE if self.rate is None else f"~{self.rate:.0f}{STREAMED * self.streamed}"
 
 
 def stored() -> list[Fit]:
@@ -78,7 +76,7 @@ def artifact() -> Artifact:
     fits = stored()
     shares = sorted({fit.share for fit in fits})
     within = " to ".join(f"{100 * share:.1f} %" for share in (shares[0], shares[-1]))
-    marks = f"{STREAMED}: blocks are streamed from host memory; {NONE}: no setting fits."
+    marks = f"{STREAMED}: blocks are streamed from host memory; {NO_VALUE}: no setting fits."
     remarks = (
         "Tokens per second of the best settings that `zobench plan` finds for each.",
         f"Nine of ten held-out values of the papers' programs are within {within} of such predictions; of these GPUs "

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from zobench.cost.published import Forecast
 from zobench.report.cells import TableCell
-from zobench.report.sheet import CellText
+from zobench.report.sheet import NO_VALUE, CellText
 from zobench.stats.intervals import Ratio as PairedRatio
 
-NO_VALUE = "·"
 OUT_OF_MEMORY = "-"
 MEASURED_ALONE = "n/a"
 OOM_AHEAD = f"~{OUT_OF_MEMORY} means predicted out of memory."

@@ -119,8 +119,8 @@ class ProgramCosts:
         if not pinned:
             seconds = nbytes / (gpu.pageable if not cell.overlap else gpu.pageable / 2)
             return seconds, seconds
-        ways = roofline.Links(link=gpu.link_both * gpu.pcie, peers=gpu.nvlink or None)
-        return roofline.sliced_seconds(nbytes, cell.gpus, ways), roofline.offload_seconds(nbytes, cell.gpus, ways)
+        links = roofline.Links(link=gpu.link_both * gpu.pcie, peers=gpu.nvlink or None)
+        return roofline.sliced_seconds(nbytes, cell.gpus, links), roofline.offload_seconds(nbytes, cell.gpus, links)
 
     def mallocs(self) -> float:
         """What a block's memory costs where it is not reused: an allocation for each tensor."""
