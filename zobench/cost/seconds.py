@@ -338,15 +338,21 @@ def kept_steps(spec: RunSpec) -> float:
 
 
 def step_seconds(spec: RunSpec, rates: Rates) -> float:
-    """Seconds of a step (DistZO2, equation 4): forwards and noise on each rank, which work at the same time (T_comp),
-    and the transfers that they do not hide. PertP halves a rank's forwards and data parallelism its rows; with
-    exact=true z is drawn for both points."""
+    """Seconds of a step: forwards and noise, and the transfers that they do not hide (DistZO2, equation 4)."""
     spec = fit(spec)[0]
-    compute = forward_seconds(spec, rates) + _noise_seconds(spec, rates)
+    compute = compute_seconds(spec, rates)
     if not streamed_layers(spec):
         return compute
     transfer = transfer_seconds(spec, rates)
     return max(transfer, compute) if spec.overlap else compute + transfer
+
+
+def compute_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of a step's forwards and noise on each rank, which work at the same time: T_comp of equation 4.
+
+    PertP halves a rank's forwards and data parallelism its rows; with exact=true z is drawn for both points.
+    """
+    return forward_seconds(spec, rates) + _noise_seconds(spec, rates)
 
 
 def predicted_step(result: Result) -> float | None:
