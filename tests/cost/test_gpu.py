@@ -59,7 +59,6 @@ def test_a_simulated_step_is_that_of_the_engines_own_pipeline_on_virtual_lanes(o
     spec = cell(engine="offload", overlap=overlap, fused_update=fused, slots=slots)
     lanes = {**LANES, slowest: 7.0}
     seconds, events = engine_step(spec, count, lanes)
-    assert simulation.simulate(spec, count, lanes, whole=True) == seconds
     assert simulation.timeline(spec, count, lanes) == (seconds, events)
     assert {kind for _, kind, *_ in events} == {"upload", "compute", "offload", *([] if fused else ["update"])}
 
@@ -71,7 +70,7 @@ def test_where_each_upload_allocates_the_device_is_idle_meanwhile(slots, slowest
     spec, lanes, halt = cell(engine="offload", slots=slots), {**LANES, "head": 0.0, slowest: 7.0}, 2.0
     known, events = simulation.timeline(spec, 12, lanes, halt=halt)
     assert (known, events) == engine_step(spec, 12, lanes, halt)
-    assert simulation.simulate(spec, 12, lanes, whole=True, halt=halt) == known
+    assert simulation.timeline(spec, 12, lanes, halt=halt)[0] == known
     block, upload = lanes["compute"] + lanes["offload"], lanes["upload"]
     assert known == pytest.approx(12 * (halt + (max(block, upload) if slots > 1 else block + upload)))
 
@@ -92,7 +91,7 @@ def test_new_pages_of_a_cpu_take_their_first_touch_and_leave_the_lanes_overlappe
 def test_a_long_model_goes_on_like_its_last_rounds(lanes, slots):
     spec = cell(engine="offload", slots=slots)
     for units in (47, 96):
-        known = simulation.simulate(spec, units, lanes, whole=True)
+        known = simulation.timeline(spec, units, lanes)[0]
         assert simulation.simulate(spec, units, lanes) == pytest.approx(known, rel=1e-9)
 
 

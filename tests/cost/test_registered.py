@@ -45,10 +45,10 @@ def test_a_run_is_scored_on_its_gpu_alone_whatever_its_seed_and_steps(name: str)
         measured(GPUS[name], spec.replace(seed=7, steps=50), seconds) for seconds in (middle, 0.9 * low, 1.1 * high)
     ]
     elsewhere = [measured("NVIDIA T4", spec, middle), measured(GPUS[name], spec.replace(seq_len=64), middle)]
-    assert [score.is_within for score in registered.scores([*runs, *elsewhere])] == [True, False, False]
+    assert [is_within for _, is_within in registered.scores([*runs, *elsewhere])] == [True, False, False]
     full = replace(runs[0], outcome=Outcome.OOM, samples={}, reason="device memory")
-    (score,) = registered.scores([full])
-    assert (score.is_within, score.line.endswith("measured out of memory: outside")) == (False, True)
+    ((line, is_within),) = registered.scores([full])
+    assert (is_within, line.endswith("measured out of memory: outside")) == (False, True)
     assert not list(registered.scores([replace(full, reason="host memory ran out: MemoryError")]))
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.papers import REFERENCE
 from tests.support.published import published
-from tests.support.tables import CLAIMS, TINY, table_from
 from zobench.cost.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS
 from zobench.report import artifacts, verdict
@@ -43,10 +42,9 @@ BOTH = [IN, LARGER]
         ([IN, IN], [], [OUT], ClaimOutcome.CONTRADICTED),  # by the paper's own values
     ],
 )
-def test_a_claims_word_follows_from_where_it_was_measured(same, other, paper, standing, tmp_path) -> None:
+def test_a_claims_word_follows_from_where_it_was_measured(same, other, paper, standing) -> None:
     claim = Claim(text="half", metric="gpu_memory", ratio=("B", "A"), at_least=None, at_most=1)
-    table = table_from(tmp_path, TINY + CLAIMS)
-    reported = CheckedClaim(claim=claim, table=table, ratios=tuple(paper), expected=2)
+    reported = CheckedClaim(claim=claim, ratios=tuple(paper), expected=2)
     judged = verdict.judge(reported, same, other, dataclasses.replace(reported, ratios=()))
     assert judged.standing is standing
     assert ("not predicted" in judged.evidence) == (standing is ClaimOutcome.UNSHOWN)

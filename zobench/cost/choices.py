@@ -206,7 +206,7 @@ def judged(spec: RunSpec, target: TargetMachine) -> Setup:
 
 
 def _predicted(spec: RunSpec, target: TargetMachine) -> Prediction:
-    """Of ``spec``, where ``inf`` is the interval that the machine's own plan would choose."""
+    """What is predicted of ``spec``, where ``inf`` is the interval that the machine's own plan would choose."""
 
     def predict(spec: RunSpec) -> Prediction:
         return gpu.predict(spec, target.gpu, target.disk or 1.0)

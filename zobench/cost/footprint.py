@@ -334,8 +334,8 @@ def _largest_trained(spec: RunSpec) -> int:
 
 
 def _tangents(spec: RunSpec) -> int:
-    """Of Forward-Grad: the direction of a block or a table, a tangent for every activation, and whole matrices of
-    attention, because no fused kernel has a forward derivative."""
+    """Bytes that Forward-Grad needs: the direction of a block or a table, a tangent for every activation, and whole
+    matrices of attention, because no fused kernel has a forward derivative."""
     units = max(sizes.trained(spec)[0], backward.table_bytes(spec) // WIDTHS[spec.dtype] * sizes.tunes_all(spec))
     matrix = sizes.rows_at_once(spec) * models.of(spec).heads * sizes.longest(spec) ** 2 * WIDTHS[spec.dtype]
     return units * sizes.trained_width(spec) + activations(spec) + ATTENTION_MATRICES * matrix
@@ -367,9 +367,14 @@ def consolidates(spec: RunSpec) -> bool:
     return run_passes(spec) > consolidate_after(spec) and not read_only
 
 
+def steps_of(spec: RunSpec) -> int:
+    """Steps that a cell takes, warm-up and those of its parts included."""
+    return spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
+
+
 def run_passes(spec: RunSpec) -> int:
     """Traversals of the model that may write: the steps of a run, and what it does beside them."""
-    return spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0) + spec.survival
+    return steps_of(spec) + spec.survival
 
 
 def consolidate_after(spec: RunSpec) -> int:

@@ -30,14 +30,15 @@ MOVE_WIDTHS, UPDATE_WIDTHS = 5, 7
 """Times a weight's width that in-place passes read and write beside drawing z: z is scaled and added; the update scales
 twice and subtracts (:mod:`zobench.engine.directions.perturb`)."""
 STORED_WIDTHS = 3
-"""Likewise of each use of a z that is stored: it is copied, and at its first use written."""
+"""Times a weight's width that each use of a stored z takes: it is copied, and at its first use written."""
 MOVE_KERNELS, UPDATE_KERNELS = 3, 4
 NORM_WIDTHS, NORM_KERNELS = 1, 1
-"""Likewise of a gradient's norm, which a first-order step takes of every tensor (:mod:`zobench.engine.backprop`)."""
+"""What the norm of a gradient takes, of every tensor in a first-order step (:mod:`zobench.engine.backprop`)."""
 FOREACH_ELEMENTS = 320 << 16
 """Elements that one kernel of torch's ``foreach`` operators changes on CUDA: 320 pieces of 2^16 (MultiTensorApply)."""
 PERTURB_WIDTHS, FLIP_WIDTHS, KEEP_WIDTHS = 2, 3, 1
-"""Likewise with counter noise: W to W and S; 2 W - S, of a pair's point that is not drawn; W where an update stays."""
+"""What passes take with counter noise: W to W and S; 2 W - S, of a pair's point that is not drawn; W where an update
+stays."""
 WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
 """(Bytes per logit in float32 beside what its product writes, kernels for each piece of the logits): of a softmax over
 the whole vocabulary, and of a maximum, a difference, exponentials and their sum, piece by piece."""
@@ -194,12 +195,12 @@ class Costs:
                 self.together = footprint.together(spec, int(self.forwards), int(self.tokens))
 
     def blocks(self, chosen: float = math.inf) -> dict[str, float]:
-        """Of all blocks, by what takes them, of a mixture with at most ``chosen`` experts for each token."""
+        """Seconds of all blocks, by what takes them, of a mixture with at most ``chosen`` experts for each token."""
         kinds = [(self._of_block(block.through(chosen)), count) for block, count in shapes.blocks(self.model)]
         return {name: sum(parts[name] * count for parts, count in kinds) for name in kinds[0][0]}
 
     def _of_block(self, block: shapes.Block) -> dict[str, float]:
-        """Of one block, likewise."""
+        """Seconds of one block, by what takes them."""
         tensors, moved = len(block.tensors) if sizes.tunes_all(self.spec) else 4, sizes.moved(self.spec)[0]
         units, tuned = 1 if self.is_whole else self.pieces + block.norms, sizes.trained_count(self.spec)
         share = moved / tuned if tuned else 1.0
@@ -238,7 +239,7 @@ class Costs:
         return every - least
 
     def outside(self) -> dict[str, float]:
-        """Of embedding and head, likewise."""
+        """Seconds of embedding and head, by what takes them."""
         spec, model, forwards, width = self.spec, self.model, self.forwards, self.width
         times, judged = forwards * spec.accumulate, min(sizes.judged(spec) // spec.accumulate, self.tokens)
         shared = 1.0 if self.low_rank is None else forwards  # points whose logits are made at once, in smaller pieces
@@ -356,7 +357,7 @@ class Costs:
         return self.gpu.malloc * (1 if is_one else len(self.block.tensors) / self.pieces)
 
     def _forward(self, block: shapes.Block) -> dict[str, float]:
-        """Of one forward of one block, without its kernels' own seconds."""
+        """Seconds of one forward of one block, by what takes them, without its kernels' own."""
         spec, price, tokens, shared = self.spec, self.price, self.tokens, self.together
         products = sum(price.product(tokens * shared, *sides, self.precision) / shared for sides in block.linears)
         products += sum(self._routed(stack, tokens * shared) / shared for stack in block.experts)
@@ -373,8 +374,8 @@ class Costs:
         return {"products": products, "attention": attention, "passes": passes}
 
     def _routed(self, stack: shapes.Experts, tokens: float) -> float:
-        """Of the products of a stack of experts: each that is hit multiplies its share of the tokens' copies, and its
-        weights are read."""
+        """Seconds of the products of a stack of experts: each that is hit multiplies its share of the tokens' copies,
+        and its weights are read."""
         hit = stack.hit(tokens)
         return self.price.product(tokens * stack.chosen / hit, stack.inputs, stack.outputs, self.precision, hit)
 
@@ -417,7 +418,7 @@ class Costs:
         return max(drawn, made) + flipped + state, float(looks + flips) * units
 
     def _by_gradients(self, elements: float, tensors: float) -> tuple[float, float]:
-        """Likewise of the gradients' norm and the optimizer's step."""
+        """Seconds of the gradients' norm and of the optimizer's step, and the number of kernels."""
         widths, kernels = self.kind.optimizer(self.spec)
         is_joint = self.spec.foreach and self.spec.device.startswith("cuda")
         elements /= self.spec.gpus if self.spec.parallel == "fsdp" else 1  # whose ranks share gradients out
@@ -426,7 +427,7 @@ class Costs:
         return self.price.passes(nbytes), launches + NORM_KERNELS * tensors
 
     def _update(self) -> float:
-        """Of the update of all blocks alone, which is a part of their noise."""
+        """Seconds of the update of all blocks alone, which is a part of their noise."""
         elements, width = sizes.trained_count(self.spec), sizes.trained_width(self.spec)
         copied = self.price.passes(elements * width * STORED_WIDTHS)
         drawn = copied if NOISES[self.spec.noise].is_stored else self.price.normals(elements, width)

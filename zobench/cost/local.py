@@ -11,7 +11,7 @@ from typing import Any
 
 from zobench import models
 from zobench.cost import gpu, hardware, interval, sizes
-from zobench.cost.footprint import PARTS_STEPS, is_sized, memory
+from zobench.cost.footprint import is_sized, memory, steps_of
 from zobench.cost.gpu import Prediction
 from zobench.cost.hardware import LANE_BYTES, Gpu
 from zobench.cost.interval import Consolidation
@@ -78,11 +78,6 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
         least_seconds=whole - (spared if spec.task == "none" and spec.gpus == 1 else 0), source=source,
         consolidation=consolidation,
     )  # fmt: skip
-
-
-def steps_of(spec: RunSpec) -> int:
-    """Steps that a cell takes, warm-up and those of its parts included."""
-    return spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
 
 
 def unpriced(spec: RunSpec) -> Estimate:
@@ -163,7 +158,7 @@ def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
 
 
 def _corrections(ok: Sequence[Result], spec: RunSpec, prediction: Prediction, rates: Rates) -> list[float]:
-    """Of each of the runs ``ok`` that says something about ``spec``; of disturbed ones only if all of these are."""
+    """The corrections by each of the runs ``ok`` that says something about ``spec``; by disturbed ones if all are."""
     kind = _kind(spec)
     alike = [run for run in ok if _kind(run.spec) == kind]
     factors = [(_correction(run, prediction, rates), run.disturbances) for run in alike]

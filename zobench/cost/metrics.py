@@ -5,7 +5,6 @@ from __future__ import annotations
 from zobench.cost import footprint
 from zobench.cost.budget import moved_bytes
 from zobench.cost.seconds import floor_share, link_rate, predicted_step
-from zobench.result import Result
 from zobench.result.quantity import Quantity
 from zobench.store import measured
 
@@ -37,12 +36,9 @@ FLOOR = Quantity(
 )  # fmt: skip
 
 
-def _moved(result: Result) -> float | None:
-    return moved_bytes(result.spec) if footprint.is_sized(result.spec) else None
-
-
 MOVED = Quantity(
-    name="moved", key="moved_bytes", value=_moved, base_unit="bytes", units=measured.BYTES,
+    name="moved", key="moved_bytes", base_unit="bytes", units=measured.BYTES,
+    value=lambda result: moved_bytes(result.spec) if footprint.is_sized(result.spec) else None,
     about="Moved: bytes of weights that a step moves, by their format (zobench.cost.budget).",
     absent=("—", "its model is not known here, or its device_memory too small"), source="predicted",
 )  # fmt: skip

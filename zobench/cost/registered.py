@@ -13,7 +13,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,6 @@ _MAKERS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct", "sxm", "oa
 """Words in a device's name that make it no other device."""
 _FREE = frozenset({"device", *named(lambda field: field.incidental)})
 """Fields in which a run may differ from the cell that was predicted: they change no time."""
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionScore:
-    """How the prediction of a cell did. ``line``: both values; ``is_within``: whether what was measured is in the
-    range that was predicted, or ran out of memory as was predicted."""
-
-    line: str
-    is_within: bool
 
 
 def registered(matrix: str, predictions: Sequence[Prediction], day: datetime.date) -> dict[str, Any]:
@@ -91,8 +81,9 @@ def read_all(folder: Path = FOLDER) -> list[dict[str, Any]]:
     return bodies
 
 
-def scores(results: Iterable[Result], folder: Path = FOLDER) -> Iterator[PredictionScore]:
-    """How what is registered in ``folder`` did, for each of ``results`` that ran, or ran out of memory, on its GPU. Of
+def scores(results: Iterable[Result], folder: Path = FOLDER) -> Iterator[tuple[str, bool]]:
+    """For each of ``results`` of a cell and a GPU that are registered in ``folder``: a line with the predicted and the
+    measured value, and whether the prediction held: what was measured is in its range, or both ran out of memory. Of
     host memory nothing was predicted."""
     cells = {
         (body["gpu"], _cell(RunSpec.from_stored(cell["spec"]))): (body, cell)
@@ -112,9 +103,9 @@ def scores(results: Iterable[Result], folder: Path = FOLDER) -> Iterator[Predict
 def lines(results: Iterable[Result]) -> Iterator[str]:
     """How what comes with zobench did for each of ``results``, then for how many; nothing where none was predicted."""
     judged = list(scores(results))
-    yield from (score.line for score in judged)
+    yield from (line for line, _ in judged)
     if judged:
-        within = sum(score.is_within for score in judged)
+        within = sum(is_within for _, is_within in judged)
         yield f"registered predictions: {within} of {len(judged)} within their range"
 
 
@@ -137,12 +128,11 @@ def devices(result: Result) -> list[str]:
     return [str(device.get("name", "") if isinstance(device, Mapping) else device) for device in stored]
 
 
-def _score(result: Result, body: Mapping[str, Any], cell: Mapping[str, Any]) -> PredictionScore:
+def _score(result: Result, body: Mapping[str, Any], cell: Mapping[str, Any]) -> tuple[str, bool]:
     low, middle, high = cell["step_seconds"]
     about = f"registered {body['registered']} for {body['gpu']}, {cell['label']}"
     predicted = f"{middle:.3g} s a step ({low:.3g} to {high:.3g})" if cell["fits"] else "out of memory"
     seconds = result.step_seconds
     measured = "out of memory" if seconds is None else f"{seconds:.3g} s"
     within = not cell["fits"] if seconds is None else bool(cell["fits"]) and low <= seconds <= high
-    line = f"{about}: predicted {predicted}, measured {measured}: {'within' if within else 'outside'}"
-    return PredictionScore(line, within)
+    return f"{about}: predicted {predicted}, measured {measured}: {'within' if within else 'outside'}", within

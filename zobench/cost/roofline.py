@@ -70,7 +70,7 @@ class LowRankCosts:
 
     @property
     def rank(self) -> int:
-        """That of the directions."""
+        """The rank of the directions."""
         return self.structure.rank(self.spec)
 
     def product(self, rows: float, inner: int, columns: int, together: float) -> float:
@@ -94,8 +94,8 @@ class LowRankCosts:
         return linears * self.product_kernels(forwards, calls) + forwards * vectors + calls * norms
 
     def product_kernels(self, forwards: float, calls: float) -> float:
-        """Of one product with W, which is made ``calls`` times for ``forwards`` points: x B, and what is added to it at
-        each point; a factor is cast to 16 bits first."""
+        """Kernels of one product with W, which is made ``calls`` times for ``forwards`` points: x B, and what is added
+        to it at each point; a factor is cast to 16 bits first."""
         narrow = WIDTHS[self.spec.dtype] < 4
         outer, inner = 1 + narrow + self.structure.has_core, 1 + narrow
         return forwards * outer + (calls if self.structure.shares_inner else forwards) * inner

@@ -213,7 +213,7 @@ def attention_operations(spec: RunSpec) -> float:
 
 
 def _tokens(spec: RunSpec) -> int:
-    """Of a rank's batch."""
+    """The tokens of a rank's batch."""
     return sizes.rows(spec) * sizes.usual(spec)
 
 

@@ -161,8 +161,7 @@ def feed_forward(model: Model) -> float:
 def _registered(model: Architecture) -> Block:
     """Plain (biases, two products of the feed-forward) or gated (no biases, three), as its number of parameters says;
     what neither explains is two more norms."""
-    plain, gated = _plain(model), _gated(model)
-    nearest = min(plain, gated, key=lambda kind: abs(kind.parameters - model.block))
+    nearest = min(_of(model, gated=False), _of(model, gated=True), key=lambda kind: abs(kind.parameters - model.block))
     rest, vectors = model.block - nearest.parameters, nearest.vectors
     if rest > 0:
         vectors = (*vectors, rest // 2, rest - rest // 2)
@@ -191,25 +190,18 @@ def _counted(model: Inspected, kind: BlockKind) -> Block:
     )  # fmt: skip
 
 
-def _plain(model: Architecture) -> Block:
-    hidden, inner = model.hidden, model.inner
-    linears = (*[(hidden, hidden)] * 4, (hidden, inner), (inner, hidden))
-    return _of(model, linears, (*(outputs for _, outputs in linears), *[hidden] * 4), biases=6, gated=False)
-
-
-def _gated(model: Architecture) -> Block:
+def _of(model: Architecture, *, gated: bool) -> Block:
+    """The block of a family that is gated, or plain."""
     hidden, inner = model.hidden, model.inner
     queries, keys = model.attention_widths
-    linears = ((hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden), *[(hidden, inner)] * 2)
-    return _of(model, (*linears, (inner, hidden)), (hidden, hidden), biases=0, gated=True)
-
-
-def _of(
-    model: Architecture, linears: tuple[tuple[int, int], ...], vectors: tuple[int, ...], *, biases: int, gated: bool
-) -> Block:  # fmt: skip
-    queries, keys = model.attention_widths
+    if gated:
+        linears = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden), *[(hidden, inner)] * 2]
+        vectors = [hidden, hidden]
+    else:
+        linears = [*[(hidden, hidden)] * 4, (hidden, inner)]
+        vectors = [*[hidden] * 4, inner, hidden, *[hidden] * 4]  # biases, then two norms
     return Block(
-        linears=linears, vectors=vectors, biases=biases, norms=2, gated=gated, hidden=model.hidden,
-        normed=2 * model.hidden, inner=model.inner, queries=queries, keys=keys, attention=(queries, queries),
+        linears=(*linears, (inner, hidden)), vectors=tuple(vectors), biases=0 if gated else 6, norms=2, gated=gated,
+        hidden=hidden, normed=2 * hidden, inner=inner, queries=queries, keys=keys, attention=(queries, queries),
         window=model.window, is_causal=not model.masked,
     )  # fmt: skip

@@ -131,15 +131,15 @@ class Clock:
         return max(self.lanes.values(), default=0.0)
 
 
-def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, whole: bool = False, halt: float = 0.0) -> float:
+def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, halt: float = 0.0) -> float:
     """Seconds of a settled step of ``units`` streamed units, whose operations take the seconds in ``lanes``.
 
     Units count as equally large. Of many only some rounds of the slots are run, and the rest goes on like the last of
-    them (``whole``: all are run). ``halt``: seconds that the host takes before each upload, with all lanes idle.
+    them. ``halt``: seconds that the host takes before each upload, with all lanes idle.
     """
     slots = min(spec.slots, units)
     few, more = (units % slots + slots * rounds for rounds in ROUNDS)
-    if whole or units <= more:
+    if units <= more:
         return _settled(spec, units, lanes, halt)[0]
     first, second = (_settled(spec, count, lanes, halt)[0] for count in (few, more))
     return second + (units - more) * (second - first) / (more - few)

@@ -177,7 +177,7 @@ def rows(spec: RunSpec) -> int:
 
 
 def rows_at_once(spec: RunSpec) -> int:
-    """Of these, the rows of one pass over the model: a micro-batch."""
+    """The rows of one pass over the model, a micro-batch of :func:`rows`."""
     return rows(spec) // spec.accumulate
 
 

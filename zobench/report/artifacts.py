@@ -64,8 +64,8 @@ def load_all() -> tuple[list[Recipe], list[str]]:
         for name in recipes.names(kind):
             try:
                 item = load_file(recipes.find(kind, name))
-                if item.name in (names := [other.name for other in items]):
-                    raise ValueError(f"another recipe is called {names[names.index(item.name)]}; change `artifact`")
+                if any(other.name == item.name for other in items):
+                    raise ValueError(f"another recipe is called {item.name}; change `artifact`")
                 items.append(item)
             except (OSError, ValueError) as error:  # a user's own file must not hide all others
                 problems.append(f"not rendered: {kind}/{name}: {error}")
@@ -143,10 +143,10 @@ def gather(
     results: Sequence[Result], problems: Sequence[str], reference: Reference, progress: Progress
 ) -> tuple[ReportContents, list[Filled]]:
     """The whole report, and the cells of the papers' tables."""
-    recipes, broken = load_all()
+    items, broken = load_all()
     made, failed = [], []
-    for i, item in enumerate(recipes):
-        progress(item.name, i, 2 * len(recipes))  # each is filled, and then drawn
+    for i, item in enumerate(items):
+        progress(item.name, i, 2 * len(items))  # each is filled, and then drawn
         try:
             made.append(make(item, results, reference))
         except ValueError as error:

@@ -56,15 +56,14 @@ class TableCell:
     @property
     def quantity(self) -> Quantity:
         """What the cell shows: its metric, or what its column shows in that place."""
-        shown: Quantity = METRICS.get(self.column.quantity or self.metric.name)
-        return shown
+        return _quantity(self.column, self.metric)
 
     @property
     def paper_value(self) -> float | None:
         """The reported value in the base unit; None where the paper reports none or ran out of memory."""
         if self.paper is None or not self.paper["value"]:
             return None
-        return float(self.paper["value"]) * float(METRICS.get(self.metric.name).units[self.paper["unit"]])
+        return float(self.paper["value"]) * self.metric.quantity.units[self.paper["unit"]]
 
     @property
     def is_inferred(self) -> bool:
@@ -79,7 +78,7 @@ class TableCell:
     @property
     def is_derived(self) -> bool:
         """Whether the paper's value follows from others: a difference of two, or a condition of another metric's."""
-        return self.column.minus is not None or bool(METRICS.get(self.metric.name).beside_metric)
+        return self.column.minus is not None or bool(self.metric.quantity.beside_metric)
 
     @property
     def ratio(self) -> float | None:
@@ -87,6 +86,12 @@ class TableCell:
         if self.value is None or not self.paper_value or self.is_derived:
             return None
         return self.value / self.paper_value
+
+
+def _quantity(column: TableColumn, metric: Metric) -> Quantity:
+    """What is shown where ``column`` and ``metric`` meet."""
+    shown: Quantity = METRICS.get(column.quantity) if column.quantity else metric.quantity
+    return shown
 
 
 Grid = Sequence[Sequence[Sequence[TableCell]]]
@@ -107,7 +112,7 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
     """Cells as ``[row][metric][column]``; ``results`` are of one machine. Extra rows without one are left out."""
     common = {field: values for field, values in _usual(table).items() if field not in _elsewhere(table)}
     candidates = [result for result in results if meets(result.spec, common)]
-    filled = []
+    filled: list[list[list[TableCell]]] = []
     for row in table.rows:
         fitting = [result for result in candidates if meets(result.spec, row.where)]
         choices = [_choice(table, row, column, candidates if column.level else fitting) for column in table.columns]
@@ -228,11 +233,11 @@ def _cell(
     base: Result | None = None,
 ) -> TableCell:  # fmt: skip
     """One cell; ``base``: the result that the baseline's column shows in its row."""
-    result, quantity = choice.first, METRICS.get(column.quantity or metric.name)
+    result, quantity = choice.first, _quantity(column, metric)
     paper = reference.find(wanted) if (wanted := _reported(table, row, column, metric)) else None
-    if paper is not None and METRICS.get(metric.name).beside_metric:
+    if paper is not None and metric.quantity.beside_metric:
         paper = {**paper, "metric": metric.name, "unit": metric.unit, "value": paper[metric.name]}
-    if paper is not None and paper["unit"] not in (units := METRICS.get(metric.name).units):
+    if paper is not None and paper["unit"] not in (units := metric.quantity.units):
         raise ValueError(f"`{metric.name}` must be in {' or '.join(units)}, but got {paper['unit']}; convert it")
     value = choice.value(quantity, base)
     once = result is not None and result.evaluation and len(table.metrics) > 1
@@ -253,10 +258,10 @@ def _cell(
 
 def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) -> Mapping[str, str]:
     """The columns by which a cell's paper value is looked up; empty where the paper can have none."""
-    if column.reference is None or row.reference is None or METRICS.get(metric.name).share:
+    if column.reference is None or row.reference is None or metric.quantity.share:
         return {}
     source = {"paper": table.paper, "artifact": table.artifact} if table.paper else {}
-    name = METRICS.get(metric.name).beside_metric or metric.name
+    name = metric.quantity.beside_metric or metric.name
     wanted = {**source, "metric": name, **table.reference, **column.reference, **row.reference}
     return wanted if "paper" in wanted else {}
 
@@ -267,7 +272,7 @@ def _caveats(
     """What the heading of a cell does not say of its number, read from the result: other fields, warnings, shared
     weights."""
     spec = result.spec
-    quantity = METRICS.get(column.quantity or metric.name)
+    quantity = _quantity(column, metric)
     notes = list(quantity.remarks(result))
     if spec.gpus > 1 and spec.device.startswith("cpu"):
         notes.append(_CPU_RANKS)

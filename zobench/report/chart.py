@@ -70,12 +70,20 @@ class Panel:
     message: str = ""
 
     @property
+    def marks(self) -> list[Mark]:
+        """The marks of all series."""
+        return [mark for series in self.series for mark in series.marks]
+
+    @property
+    def reported(self) -> list[float]:
+        """The paper's values of all series."""
+        return [value for series in self.series for value in series.paper if value is not None]
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to draw; how a run failed is something."""
-        marks = [mark for series in self.series for mark in series.marks]
-        reported = [value for series in self.series for value in series.paper]
-        drawn = any(mark.value is not None or mark.failure for mark in marks) or bool(self.events)
-        return bool(self.message) or not (drawn or any(value is not None for value in reported))
+        drawn = any(mark.value is not None or mark.failure for mark in self.marks)
+        return bool(self.message) or not (drawn or self.events or self.reported)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zobench.report.sheet import rounded
 from zobench.report.table import Metric, Where
 from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval, Quantity
@@ -78,7 +77,7 @@ def _distinction(
 ) -> str:
     def words(result: Result) -> str:
         value = quantity.of(result) if quantity else None
-        ending = str(result.outcome) if value is None else rounded(value / metric.scale, metric.format)
+        ending = str(result.outcome) if value is None else metric.text(value)
         return " ".join(f"{key}={getattr(result.spec, key)}" for key in differing) + f" ({ending})"
 
     rest_texts = "; ".join(map(words, every[shown : shown + _LISTED]))

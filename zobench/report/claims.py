@@ -40,7 +40,6 @@ class CheckedClaim:
     """
 
     claim: Claim
-    table: Table
     ratios: tuple[ClaimRatio, ...]
     expected: int
 
@@ -177,7 +176,7 @@ def checked(table: Table, grid: Grid, of: Values, *, extra: bool = False) -> lis
         ratios = [of(claim, header, *(cells[name] for name in claim.ratio)) for header, cells in whole]
         every = table.rows if _by_column(table, claim) else [column for column in table.columns if column.minus is None]
         expected = sum(line.extra == extra and (not claim.only or line.header in claim.only) for line in every)
-        made.append(CheckedClaim(claim=claim, table=table, ratios=tuple(filter(None, ratios)), expected=expected))
+        made.append(CheckedClaim(claim=claim, ratios=tuple(filter(None, ratios)), expected=expected))
     return made
 
 

@@ -9,7 +9,6 @@ from zobench.report.cells import Grid, TableCell, flat, not_run
 from zobench.report.choice import needed
 from zobench.report.forecast_text import (
     MEASURED_ALONE,
-    NO_VALUE,
     OUT_OF_MEMORY,
     both,
     joined,
@@ -20,7 +19,7 @@ from zobench.report.forecast_text import (
     times,
     times_between,
 )
-from zobench.report.sheet import CellText, ColumnGroup, Sheet, number, rounded
+from zobench.report.sheet import NO_VALUE, CellText, ColumnGroup, Sheet, number
 from zobench.report.table import Table
 from zobench.result import Outcome, Result
 from zobench.result.quantity import ABSENT, Interval, Quantity
@@ -51,16 +50,14 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
     bases = {_crossing(cell, by_column): cell for cell in cells if _is_baseline(cell, table.baseline)}
     ratios = {id(cell): paired(cell, bases.get(_crossing(cell, by_column))) for cell in cells}
 
-    def entry(group: Sequence[TableCell], k: int) -> CellText:
-        cell = group[k]
-        if fill and not_run(cell) and (cell.forecast or cell.on_machine or METRICS.get(cell.metric.name).share):
+    def entry(cell: TableCell) -> CellText:
+        if fill and not_run(cell) and (cell.forecast or cell.on_machine or cell.metric.quantity.share):
             return both(cell)
-        metric = METRICS.get(cell.metric.name)  # of shares, as an accuracy is one, no ratio is shown
-        relative = not metric.share and metric.base_unit != "1" and not _is_baseline(cell, table.baseline)
-        base = bases.get(_crossing(cell, by_column)) if relative else None
-        if base and (known_ratio := ratios[id(cell)]):
-            return _measured(cell, times_between(known_ratio))
-        return _measured(cell, times(ratio(cell.value, base.value)) if base else "")
+        base, quantity = bases.get(_crossing(cell, by_column)), cell.metric.quantity
+        if base is None or base is cell or quantity.share or quantity.base_unit == "1":  # an accuracy is a share
+            return _measured(cell, "")
+        known_ratio = ratios[id(cell)]
+        return _measured(cell, times_between(known_ratio) if known_ratio else times(ratio(cell.value, base.value)))
 
     line = "row" if by_column else "column"
     remarks = [
@@ -118,9 +115,8 @@ def predicted_sheet(table: Table, grid: Grid) -> Sheet:
     table, grid = _cut(table, grid, js, ks)
     cells = flat(grid)
 
-    def entry(group: Sequence[TableCell], k: int) -> CellText:
-        forecast, reported = group[k].forecast, group[k].paper_value
-        return predicted(group[k], ratio(forecast.value, reported) if forecast else None)
+    def entry(cell: TableCell) -> CellText:
+        return predicted(cell, ratio(cell.forecast.value, cell.paper_value) if cell.forecast else None)
 
     source = f"predicted for {places(cells)}, not measured"
     remarks = [*predictors(cells), "(x) is predicted / paper."]
@@ -131,8 +127,8 @@ def _filled_legend(cells: Sequence[TableCell]) -> list[str]:
     """As :func:`_legend`, where what was not run shows its forecast."""
     ran = [cell for cell in cells if not not_run(cell)]
     empty = [cell for cell in cells if not_run(cell)]
-    shares = any(METRICS.get(cell.metric.name).share for cell in empty)
-    blank = [cell for cell in empty if not cell.forecast and not METRICS.get(cell.metric.name).share]
+    shares = any(cell.metric.quantity.share for cell in empty)
+    blank = [cell for cell in empty if not cell.forecast and not cell.metric.quantity.share]
     alone = [f"{MEASURED_ALONE}: only what was measured has it."] if shares else []
     return [*_legend([*ran, *blank]), *predictors(empty), *alone]
 
@@ -140,7 +136,7 @@ def _filled_legend(cells: Sequence[TableCell]) -> list[str]:
 def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
     """What the paper reports, and in parentheses how many times that much was measured; only columns it can have.
     ``fill``: of what was not run, how many times that much is predicted."""
-    js = [j for j, metric in enumerate(table.metrics) if not METRICS.get(metric.name).share]
+    js = [j for j, metric in enumerate(table.metrics) if not metric.quantity.share]
     ks = [k for k, column in enumerate(table.columns) if column.reference is not None or column.minus]
     table, grid = _cut(table, grid, js, ks)
     cells = flat(grid)
@@ -160,7 +156,7 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = F
         remarks.append(f"{OUT_OF_MEMORY} means out of memory in the paper.")
     if any(cell.paper is None for cell in cells):
         remarks.append(f"{NO_VALUE} means that the paper reports no value.")
-    return sheet_of(table, grid, "paper", machine, source, lambda group, k: _reported(group[k], fill), remarks)
+    return sheet_of(table, grid, "paper", machine, source, lambda cell: _reported(cell, fill), remarks)
 
 
 def _artifact_name(paper: Mapping[str, str]) -> str:
@@ -208,13 +204,13 @@ def sheet_of(
     kind: str,
     machine: str | None,
     source: str,
-    entry: Callable[[Sequence[TableCell], int], CellText],
+    entry: Callable[[TableCell], CellText],
     remarks: Sequence[str],
 ) -> Sheet:
     """``table`` with the text that ``entry`` gives each cell of ``grid``, numbered notes, and ``remarks`` below."""
     headings = [CellText(text=f"{metric.header} {_ARROW[metric.better]}", tone="label") for metric in table.metrics]
     columns = [CellText(text=column.header, tone="label") for column in table.columns]
-    body = [[[entry(row[j], k) for k in range(len(columns))] for j in range(len(headings))] for row in grid]
+    body = [[[entry(cell) for cell in group] for group in row] for row in grid]
     if table.groups == "columns":  # a metric each below a column's heading
         body = [[list(values) for values in zip(*row, strict=True)] for row in body]
         headings, columns = columns, headings
@@ -258,17 +254,15 @@ def _measured(cell: TableCell, to_baseline: str) -> CellText:
         return CellText(text=text, tone="failure", notes=cell.notes)
     if cell.value is None:
         return CellText(text=cell.quantity.absent[0], tone="blank", notes=cell.notes)
-    text = rounded(cell.value / cell.metric.scale, cell.metric.format)
     detail = " ".join(filter(None, (_between(cell), to_baseline)))
-    return CellText(text=text, detail=detail, notes=cell.notes, shared=cell.caveats)
+    return CellText(text=cell.metric.text(cell.value), detail=detail, notes=cell.notes, shared=cell.caveats)
 
 
 def _between(cell: TableCell) -> str:
     """``[60.7, 67.0]`` of a metric whose table shows its interval."""
     if not cell.metric.interval or cell.interval is None:
         return ""
-    low, high = (rounded(end / cell.metric.scale, cell.metric.format) for end in cell.interval)
-    return f"[{low}, {high}]"
+    return f"[{', '.join(map(cell.metric.text, cell.interval))}]"
 
 
 def _foretold(cell: TableCell) -> float | None:
@@ -283,9 +277,8 @@ def _reported(cell: TableCell, fill: bool) -> CellText:
         return CellText(text=NO_VALUE, tone="blank")
     if cell.paper_value is None:
         return CellText(text=OUT_OF_MEMORY, tone="failure")
-    text = cell.paper["value"]
-    if cell.paper["unit"] != cell.metric.unit:
-        text = rounded(cell.paper_value / cell.metric.scale, cell.metric.format)
+    is_printed_so = cell.paper["unit"] == cell.metric.unit
+    text = cell.paper["value"] if is_printed_so else cell.metric.text(cell.paper_value)
     inferred = (INFERRED,) if cell.is_inferred else ()
     if cell.ratio is None:
         share = _foretold(cell) if fill else None
@@ -338,7 +331,7 @@ def _shared_names(cells: Iterable[TableCell]) -> list[str]:
 
 
 def _units(table: Table) -> list[str]:
-    abouts = [(METRICS.get(metric.name).about, metric) for metric in table.metrics]
+    abouts = [(metric.quantity.about, metric) for metric in table.metrics]
     return [about.format(unit=metric.unit, size=f"{metric.scale:.0f}") for about, metric in abouts if about]
 
 

@@ -14,9 +14,9 @@ from zobench.cost import budget, footprint
 from zobench.machine.reader import checked, read
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contender, Protocol, Search, is_done
-from zobench.report.table import Claim, check_bounds
+from zobench.report.table import Claim, check_bounds, check_header
 from zobench.result import Outcome, Result
-from zobench.runspec import DECLARED, RunSpec, suggestion
+from zobench.runspec import DECLARED, RunSpec
 from zobench.stats.intervals import wilson_interval
 from zobench.store import place_of
 from zobench.store.measured import seconds_until, step_at
@@ -54,11 +54,7 @@ def parse(name: str, data: Mapping[str, Any]) -> ContestTable:
         raise ValueError(f"`0 < target < 1` must hold, but got {stated['target']}; write target = 0.75")
     claims = tuple(read(_claim, claim, "[[claims]]") for claim in stated.pop("claims", ()))
     for header in (stated["baseline"], *(header for claim in claims for header in claim.ratio)):
-        if header not in headers:
-            raise ValueError(
-                f"a table of {stated['runner']} needs headers of its methods, but got {header!r}; "
-                f"{suggestion(header, headers)}"
-            )
+        check_header(f"a table of {stated['runner']} needs headers of its methods", header, headers)
     return ContestTable(name=name, protocol=protocol, claims=claims, **stated)
 
 
@@ -293,11 +289,6 @@ def _ordered(standings: Iterable[MethodStanding]) -> tuple[MethodStanding, ...]:
     return tuple(sorted(standings, key=lambda item: math.inf if item.loss is None else item.loss))
 
 
-def unmeasured(table: ContestTable) -> list[MethodStanding]:
-    """The methods without any run."""
-    return [_standing(table, contender, []) for contender in table.protocol.contenders]
-
-
 def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> MethodRanking:
     """The ranking of one machine's ``results``. Where final runs saw test sets of several sizes, those with the largest
     one count."""
@@ -307,15 +298,16 @@ def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Me
         contender = table.protocol.contender(result.spec)
         assert contender is not None
         by_method.setdefault(contender.header, []).append(result)
-    standings = [_standing(table, item, by_method.get(item.header, [])) for item in table.protocol.contenders]
+    standings = [standing_of(table, item, by_method.get(item.header, [])) for item in table.protocol.contenders]
     return MethodRanking(
         machine=machine, spec=results[0].spec, description=results[0].environment.description,
         standings=_ordered(standings),
     )  # fmt: skip
 
 
-def _standing(table: ContestTable, contender: Contender, results: Sequence[Result]) -> MethodStanding:
-    """How a method stands. It has no ``runs`` until its grid, and the points that may be added to it, are tuned."""
+def standing_of(table: ContestTable, contender: Contender, results: Sequence[Result]) -> MethodStanding:
+    """How a method stands by its ``results``. It has no ``runs`` until its grid, and the points that may be added to
+    it, are tuned."""
     protocol, most = table.protocol, table.protocol.points + table.protocol.extra
     first = protocol.tuning_seeds[0]
     done = {run.spec.hash: run for run in results if run.spec.test_size == 0 and is_done(run)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +18,10 @@ from zobench.report.contest import (
     MethodStanding,
     average,
     is_disturbed,
-    unmeasured,
+    standing_of,
 )
 from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
-from zobench.report.sheet import CellText, Sheet, of_frame, rounded
+from zobench.report.sheet import NO_VALUE, CellText, Sheet, of_frame, rounded
 from zobench.report.table import Claim
 from zobench.result import Result
 from zobench.stats import LEVEL, significance
@@ -31,7 +30,7 @@ from zobench.stats.significance import Difference
 if TYPE_CHECKING:
     import pandas as pd
 
-NONE, BLANK = "—", "·"
+NONE = "—"
 MEBIBYTE = 2**20
 
 Column = tuple[str, Callable[[MethodStanding], CellText]]
@@ -42,9 +41,10 @@ def sheets(table: ContestTable, ranked: Sequence[MethodRanking]) -> list[Sheet]:
     so."""
     if not ranked:
         remarks = [_how(table), f"`zobench sweep {table.runner}` measures it."]
-        rows = _columns(unmeasured(table), [("Test (%) ↑", _test)])
+        unmeasured = [standing_of(table, contender, []) for contender in table.protocol.contenders]
+        rows = _columns(unmeasured, [("Test (%) ↑", _test)])
         return [_sheet(table, "", "none", "nothing measured yet", rows, remarks)]
-    return list(itertools.chain.from_iterable(_of(table, ranking) for ranking in ranked))
+    return [sheet for ranking in ranked for sheet in _of(table, ranking)]
 
 
 def _of(table: ContestTable, ranking: MethodRanking) -> Iterator[Sheet]:
@@ -131,7 +131,7 @@ def _chosen(method: MethodStanding) -> CellText:
 
 def _waiting(method: MethodStanding) -> CellText:
     count = len(method.search.points) - len(method.search.waiting)
-    text = f"{count} of at most {method.most} points tuned" if method.tuned else BLANK
+    text = f"{count} of at most {method.most} points tuned" if method.tuned else NO_VALUE
     note = "Its best point has not run with the protocol's seeds, or has neighbours yet to try."
     return CellText(text=text, tone="blank", notes=(note,) if method.search.best else ())
 
@@ -232,7 +232,7 @@ def _number(value: float | None, scale: float, form: str, absent: str = "", tone
 
 
 def _text(text: str) -> CellText:
-    return CellText(text=text) if text else CellText(text=BLANK, tone="blank")
+    return CellText(text=text) if text else CellText(text=NO_VALUE, tone="blank")
 
 
 def checked(claim: Claim, ranking: MethodRanking) -> ClaimRatio | None:

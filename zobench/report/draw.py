@@ -15,7 +15,6 @@ from zobench.report.plot import Plot, nothing
 from zobench.report.sheet import WARNING, ranges
 from zobench.report.table import Metric
 from zobench.result import Outcome
-from zobench.runspec.registries import METRICS
 
 _UNMEASURED = "Nothing measured yet: `zobench reproduce {}` measures here what this machine can."
 
@@ -59,8 +58,8 @@ def _caveats(cells: Sequence[TableCell]) -> list[str]:
     every = dict.fromkeys(caveat for cell in cells if cell.value is not None for caveat in cell.caveats)
     merged = ranges(caveat for caveat in every if caveat.startswith(WARNING))
     caveats = list(dict.fromkeys(merged.get(caveat, caveat) for caveat in every))
-    timed = [cell for cell in cells if cell.value is not None and cell.quantity is METRICS.get(cell.metric.name)]
-    if any(cell.interval is None for cell in timed if cell.result and METRICS.get(cell.metric.name).timed):
+    timed = [cell for cell in cells if cell.value is not None and cell.quantity is cell.metric.quantity]
+    if any(cell.interval is None for cell in timed if cell.result and cell.metric.quantity.timed):
         caveats.append("Without a 95 % interval: fewer than 6 steps were measured.")
     return caveats
 

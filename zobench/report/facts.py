@@ -93,9 +93,7 @@ def sheets(facts: FactTable) -> list[Sheet]:
     shown = [_sheet(facts, "paper", f"paper ({facts.paper} {facts.artifact})", lambda row, k: row.paper[k], remarks)]
     if any(column.fact for column in facts.columns):
         source = "zobench's registry of models, from which every cell of these models is built"
-        shown.append(
-            _sheet(facts, "registry", source, lambda row, k: _registered(row.model, facts.columns[k].fact), [])
-        )
+        shown.append(_sheet(facts, "registry", source, lambda row, k: _registered(row, facts.columns[k]), []))
     if any(row.run for row in facts.rows):
         memories = replace(facts, columns=(FactColumn(header="Peak memory (GB)"),), title=f"{facts.title}, evaluated")
         spec = RunSpec.from_dict({**facts.run})
@@ -106,13 +104,11 @@ def sheets(facts: FactTable) -> list[Sheet]:
 
 
 def _predicted(base: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    if not run:
-        return "·"
-    return f"{memory(RunSpec.from_dict({**base, **run}).resolve('cuda'))[0] / 2**30:.1f}"
+    return f"{memory(RunSpec.from_dict({**base, **run}).resolve('cuda'))[0] / 2**30:.1f}" if run else ""
 
 
-def _registered(model: str, fact: str) -> str:
-    return str(FACTS[fact](model)) if model and fact else "·"
+def _registered(row: Fact, column: FactColumn) -> str:
+    return str(FACTS[column.fact](row.model)) if row.model and column.fact else ""
 
 
 def _sheet(facts: FactTable, kind: str, source: str, text: Callable[[Fact, int], str], remarks: list[str]) -> Sheet:

@@ -14,7 +14,7 @@ from pathlib import Path
 from zobench.cost import hardware
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.contents import Artifact
-from zobench.report.sheet import CellText, Sheet, of_frame
+from zobench.report.sheet import NO_VALUE, CellText, Sheet, of_frame
 
 NAME, TITLE = "what_fits_where", "What fits where: models and GPUs that nobody ran here"
 SOURCE = "predicted, not measured: fp16, one sequence of 2048 tokens, one GPU in a slot of its own PCIe generation"
@@ -28,8 +28,6 @@ STREAMED = "*"
 """Marks a model of which blocks are streamed, because it does not fit whole."""
 CAUTIOUS = "†"
 """Marks a GPU on which zobench may not run."""
-NONE = "·"
-"""Where no setting fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +46,11 @@ class Fit:
     @property
     def text(self) -> str:
         """``~847*``."""
-        return NONE if self.rate is None else f"~{self.rate:.0f}{STREAMED * self.streamed}"
+        return NO_VALUE if self.rate is None else f"~{self.rate:.0f}{STREAMED * self.streamed}"
 
 
 def stored() -> list[Fit]:
-    """Those of the committed file."""
+    """The fits in the committed file."""
     with DATA.open(encoding="utf-8", newline="") as file:
         return [
             Fit(row["model"], row["gpu"], int(row["host"]), float(row["rate"]) if row["rate"] else None,
@@ -66,9 +64,9 @@ def heading(gpu: str) -> str:
     return gpu + CAUTIOUS * bool(hardware.load(gpu).caution)
 
 
-def cautions(gpus: Sequence[str] = GPUS) -> list[str]:
+def cautions() -> list[str]:
     """A line for each GPU that is marked."""
-    return [f"{CAUTIOUS} {gpu}: {caution}." for gpu in gpus if (caution := hardware.load(gpu).caution)]
+    return [f"{CAUTIOUS} {gpu}: {caution}." for gpu in GPUS if (caution := hardware.load(gpu).caution)]
 
 
 def artifact() -> Artifact:
@@ -78,7 +76,7 @@ def artifact() -> Artifact:
     fits = stored()
     shares = sorted({fit.share for fit in fits})
     within = " to ".join(f"{100 * share:.1f} %" for share in (shares[0], shares[-1]))
-    marks = f"{STREAMED}: blocks are streamed from host memory; {NONE}: no setting fits."
+    marks = f"{STREAMED}: blocks are streamed from host memory; {NO_VALUE}: no setting fits."
     remarks = (
         "Tokens per second of the best settings that `zobench plan` finds for each.",
         f"Nine of ten held-out values of the papers' programs are within {within} of such predictions; of these GPUs "
@@ -93,9 +91,12 @@ def artifact() -> Artifact:
 
 
 def _chart(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Chart:
-    rates = {(fit.model, fit.gpu): fit.rate for fit in fits if fit.host == host}
+    marks = {
+        (fit.model, fit.gpu): Mark(value=fit.rate, failure=UNFIT if fit.rate is None else "", source="predicted")
+        for fit in fits if fit.host == host
+    }  # fmt: skip
     series = tuple(
-        Series(label=model, marks=tuple(_mark(rates[model, gpu]) for gpu in GPUS), paper=(None,) * len(GPUS))
+        Series(label=model, marks=tuple(marks[model, gpu] for gpu in GPUS), paper=(None,) * len(GPUS))
         for model in MODELS
     )
     panel = Panel(
@@ -107,18 +108,13 @@ def _chart(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Chart:
     )  # fmt: skip
 
 
-def _mark(rate: float | None) -> Mark:
-    return Mark(failure=UNFIT, source="predicted") if rate is None else Mark(value=rate, source="predicted")
-
-
 def _sheet(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Sheet:
     import pandas as pd
 
-    texts = pd.Series({(fit.model, fit.gpu): _text(fit.text) for fit in fits if fit.host == host})
+    texts = pd.Series({
+        (fit.model, fit.gpu): CellText(text=fit.text, tone="blank" if fit.rate is None else "predicted")
+        for fit in fits if fit.host == host
+    })  # fmt: skip
     frame = texts.unstack().loc[list(MODELS), list(GPUS)].rename(columns=heading).rename_axis("Model")
     title = f"What fits where with {host} GB of host memory"
     return of_frame(frame, label=f"{NAME}-{host}gb", title=title, source=SOURCE, heading="tokens/s", remarks=remarks)
-
-
-def _text(text: str) -> CellText:
-    return CellText(text=text, tone="blank" if text == NONE else "predicted")

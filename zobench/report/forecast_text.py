@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from zobench.cost.published import Forecast
 from zobench.report.cells import TableCell
-from zobench.report.sheet import CellText, rounded
-from zobench.runspec.registries import METRICS
+from zobench.report.sheet import NO_VALUE, CellText
 from zobench.stats.intervals import Ratio as PairedRatio
 
-NO_VALUE = "·"
 OUT_OF_MEMORY = "-"
 MEASURED_ALONE = "n/a"
 OOM_AHEAD = f"~{OUT_OF_MEMORY} means predicted out of memory."
@@ -65,12 +63,9 @@ def whose(cells: Iterable[TableCell]) -> str:
 def predicted(cell: TableCell, to_paper: float | None) -> CellText:
     """The forecast of a cell; of a share, which only what was measured has, a word in its place."""
     if cell.forecast is None:
-        return CellText(text=MEASURED_ALONE if METRICS.get(cell.metric.name).share else NO_VALUE, tone="blank")
-    if cell.forecast.value is None:
-        return CellText(text=f"~{OUT_OF_MEMORY}", tone="predicted", shared=cell.forecast.notes)
-    return CellText(
-        text=_number(cell, cell.forecast), detail=times(to_paper), tone="predicted", shared=cell.forecast.notes
-    )  # fmt: skip
+        return CellText(text=MEASURED_ALONE if cell.metric.quantity.share else NO_VALUE, tone="blank")
+    text = _number(cell, cell.forecast)
+    return CellText(text=text, detail=times(to_paper), tone="predicted", shared=cell.forecast.notes)
 
 
 def both(cell: TableCell) -> CellText:
@@ -83,9 +78,7 @@ def both(cell: TableCell) -> CellText:
 
 
 def _number(cell: TableCell, forecast: Forecast) -> str:
-    if forecast.value is None:
-        return f"~{OUT_OF_MEMORY}"
-    return f"~{rounded(forecast.value / cell.metric.scale, cell.metric.format)}"
+    return f"~{OUT_OF_MEMORY if forecast.value is None else cell.metric.text(forecast.value)}"
 
 
 def predictors(cells: Sequence[TableCell]) -> list[str]:

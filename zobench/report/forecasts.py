@@ -16,7 +16,7 @@ from zobench.cost import gpu as engine
 from zobench.cost.gpu import Prediction, errors
 from zobench.cost.hardware import Gpu
 from zobench.cost.local import predict as machine_predicts
-from zobench.cost.published import PROGRAMS, Forecast, PaperCell, cell_of, evidence
+from zobench.cost.published import Forecast, PaperCell, cell_of, evidence, program_of
 from zobench.cost.published.evidence import papers_gpus
 from zobench.cost.published.memory import device_bytes, memory_share
 from zobench.cost.published.seconds import is_link_anchor, link_rate, link_share, step_seconds, throughput
@@ -44,7 +44,7 @@ _PROGRAMS: Mapping[str, Callable[[PaperCell, Gpu], float]] = {
     "throughput": throughput,
     "step_time": step_seconds,
 }
-"""Likewise of a paper's program."""
+"""Metric -> its predicted value in the base unit, of a paper's program."""
 
 
 def added(table: Table, grid: Grid) -> Grid:
@@ -85,16 +85,12 @@ def of(table: Table, cell: TableCell, card: Gpu) -> Forecast | None:
     if row is not None and cell.metric.name == "link_rate":
         rate, notes = link_rate(row, card), (FITTED,) if is_link_anchor(row) else ()
         return Forecast(value=rate, share=link_share(card), gpu=card, of_engine=False, notes=notes)
-    if row is not None and cell.metric.name in _PROGRAMS and (row["paper"], _family(row)) in PROGRAMS:
+    if row is not None and cell.metric.name in _PROGRAMS and program_of(row):
         return _program(row, cell.metric.name, card)
     if cell.metric.name not in VALUES:
         return None
     where = conditions(table, cell.row, cell.column)
     return _engine({name: values[0] for name, values in where.items()}, cell, card)
-
-
-def _family(row: Mapping[str, str]) -> str:
-    return models.get(row["model"]).model_type
 
 
 def _program(row: Mapping[str, str], metric: str, card: Gpu) -> Forecast:

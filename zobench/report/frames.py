@@ -12,7 +12,6 @@ from zobench.report.compose import hardware
 from zobench.report.sheet import Sheet, plain
 from zobench.report.table import Table
 from zobench.result import Outcome
-from zobench.runspec.registries import METRICS
 from zobench.store import metrics
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
 def _labels(table: Table, cell: TableCell) -> dict[str, str]:
     return {
         "table": table.name, "row": plain(cell.row.header), "column": plain(cell.column.header),
-        "metric": cell.metric.name, "unit": METRICS.get(cell.metric.name).base_unit,
+        "metric": cell.metric.name, "unit": cell.metric.quantity.base_unit,
     }  # fmt: skip
 
 

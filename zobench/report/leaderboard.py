@@ -77,21 +77,17 @@ def rankings(results: Sequence[Result], cells: Sequence[Case]) -> list[MachineRa
     for cell in cells:
         alike: dict[object, list[Result]] = {}
         for result in results:
-            if meets(result.spec, cell.where) and _counts(result):
+            is_of_cell = meets(result.spec, cell.where) and _speed(result) and not result.partial
+            if is_of_cell and not any(map(implausible, (result, *result.repeats))):
                 alike.setdefault(cell_of(result), []).append(result)
         groups = sorted(alike.values(), key=lambda group: (group[0].spec.device, group[0].spec.hash))
         ranked += [MachineRanking(cell=cell, entries=_ranked(group)) for group in groups]
     return ranked
 
 
-def _counts(result: Result) -> bool:
-    believed = not any(map(implausible, (result, *result.repeats)))
-    return result.is_ok and not result.partial and believed and bool(_value(result, _SPEED))
-
-
 def _ranked(alike: Sequence[Result]) -> tuple[RankedResult, ...]:
     """A machine's rank is one more than the number of machines that are shown to be faster."""
-    ordered = sorted(alike, key=lambda result: (-(_value(result, _SPEED) or 0.0), place_of(result)))
+    ordered = sorted(alike, key=lambda result: (-_speed(result), place_of(result)))
     faster = [{place_of(other) for other in ordered if _is_faster(other, result)} for result in ordered]
     alone = len({place_of(result) for result in ordered}) == 1
     return tuple(
@@ -107,9 +103,9 @@ def _is_faster(result: Result, other: Result) -> bool:
     return elsewhere and first is not None and second is not None and first[0] > second[1]
 
 
-def _value(result: Result, metric: str) -> float | None:
-    value: float | None = METRICS.get(metric).of(result)
-    return value
+def _speed(result: Result) -> float:
+    """Tokens per second; 0 of a result that did not end ok."""
+    return METRICS.get(_SPEED).of(result) or 0.0
 
 
 def artifact(results: Sequence[Result]) -> Artifact:

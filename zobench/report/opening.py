@@ -9,7 +9,7 @@ from zobench.recipes.reference import Reference
 from zobench.report.cells import Grid, TableCell, flat
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import measured_on, paired, paper_source, relative
-from zobench.report.contents import Opening
+from zobench.report.contents import Artifact, Opening
 from zobench.report.forecast_text import ratio
 from zobench.report.render import grids
 from zobench.report.summary import Filled, in_words, verdicts
@@ -30,6 +30,12 @@ def opening(filled: Sequence[Filled], results: Sequence[Result], reference: Refe
     paper = _phrase(table, papers, 1, _reported)
     third = f"In the paper {paper}; of all papers' {sum(counts.values())} claims here: {in_words(counts)}."
     return Opening(chart=_chart(table, grid, machine), sentences=(*_measured_sentences(table, grid, machine), third))
+
+
+def artifact(shown: Opening) -> Artifact:
+    """The opening's chart as a figure of the report."""
+    return Artifact(name=NAME, kind="figure", title=shown.chart.title, paper="", runner="", sheets=(),
+                    charts=(shown.chart,))  # fmt: skip
 
 
 def _mark(cell: TableCell, base: TableCell) -> Mark:
@@ -56,8 +62,7 @@ def _reported(cell: TableCell, base: TableCell) -> Mark:
 def _chart(table: Table, grid: Grid, machine: str | None) -> Chart:
     """Of what was measured, if anything was, with the paper's values beside it; else of the paper's alone."""
     panels = [_panel(table, grid, j) for j in range(len(table.metrics))]
-    measured = [panel for panel in panels
-                if any(mark.value is not None for line in panel.series for mark in line.marks)]  # fmt: skip
+    measured = [panel for panel in panels if any(mark.value is not None for mark in panel.marks)]
     drawn = {position for panel in measured or panels for position in panel.positions}
     cells = flat([row for row in grid if row[0][0].row.header in drawn])
     source = "; ".join([*([measured_on(cells, machine)] if measured else []), *paper_source(cells)])

@@ -87,8 +87,13 @@ def _drawn(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
     axes = read(Axes, data.get("axes", {}), "[axes]")
     body = {key: value for key, value in data.items() if key not in ("kind", "axes")}
     table = tables.parse(stem, body, "the figure", sections=("rows", "axes", "kind"), groups="metrics")
-    if kind == "lines" and not all(_is_number(row.header) for row in table.rows):
-        raise ValueError("lines need numbers along x, but a row is none; use one numeric field in [rows.product]")
+    try:
+        for row in table.rows if kind == "lines" else ():
+            float(row.header)
+    except ValueError:
+        raise ValueError(
+            "lines need numbers along x, but a row is none; use one numeric field in [rows.product]"
+        ) from None
     fields = list(data["rows"].get("product", {})) if kind != "heatmap" else []  # it has its columns along x
     along = fields[0].replace("_", " ").capitalize() if len(fields) == 1 else ""
     return Plot(
@@ -117,11 +122,3 @@ def _of_contest(stem: str, data: Mapping[str, Any]) -> Plot:
         name=stem, kind="pareto", title=stated["title"], runner=table.runner, caption=stated.get("caption", ""),
         panels=(), contest=table,
     )  # fmt: skip
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

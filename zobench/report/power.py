@@ -36,7 +36,7 @@ DISCORDANT = 0.15
 
 
 def spread_of(spec: RunSpec, results: Iterable[Result]) -> Spread:
-    """That of stored runs of the model and task of ``spec`` that differ in their seed alone; without any,
+    """The spread in stored runs of the model and task of ``spec`` that differ in their seed alone; without any,
     :data:`ASSUMED`. What a seed does to all settings that ran with the same seeds is no part of it, as methods are
     paired by seed: it is of the residuals of an analysis of variance by setting and seed."""
     groups: dict[str, dict[int, Result]] = {}

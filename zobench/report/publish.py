@@ -30,8 +30,9 @@ def publish(
     contents, filled = artifacts.gather(results, problems, Reference.load(), progress)
     images: dict[str, list[str]] = {}
     undrawn, written = [], list[Path]()
-    count = len(contents.artifacts)
-    for i, artifact in enumerate(contents.artifacts):
+    shown = [*contents.artifacts, *([opening.artifact(contents.opening)] if contents.opening else [])]
+    count = len(shown)
+    for i, artifact in enumerate(shown):
         progress(artifact.name, count + i, 2 * count)
         files = list[Path]()
         try:
@@ -40,17 +41,9 @@ def publish(
         except ValueError as error:  # one picture that cannot be drawn must not take the page with it
             undrawn.append(f"not drawn: {artifact.name}: {error}")
         else:
-            images[artifact.name] = _images(files)
+            images[artifact.name] = [path.read_text(encoding="utf-8") for path in files if path.suffix == ".svg"]
         written += files
-    if contents.opening is not None and contents.opening.chart.drawn:
-        try:
-            files = figures.save(contents.opening.chart, out / "figures" / opening.NAME)
-        except ValueError as error:
-            undrawn.append(f"not drawn: {opening.NAME}: {error}")
-        else:
-            images[opening.NAME] = _images(files)
-            written += files
-    _remove_earlier(out, [*((item.kind, item.name) for item in contents.artifacts), ("figure", opening.NAME)], written)
+    _remove_earlier(out, shown, written)
     try:
         _write(out, NUMBERS, latex.macros((item.table, item.grids) for item in filled))
     except ValueError as error:
@@ -77,16 +70,11 @@ def write_artifact(artifact: Artifact, out: Path) -> Iterator[Path]:
         yield from figures.save(chart, out / f"{artifact.kind}s" / clean(chart.name))
 
 
-def _images(files: Sequence[Path]) -> list[str]:
-    """The text of each SVG among ``files``."""
-    return [path.read_text(encoding="utf-8") for path in files if path.suffix == ".svg"]
-
-
-def _remove_earlier(out: Path, artifacts: Sequence[tuple[str, str]], written: Sequence[Path]) -> None:
-    """Removes files of the ``artifacts`` (kind, name), under their names, and pictures under these and a machine's,
-    that are not among those ``written`` now. A picture is one that is there in all formats: others are the user's."""
-    for kind, name in artifacts:
-        stem = out / f"{kind}s" / clean(name)
+def _remove_earlier(out: Path, shown: Sequence[Artifact], written: Sequence[Path]) -> None:
+    """Removes the files of tables and figures that an earlier report wrote, under their names or a machine's, unless
+    they are ``written`` again. A picture of a report has all formats: a file without the others is the user's."""
+    for artifact in shown:
+        stem = out / f"{artifact.kind}s" / clean(artifact.name)
         names = re.compile(rf"{re.escape(stem.name)}(-.*)?\.svg")
         drawn = [path for path in stem.parent.glob("*.svg") if names.fullmatch(path.name)]
         pictures = [[path.with_suffix(ending) for ending in (".png", ".svg", ".pdf")] for path in drawn]

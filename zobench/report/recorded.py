@@ -50,8 +50,8 @@ def spec_of(form: Mapping[str, Any]) -> RunSpec:
 
 @functools.cache
 def stored() -> tuple[Result, ...]:
-    """Those of the file, in the order of :data:`FORMS`, as runs that have nothing else: operations of one step, or of
-    the two beside a checkpoint."""
+    """The timelines of the file, in the order of :data:`FORMS`, as runs that have nothing else: operations of one step,
+    or of the two beside a checkpoint."""
     timelines = zip(FORMS, json.loads(DATA.read_text(encoding="utf-8")), strict=True)
     return tuple(Result(spec=spec_of(form), outcome=Outcome.OK, timeline=rows) for form, rows in timelines)
 
@@ -99,15 +99,14 @@ def _fullest(panels: Sequence[Case], results: Sequence[Result], alike: Sequence[
         for panel in panels:
             if meets(result.spec, panel.where):
                 groups.setdefault(key, {}).setdefault(panel.title, result)
-    ordered = sorted(groups.items(), key=lambda item: (
-        -len(item[1]), sum(map(_stand_ins, panels, map(item[1].get, (panel.title for panel in panels)))), item[0]
-    ))  # fmt: skip
-    return ordered[0][1] if ordered else {}
 
+    def stand_ins(chosen: Mapping[str, Result]) -> int:
+        """The number of fields in which results do not have the value that their panel names first."""
+        pairs = [(chosen[panel.title].spec, panel.where) for panel in panels if panel.title in chosen]
+        return sum(getattr(spec, name) != values[0] for spec, where in pairs for name, values in where.items())
 
-def _stand_ins(panel: Case, result: Result | None) -> int:
-    """The number of fields in which ``result`` does not have the value that the panel names first."""
-    return 0 if result is None else sum(getattr(result.spec, name) != values[0] for name, values in panel.where.items())
+    best = min(groups, key=lambda key: (-len(groups[key]), stand_ins(groups[key]), key), default=None)
+    return {} if best is None else groups[best]
 
 
 def measured_on(results: Iterable[Result]) -> str:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WARNING = "Warning: "
+NO_VALUE = "·"
+"""What stands where there is nothing to show."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 _HOLE = "\x00"
 LEAST_DIGITS = 3
@@ -96,9 +98,12 @@ def of_frame(
     frame: pd.DataFrame, *, label: str, title: str, source: str, remarks: Sequence[str], heading: str = "",
 ) -> Sheet:  # fmt: skip
     """The numbered sheet of ``frame``: its index down, below the index's name, its columns across, below ``heading``.
-    Each place is a :class:`CellText`, or a text, a dot where it is empty."""
+    Each place is a :class:`CellText`, or a text, :data:`NO_VALUE` where it is empty."""
     body = [
-        tuple(entry if isinstance(entry, CellText) else CellText(text=entry or "·", tone="reported") for entry in line)
+        tuple(
+            entry if isinstance(entry, CellText) else CellText(text=entry or NO_VALUE, tone="reported")
+            for entry in line
+        )
         for line in frame.itertuples(index=False, name=None)
     ]
     rows, columns = ([CellText(text=text, tone="label") for text in axis] for axis in (frame.index, frame.columns))

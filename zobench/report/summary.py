@@ -56,10 +56,8 @@ def frame(filled: Sequence[Filled]) -> pd.DataFrame:
         for item in filled for n, (machine, grid) in enumerate(item.grids) for cell in flat(grid)
     ]  # fmt: skip
     made = pd.DataFrame(lines, columns=["table", "machine", *_FIELDS])
-    seen = set(made.loc[made["ratio"].notna(), ["table", "reported"]].itertuples(index=False, name=None))
-    measured = [key in seen for key in made[["table", "reported"]].itertuples(index=False, name=None)]
-    layers = zip(measured, made["ahead"], strict=True)
-    made["layer"] = [_LAYERS[0 if is_measured else 1 if is_predicted else 2] for is_measured, is_predicted in layers]
+    measured = made["ratio"].notna().groupby([made["table"], made["reported"]]).transform("any")
+    made["layer"] = measured.map({True: _LAYERS[0]}).fillna(made["ahead"].map({True: _LAYERS[1], False: _LAYERS[2]}))
     return made.astype(dict.fromkeys(("ratio", "foretold", "floor"), float) | dict.fromkeys(_FLAGS, bool))
 
 
@@ -235,7 +233,7 @@ def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
                         claims.checked(item.table, first, claims.predicted),
                         *(_measured_claims(item, machine) for machine in machines), strict=True)
     ]  # fmt: skip
-    labels = [f"{checked.table.name}: {checked.claim.text}" for checked, *_ in lines]
+    labels = [f"{item.table.name}: {claim.text}" for item in filled for claim in item.table.claims]
     checked = pd.DataFrame(lines, index=pd.Index(labels, name="Claim"), columns=[papers, predicted, *measured])
     texts = checked[[papers, predicted]].map(_verdict)
     texts = texts.join(checked[measured].map(lambda claim: _verdict(claim, " so far")))

@@ -12,6 +12,8 @@ from zobench import models
 from zobench.machine.reader import check_keys, checked, read
 from zobench.machine.texts import toml_in
 from zobench.recipes.reference import COLUMNS
+from zobench.report.sheet import rounded
+from zobench.result.quantity import Quantity
 from zobench.runspec import FIELDS, RunSpec, check_key, check_value, named, suggestion
 from zobench.runspec.registries import METRICS
 
@@ -107,9 +109,19 @@ class Metric:
     interval: bool = False
 
     @property
+    def quantity(self) -> Quantity:
+        """The registered quantity of that name."""
+        registered: Quantity = METRICS.get(self.name)
+        return registered
+
+    @property
     def scale(self) -> float:
         """Base units in one printed unit."""
-        return float(METRICS.get(self.name).units[self.unit])
+        return float(self.quantity.units[self.unit])
+
+    def text(self, value: float) -> str:
+        """The text of ``value``, which is in base units, as the table prints it."""
+        return rounded(value / self.scale, self.format)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,6 +226,12 @@ def check_different(what: str, headers: Sequence[str]) -> None:
         raise ValueError(f"{what} headers must differ, but got {', '.join(headers)}; rename one")
 
 
+def check_header(rule: str, header: str, headers: Sequence[str]) -> None:
+    """Raises ``ValueError`` with the ``rule`` and the nearest of ``headers`` unless ``header`` is one of them."""
+    if header not in headers:
+        raise ValueError(f"{rule}, but got {header!r}; {suggestion(header, headers)}")
+
+
 def check_bounds(text: str, low: float | None, high: float | None) -> None:
     """Raises ``ValueError`` if a claim has no bound, or the least above the most."""
     if low is None and high is None:
@@ -226,26 +244,18 @@ def _check_headers(table: Table) -> None:
     rows, columns = [row.header for row in table.rows], [column.header for column in table.columns]
     check_different("column", columns)
     check_different("row", rows)
-    if table.baseline and table.baseline not in (headers := [*columns, *rows]):
-        raise ValueError(
-            f"`baseline` must be the header of a column or a row, but got {table.baseline!r}; "
-            f"{suggestion(table.baseline, headers)}"
-        )
+    if table.baseline:
+        check_header("`baseline` must be the header of a column or a row", table.baseline, [*columns, *rows])
     for first, second in (column.minus for column in table.columns if column.minus):
-        for header, headers in ((first, columns), (second, [*columns, *rows])):
-            if header not in headers:
-                raise ValueError(
-                    f"`minus` needs a column's header, then a column's or a row's, but got {header!r}; "
-                    f"{suggestion(header, headers)}"
-                )
+        check_header("`minus` needs a column's header, then a column's or a row's", first, columns)
+        check_header("`minus` needs a column's header, then a column's or a row's", second, [*columns, *rows])
     for claim in table.claims:
         check_bounds(claim.text, claim.at_least, claim.at_most)
         along, across = (columns, rows) if claim.ratio[0] in columns else (rows, columns)
-        for header, headers in (*((side, along) for side in claim.ratio), *((line, across) for line in claim.only)):
-            if header not in headers:
-                raise ValueError(
-                    f"a claim needs headers of this table, but got {header!r}; {suggestion(header, headers)}"
-                )
+        for side in claim.ratio:
+            check_header("a claim needs headers of this table", side, along)
+        for line in claim.only:
+            check_header("a claim needs headers of this table", line, across)
         if claim.metric not in (names := [metric.name for metric in table.metrics]):
             raise ValueError(f"a claim needs a metric of this table, but got {claim.metric!r}; use {', '.join(names)}")
 
@@ -262,7 +272,7 @@ def _check_lines(table: Table) -> None:
         if column.quantity and column.quantity not in METRICS.names():
             raise ValueError(f"unknown quantity {column.quantity!r}; {suggestion(column.quantity, METRICS.names())}")
         for metric in table.metrics if column.quantity else ():
-            shown, meant = METRICS.get(column.quantity), METRICS.get(metric.name)
+            shown, meant = METRICS.get(column.quantity), metric.quantity
             if shown.units != meant.units:
                 raise ValueError(
                     f"`quantity` must have the units of {metric.name}, {', '.join(meant.units)}, but {column.quantity} "
@@ -287,9 +297,7 @@ def _product(axes: Mapping[str, Any]) -> list[TableRow]:
 
 
 def _metric(metric: Metric) -> Metric:
-    if metric.name not in METRICS.names():
-        raise ValueError(f"unknown metric {metric.name!r}; {suggestion(metric.name, METRICS.names())}")
-    units = METRICS.get(metric.name).units
+    units = metric.quantity.units
     unit = metric.unit or next(iter(units))
     if unit not in units:
         raise ValueError(

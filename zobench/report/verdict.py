@@ -151,30 +151,35 @@ def judge(
     on_machine, elsewhere = _checked(paper, same, paper.expected), _checked(paper, other)
     parts = [f"measured: {on_machine.evidence}"] if same else []
     parts += [f"measured under other conditions: {elsewhere.evidence}"] if other else []
-    measured, text = "; ".join(parts) or "not measured", paper.claim.text
-    if paper.verdict == claims.FAILS:
-        evidence = f"by the paper's own values: {paper.evidence}; {measured}"
-        return JudgedClaim(text=text, standing=ClaimOutcome.CONTRADICTED, evidence=evidence)
-    if on_machine.verdict == claims.FAILS:
-        return JudgedClaim(text=text, standing=ClaimOutcome.CONTRADICTED, evidence=measured)
+    evidence = "; ".join(parts) or "not measured"
     rows = {ratio.header for ratio in paper.ratios}  # without those where the paper itself ran out of memory
     is_whole = rows <= {ratio.header for ratio in same} if rows else on_machine.covered == paper.expected
-    if is_whole and on_machine.verdict == claims.HOLDS:
-        return JudgedClaim(text=text, standing=ClaimOutcome.REPRODUCED, evidence=measured)
-    if (same or other) and {on_machine.verdict, elsewhere.verdict} <= {claims.HOLDS, claims.OPEN}:
-        return JudgedClaim(text=text, standing=ClaimOutcome.SHAPE, evidence=measured)
-    forecast = claims.UNTOLD
-    if predicted.ratios:
-        low, high = min(ratio.low for ratio in predicted.ratios), max(ratio.high for ratio in predicted.ratios)
-        error = f"with the predictions' errors {low:.2g} to {high:.2g}"
-        forecast = f"predicted: {predicted.verdict}, {predicted.range_text}, {error}"
-    return JudgedClaim(text=text, standing=ClaimOutcome.UNSHOWN, evidence=f"{measured}; {forecast}")
+    if paper.verdict == claims.FAILS:
+        standing, evidence = ClaimOutcome.CONTRADICTED, f"by the paper's own values: {paper.evidence}; {evidence}"
+    elif on_machine.verdict == claims.FAILS:
+        standing = ClaimOutcome.CONTRADICTED
+    elif is_whole and on_machine.verdict == claims.HOLDS:
+        standing = ClaimOutcome.REPRODUCED
+    elif (same or other) and {on_machine.verdict, elsewhere.verdict} <= {claims.HOLDS, claims.OPEN}:
+        standing = ClaimOutcome.SHAPE
+    else:
+        standing, evidence = ClaimOutcome.UNSHOWN, f"{evidence}; {_forecast(predicted)}"
+    return JudgedClaim(text=paper.claim.text, standing=standing, evidence=evidence)
+
+
+def _forecast(predicted: CheckedClaim) -> str:
+    """What is predicted of a claim, in words."""
+    if not predicted.ratios:
+        return claims.UNTOLD
+    low, high = min(ratio.low for ratio in predicted.ratios), max(ratio.high for ratio in predicted.ratios)
+    error = f"with the predictions' errors {low:.2g} to {high:.2g}"
+    return f"predicted: {predicted.verdict}, {predicted.range_text}, {error}"
 
 
 def _checked(paper: CheckedClaim, ratios: Sequence[ClaimRatio], expected: int | None = None) -> CheckedClaim:
     """The paper's claim with other ``ratios``, of ``expected`` rows or columns; None: of those that they are in."""
     count = len({ratio.header for ratio in ratios}) if expected is None else expected
-    return CheckedClaim(claim=paper.claim, table=paper.table, ratios=tuple(ratios), expected=count)
+    return CheckedClaim(claim=paper.claim, ratios=tuple(ratios), expected=count)
 
 
 def summed(judged: Iterable[JudgedClaim]) -> str:

@@ -153,7 +153,7 @@ def malloc() -> float:
 
 
 def names() -> list[str]:
-    """Of the GPUs that zobench knows, sorted."""
+    """The names of the GPUs that zobench knows, sorted."""
     return sorted(path.stem for path in Path(__file__).parent.glob("*.toml"))
 
 

@@ -68,7 +68,7 @@ def of_gpu(sheet: Gpu, rates: Mapping[str, Any], day: datetime.date) -> str:
 
 
 def of_cpu(name: str, rates: Mapping[str, Any], cores: int, memory: int, day: datetime.date) -> str:
-    """Likewise of a CPU called ``name`` with ``memory`` bytes: its rates are its peaks."""
+    """The text of the file of a CPU called ``name`` with ``memory`` bytes: its rates are its peaks."""
     flops, operators = (rates[f"{key}_per_second"] for key in ("matmul_flops", "operators"))
     copy, ticks, link = rates["copy_bytes_per_second"], cores * 1e9, LANE_BYTES[GENERATION] * LANES
     facts = {

@@ -80,7 +80,7 @@ class PaperCell:
 
     @property
     def precision(self) -> str:
-        """Of the products."""
+        """The type in which products are computed."""
         return self.autocast or self.dtype
 
     @property
@@ -107,10 +107,15 @@ class PaperCell:
         return (table, table, *positions, hidden)
 
 
+def program_of(row: Mapping[str, str]) -> PaperProgram | None:
+    """The program of a row of results/paper/reference.csv; None where none has a model."""
+    return PROGRAMS.get((row["paper"], models.get(row["model"]).model_type))
+
+
 def cell_of(row: Mapping[str, str]) -> PaperCell:
     """The cell of a row of results/paper/reference.csv."""
-    model = models.get(row["model"])
-    program = PROGRAMS[row["paper"], model.model_type]
+    model, program = models.get(row["model"]), program_of(row)
+    assert program is not None, f"no program of {row['paper']} runs {row['model']}"
     if row["autocast"]:  # table 5's copies fit no rule that would make them pageable
         program = replace(program, pinned_limit=float("inf"))
     shared, gpus = set(re.findall("pertp|ddp", row["setting"])), int(row["gpus"] or 1)

@@ -119,17 +119,15 @@ class ProgramCosts:
         if not pinned:
             seconds = nbytes / (gpu.pageable if not cell.overlap else gpu.pageable / 2)
             return seconds, seconds
-        seconds, ranks = nbytes / (gpu.link_both * gpu.pcie), cell.gpus
-        if ranks == 1:
-            return seconds, seconds
-        return seconds / ranks + nbytes * (ranks - 1) / ranks / gpu.nvlink, seconds / ranks
+        links = roofline.Links(link=gpu.link_both * gpu.pcie, peers=gpu.nvlink or None)
+        return roofline.sliced_seconds(nbytes, cell.gpus, links), roofline.offload_seconds(nbytes, cell.gpus, links)
 
     def mallocs(self) -> float:
         """What a block's memory costs where it is not reused: an allocation for each tensor."""
         return 0.0 if self.cell.reusable_memory else self.gpu.malloc * len(shapes.block(self.cell.model).tensors)
 
     def _pinned_bytes(self) -> int:
-        """Of host memory: torch rounds every pinned tensor up to a power of two."""
+        """Bytes of pinned host memory: torch rounds every tensor there up to a power of two."""
         sizes = (size * self.cell.wire_width for size in shapes.block(self.cell.model).tensors)
         return self.cell.model.layers * sum(1 << math.ceil(math.log2(size)) for size in sizes)
 

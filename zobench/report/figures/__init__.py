@@ -69,9 +69,7 @@ def _check(chart: Chart) -> None:
 
 
 def _numbers(panel: Panel) -> list[float]:
-    marks = [mark for series in panel.series for mark in series.marks]
-    numbers = [number for mark in marks for number in (mark.value, mark.low, mark.high)]
-    numbers += [value for series in panel.series for value in series.paper]
-    numbers += [*panel.xs, *(time for event in panel.events for time in (event.start, event.end))]
-    numbers += [*panel.sizes, *([panel.limit[0]] if panel.limit else [])]
+    numbers = [number for mark in panel.marks for number in (mark.value, mark.low, mark.high)]
+    numbers += [*panel.reported, *panel.xs, *panel.sizes, *([panel.limit[0]] if panel.limit else [])]
+    numbers += [time for event in panel.events for time in (event.start, event.end)]
     return [number for number in numbers if number is not None]

@@ -32,9 +32,8 @@ def need(panel: Panel) -> float:
 
 def height(panel: Panel) -> float:
     """Points of height of the axes: a line or two in each cell."""
-    paper = any(value is not None for series in panel.series for value in series.paper)
     wrapped = any("\n" in style.wrap(series.label, _LABEL, lines=2) for series in panel.series)
-    return max(72.0, (24.0 if paper else 20.0 if wrapped else 16.0) * len(panel.series))
+    return max(72.0, (24.0 if panel.reported else 20.0 if wrapped else 16.0) * len(panel.series))
 
 
 def paint(frame: Frame) -> Fit:
@@ -57,7 +56,7 @@ def paint(frame: Frame) -> Fit:
 
 def _mapping(panel: Panel) -> ScalarMappable:
     """Value -> colour: light to dark, or two hues that part at the limit; both log where asked and possible."""
-    reached = [mark.value for series in panel.series for mark in series.marks if mark.value is not None] or [0.0]
+    reached = [mark.value for mark in panel.marks if mark.value is not None] or [0.0]
     low, high = min(reached), max(reached)
     log = panel.log_y and low > 0
     centre = panel.limit[0] if panel.limit else None

@@ -107,7 +107,7 @@ def _join(axes: Axes, points: list[_Point], look: style.Swatch) -> None:
 def _dots(axes: Axes, points: list[_Point], look: style.Swatch, legend: Legend) -> None:
     """A marker at every value, light where it was predicted."""
     for source, fill in (("measured", look.colour), ("predicted", look.tint)):
-        chosen = [point for point in points if (point[1].source == "predicted") == (source == "predicted")]
+        chosen = [point for point in points if point[1].source == source]
         if chosen:
             dots = Line2D(*_coordinates(chosen), linestyle="none", markerfacecolor=fill, clip_on=False, **_shape(look))
             dots.set(zorder=4, markevery=max(1, len(chosen) // _CROWDED))

@@ -1,4 +1,5 @@
-"""Labelled points with 95 % intervals: what is gained against what it costs, the size of a point a second cost."""
+"""Labelled points with 95 % intervals: what is gained against what it costs, on a logarithmic axis, the size of a point
+a second cost."""
 
 from __future__ import annotations
 
@@ -70,16 +71,10 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _scale_x(axes: Axes, panel: Panel) -> None:
-    low, high = min(panel.xs), max(panel.xs)
-    if panel.log_x and low > 0:
-        axes.set_xscale("log")
-        low, high = low / 1.25, high * 1.6  # to the right of a point stands its label
-        axes.set_xlim(low, high)
-        scales.log_ticks(axes.xaxis, low, high)
-    else:
-        space = 0.08 * (high - low) or 1.0
-        axes.set_xlim(low - space, high + 2 * space)
-        scales.linear_ticks(axes.xaxis, 6)
+    low, high = min(panel.xs) / 1.25, max(panel.xs) * 1.6  # to the right of a point stands its label
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    scales.log_ticks(axes.xaxis, low, high)
     axes.xaxis.grid(True)
 
 

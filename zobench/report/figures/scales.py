@@ -102,31 +102,25 @@ def cross(xs: list[float], ys: list[float], marker: str, colour: str) -> Line2D:
 
 def values(panel: Panel) -> list[float]:
     """Every value of ``panel``: its own, the paper's, and the limit."""
-    reached = [mark.value for series in panel.series for mark in series.marks]
-    reached += [value for series in panel.series for value in series.paper]
-    reached.append(panel.limit[0] if panel.limit else None)
-    return [value for value in reached if value is not None]
-
-
-def _ends(panel: Panel) -> list[float]:
-    marks = [mark for series in panel.series for mark in series.marks]
-    return [end for mark in marks for end in (mark.low, mark.high) if end is not None]
+    measured = [mark.value for mark in panel.marks if mark.value is not None]
+    return [*measured, *panel.reported, *([panel.limit[0]] if panel.limit else [])]
 
 
 def scale_y(axes: Axes, panel: Panel, *, from_zero: bool) -> None:
     """Range, ticks and grid of y. Logarithmic only if every value is above zero, so that none is left out."""
     reached = values(panel)
+    ends = [end for mark in panel.marks for end in (mark.low, mark.high) if end is not None]
     axes.yaxis.grid(True)
     if not reached:
         axes.set_ylim(0, 1)
         axes.set_yticks([])
     elif panel.log_y and min(reached) > 0:
-        reached += [end for end in _ends(panel) if end > 0]
+        reached += [end for end in ends if end > 0]
         axes.set_yscale("log")
         axes.set_ylim(below(min(reached) / 1.3), above(max(reached) * 1.15))
         log_ticks(axes.yaxis, *axes.get_ylim())
     else:
-        reached += _ends(panel)
+        reached += ends
         axes.set_ylim(*_linear(min(reached), max(reached), from_zero))
         linear_ticks(axes.yaxis, 6)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from zobench.report.cells import Grid, flat
 from zobench.report.compose import INFERRED
-from zobench.report.sheet import CellText, ColumnGroup, Sheet, rounded
+from zobench.report.sheet import CellText, ColumnGroup, Sheet
 from zobench.report.table import Table
 
 _ESCAPED = str.maketrans(
@@ -130,7 +130,7 @@ def _numbers(table: Table, machine: str | None, grid: Grid) -> Iterator[tuple[st
         for source, value in ((machine, cell.value), ("paper", cell.paper_value), (f"{machine}-ratio", cell.ratio)):
             if value is not None:
                 ratio = source is not None and source.endswith("-ratio")
-                text = f"{value:.3g}" if ratio else rounded(value / cell.metric.scale, cell.metric.format)
+                text = f"{value:.3g}" if ratio else cell.metric.text(value)
                 text += "*" if source == "paper" and cell.is_inferred else ""
                 key = _LETTER.sub(lambda match: f"u{ord(match[0]):x}", f"{cell_key}-{source}".lower())
                 key = re.sub(r"[^a-z0-9.]+", "-", key).strip("-")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zobench.recipes.reference import PAPERS
 from zobench.report import leaderboard
@@ -203,9 +203,8 @@ def status(artifact: Artifact) -> str:
         if "predicted" in tones or any(_drawn(chart, "predicted") for chart in artifact.charts):
             return "predicted"
         return "not a measurement" if not artifact.runner and tones == {"reported"} else "not measured"
-    has_paper = any(
-        sheet.source.startswith("paper ") for sheet in artifact.sheets
-    )  # then what is not measured is reported
+    # beside a paper's sheet, what was not measured has the tone "reported" there
+    has_paper = any(sheet.source.startswith("paper ") for sheet in artifact.sheets)
     missing = "reported" in tones or (not has_paper and "blank" in tones)
     return "partly" if missing else "measured"
 
@@ -216,7 +215,7 @@ def _body(sheet: Sheet) -> list[CellText]:
 
 def _drawn(chart: Chart, source: str) -> bool:
     """Whether ``chart`` shows anything that is of ``source``, "measured" or "predicted"."""
-    marks = [mark for panel in chart.panels for series in panel.series for mark in series.marks]
+    marks = [mark for panel in chart.panels for mark in panel.marks]
     recorded = any(panel.events for panel in chart.panels if panel.source == source)
     return recorded or any(mark.value is not None and mark.source == source for mark in marks)
 
@@ -231,23 +230,14 @@ def _is_word(entry: CellText) -> bool:
     return entry.tone not in ("failure", "blank") and entry.text not in _NOTHING and not _NUMBER.match(entry.text)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
-    """``outcomes``: (outcome, count)."""
-
-    name: str
-    about: str
-    outcomes: tuple[tuple[str, int], ...]
-
-
-def machines(results: Sequence[Result]) -> list[Machine]:
-    """Every machine among ``results``, by name."""
+def machines(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The name of every machine among ``results``, what it is, and (outcome, count) of its runs."""
     return [
-        Machine(
-            name=name,
-            about=" / ".join(sorted({run.environment.description for run in runs} - {""})),
-            outcomes=tuple(sorted(Counter(run.ending for run in runs).items())),
-        )
+        {
+            "name": name,
+            "about": " / ".join(sorted({run.environment.description for run in runs} - {""})),
+            "outcomes": sorted(Counter(run.ending for run in runs).items()),
+        }
         for name, runs in grouped(results, machine_of).items()
     ]
 
