@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from tests.support.bounded import bounded
+from tests.support.commands import bounded
 from tests.support.files import written
 from zobench.cli import plan_view
 from zobench.cli.console import outcome_line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.published import published
+from tests.support.tables import published
 from tools import constants, validation
 from tools.validation import Spread
 from zobench import RunSpec, models

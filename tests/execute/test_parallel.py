@@ -17,7 +17,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from tests.support.processes import children, command_of, free_port, gone, listeners, torchrun
-from tests.support.rank_results import result_of
+from tests.support.submissions import result_of
 from zobench.execute import rank
 from zobench.execute.process import run_in_process
 from zobench.machine.network import endpoint_of

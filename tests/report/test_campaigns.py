@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import campaigns
 from tests.support.papers import LOADED, REFERENCE
-from tests.support.published import published
+from tests.support.tables import published
 from zobench import recipes
 from zobench.cost import hardware
 from zobench.execute import campaign, together
