@@ -84,28 +84,22 @@ def test_without_a_driver_nothing_is_zero(fake_nvml):
     assert samples.throttle_reasons is None
 
 
-def test_process_there_before_the_start_is_another(fake_nvml):
-    module = fake_nvml(processes={77: 10**9})
-    samples = record(module, changes=[lambda: module.process_bytes.update({PID: 2 * 10**9})])
-    assert samples.other_processes == [77]
-    assert contamination(samples) == "another process used the GPU (pid 77)"
-
-
-def test_whoever_comes_before_the_watched_process_is_another(fake_nvml):
-    module = fake_nvml()
-    changes = [lambda pid=pid: module.process_bytes.update({pid: 5}) for pid in (88, PID)]
-    assert record(module, changes=changes).other_processes == [88]
-
-
-def test_in_a_container_the_first_new_pid_is_ours(fake_nvml):
-    module = fake_nvml()
-    ours = [lambda: module.process_bytes.update({900001: 2 * 10**9})]
-    samples = record(module, changes=ours)
+@pytest.mark.parametrize(
+    ("before", "coming", "others"),
+    [
+        ({77: 10**9}, [PID], [77]),
+        ({}, [88, PID], [88]),  # whoever comes before the watched process
+        ({}, [900001], []),  # in a container the first new pid is ours
+        ({}, [1, 2], [2]),
+    ],
+)
+def test_who_else_used_the_gpu(fake_nvml, before, coming, others):
+    module = fake_nvml(processes=before)
+    changes = [lambda pid=pid: module.process_bytes.update({pid: 2 * 10**9}) for pid in coming]
+    samples = record(module, changes=changes)
+    assert samples.other_processes == others
+    assert contamination(samples) == (f"another process used the GPU (pid {others[0]})" if others else "")
     assert samples.device_peak_bytes_process == 2 * 10**9
-    assert contamination(samples) == ""
-    module = fake_nvml()
-    two = [lambda: module.process_bytes.update({1: 5}), lambda: module.process_bytes.update({2: 6})]
-    assert contamination(record(module, changes=two)) == "another process used the GPU (pid 2)"
 
 
 def test_in_a_container_with_a_context_from_before_the_start_one_is_ours(fake_nvml):

@@ -54,16 +54,11 @@ def test_parameter_counts_equal_the_published_ones(name: str, parameters: int) -
     assert models.parameter_count(name) == parameters
 
 
+UNTIED = [name for name in models.MODELS.names() if models.get(name).tied and not models.get(name).family.masked]
+
+
 @pytest.mark.parametrize(
-    ("name", "tie"),
-    [
-        *((name, None) for name in models.MODELS.names()),
-        *(
-            (name, False)
-            for name in models.MODELS.names()
-            if models.get(name).tied and not models.get(name).family.masked
-        ),
-    ],
+    ("name", "tie"), [*((name, None) for name in models.MODELS.names()), *((name, False) for name in UNTIED)]
 )
 def test_counts_equal_those_of_the_built_model(name: str, tie: bool | None) -> None:
     model = models.build(name, "bf16", tie)

@@ -47,7 +47,9 @@ def launch(gpus, cases, spec, folder):
     (folder / "told.json").write_text(json.dumps({"spec": spec, "cases": cases}))
     words = folder / "told.json", folder / "out"
     with pytest.MonkeyPatch.context() as patch:
-        if not cases:  # memory is measured, of which forks share: what was freed may stay, or not, without the threshold
+        if (
+            not cases
+        ):  # memory is measured, of which forks share: what was freed may stay, or not, without the threshold
             patch.setenv("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
         run_ranks("tests.support.host_rank", gpus, words, folder / "log", start="forkserver" if cases else "spawn")
     return [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]

@@ -75,23 +75,16 @@ def test_the_runner_of_a_table_makes_every_run_that_its_cells_show(name: str) ->
         assert not made or (any(made) if row.extra else all(made)), row.header
 
 
-@pytest.mark.parametrize("name", sorted(MEASURED))
-def test_every_claim_can_be_checked_on_the_papers_own_values(name: str) -> None:
-    table = MEASURED[name]
-    for verdict in claims.checked(table, fill(table, [], REFERENCE), claims.reported):
-        headers = [ratio.header for ratio in verdict.ratios]
-        assert headers, verdict.claim.text
-        assert set(headers) >= set(verdict.claim.only), verdict.claim.text
-
-
-def test_the_papers_own_values_contradict_these_claims() -> None:
+def test_every_claim_can_be_checked_on_the_papers_own_values_which_contradict_these() -> None:
     """Each was read again in the paper: its words say so, and its table does not."""
-    broken = {
-        name: [verdict.claim.text for verdict in held if verdict.verdict == claims.FAILS]
-        for name, table in MEASURED.items()
-        if (held := claims.checked(table, fill(table, [], REFERENCE), claims.reported))
-    }
-    assert {name: len(texts) for name, texts in broken.items() if texts} == {
+    broken = Counter[str]()
+    for name, table in MEASURED.items():
+        for verdict in claims.checked(table, fill(table, [], REFERENCE), claims.reported):
+            headers = [ratio.header for ratio in verdict.ratios]
+            assert headers, verdict.claim.text
+            assert set(headers) >= set(verdict.claim.only), verdict.claim.text
+            broken[name] += verdict.verdict == claims.FAILS
+    assert +broken == {
         "zo2/table1": 1,
         "zo2/table3": 2,
         "zo2/table8": 1,
