@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.planted.__main__ import ROOT, Bug, bugs
+from tests.support.planted import ROOT, Bug, bugs
 
 
 @pytest.mark.parametrize("bug", bugs(), ids=lambda bug: bug.name)

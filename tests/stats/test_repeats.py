@@ -18,17 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from zobench.stats.intervals import (
-    FEW,
-    Ratio,
-    drift,
-    is_known,
-    median_interval,
-    outliers,
-    ratio_of_pairs,
-    repeats_interval,
-    warm_up,
-)
+from zobench.stats import intervals
+from zobench.stats.intervals import FEW, Ratio, drift, is_known, outliers, ratio_of_pairs, repeats_interval, warm_up
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 STEADY: Draw = lambda draw, n: 0.01 * draw.standard_normal(n)  # noqa: E731
@@ -187,7 +178,7 @@ def test_outliers_are_told_and_nothing_else_is() -> None:
 
 @pytest.mark.parametrize(("n", "low", "high"), [(6, 1, 6), (10, 2, 9), (20, 6, 15), (30, 10, 21), (100, 40, 61)])
 def test_ranks_match_the_published_table_for_the_sign_test(n, low, high):
-    assert median_interval([float(i) for i in range(1, n + 1)]) == (low, high)
+    assert intervals.median_interval([float(i) for i in range(1, n + 1)]) == (low, high)
 
 
 def test_the_interval_of_few_processes_is_students_of_the_logarithms():
@@ -203,7 +194,7 @@ def test_coverage_is_counted_from_all_ways_of_lying_below_the_median(n):
     tails = [Fraction(sum(math.comb(n, j) for j in range(k + 1)), 2**n) for k in range(n // 2 + 1)]
     rank = sum(2 * tail <= Fraction(5, 100) for tail in tails[: n // 2])
     values = [float(i) for i in range(1, n + 1)]
-    assert median_interval(values) == ((rank, n + 1 - rank) if rank else None)
+    assert intervals.median_interval(values) == ((rank, n + 1 - rank) if rank else None)
     if n >= FEW:
         above, below = (float(1 - 2 * tails[k]) for k in (rank - 1, rank))
         share = (above - 0.95) / (above - below)
