@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.bits import assert_equal
-from tests.support.parity import engine_of, materialised
+from tests.support.parity import assert_equal, engine_of, materialised
 from zobench import ZOSGD, Batch
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.published import published
+from tests.support.tables import published
 from zobench.cost import Rates, hardware, local
 from zobench.cost.hardware import measured as measured_file
 from zobench.measure import calibrate as measured

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.support.published import published
 from tests.support.rates import CALIBRATION
+from tests.support.tables import published
 from tools import fits as written_fits
 from tools.virtual import VirtualLanes
 from zobench import models

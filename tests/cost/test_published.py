@@ -1,13 +1,12 @@
 """The papers' programs on a virtual clock: errors against the papers' own values, which the page states."""
 
 import json
-import random
 import statistics
 from pathlib import Path
 
 import pytest
 
-from tests.support.published import published
+from tests.support.tables import published
 from tools import constants, validation
 from tools.validation import Spread
 from zobench import RunSpec, models
@@ -15,8 +14,7 @@ from zobench.cost import gpu, hardware, local
 from zobench.cost.published import PaperCell, PaperProgram, evidence
 from zobench.cost.published.memory import device_bytes
 from zobench.cost.seconds import ran, rates_of
-from zobench.cost.simulation import LARGE_ROUND, MIDDLE_SEGMENT, SMALL_SEGMENT, Allocator, Clock
-from zobench.engine.transfers import schedule
+from zobench.cost.simulation import LARGE_ROUND, MIDDLE_SEGMENT, SMALL_SEGMENT, Allocator
 
 MIB = 1 << 20
 
@@ -120,22 +118,6 @@ def test_the_fit_gives_the_committed_constants_again():
         assert getattr(again, name) == pytest.approx(getattr(committed, name), rel=1e-3), key
 
 
-def _steady_step(blocks, slots, seconds):
-    clock, marks = Clock(), []
-    clock.run(schedule.prologue(blocks, slots), lambda op: seconds[op.kind])
-    for _ in range(4):
-        clock.run(schedule.traversal(blocks, slots), lambda op: seconds[op.kind])
-        marks.append(clock.lanes["compute"])
-    return marks[-1] - marks[-2]
-
-
-@pytest.mark.parametrize("seconds", [(3.0, 1.0, 2.0), (1.0, 3.0, 2.0), (1.0, 2.0, 3.0)])
-def test_the_slowest_lane_bounds_a_step_of_three_slots_and_one_slot_runs_all_after_each_other(seconds):
-    seconds = dict(zip(("compute", "upload", "offload"), seconds, strict=True))
-    assert _steady_step(8, 3, seconds) == 8 * 3.0
-    assert _steady_step(8, 1, seconds) == 8 * sum(seconds.values())
-
-
 def test_segments_have_the_sizes_of_pytorchs():
     allocator = Allocator()
     small = allocator.allocate(1)
@@ -150,22 +132,3 @@ def test_segments_have_the_sizes_of_pytorchs():
     again = allocator.allocate(20 * MIB)
     assert (again.size, allocator.reserved) == (20 * MIB, SMALL_SEGMENT + MIDDLE_SEGMENT + 12 * MIB)
     assert LARGE_ROUND == 2 * MIB
-
-
-def test_pieces_are_joined_again_and_none_is_given_twice():
-    allocator, draw = Allocator(), random.Random(0)
-    live, total = [], 0
-    for _ in range(3000):
-        if live and draw.random() < 0.5:
-            allocator.release(live.pop(draw.randrange(len(live))))
-        else:
-            piece = allocator.allocate(draw.choice([700, 90_000, 3 * MIB, 30 * MIB]), draw.randrange(2))
-            assert not piece.free
-            live.append(piece)
-        total = max(total, sum(piece.size for piece in live))
-        assert len({id(piece) for piece in live}) == len(live)
-    assert allocator.reserved >= total
-    allocator.release(*live)
-    free = [piece for pool in allocator._free.values() for _, _, piece in pool]
-    assert all(piece.before is None and piece.after is None for piece in free)  # each a whole segment
-    assert sum(piece.size for piece in free) == allocator.reserved

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.files import module_at
 from tests.support.own_model import packages
-from tests.support.published import published
+from tests.support.tables import published
 from zobench import models, recipes
 from zobench.cost import seconds
 from zobench.cost.budget import price

@@ -11,7 +11,7 @@ import pytest
 
 import zobench
 from tests.support.blocks import PAGES, blocks
-from tests.support.published import published
+from tests.support.tables import published
 from zobench.report import artifacts, render
 from zobench.result import Result
 

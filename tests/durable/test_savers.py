@@ -12,7 +12,7 @@ import torch
 
 from tests.support.forked_ranks import run_ranks
 from tests.support.parity import batches_of
-from tests.support.saving import TOLD, Recorder, restored, weights_of
+from tests.support.save_rank import TOLD, Recorder, restored, weights_of
 from tests.support.watched import before
 from zobench import RunSpec
 from zobench.durable import savers, snapshot

@@ -6,8 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.support.candidates import batch_of
-from tests.support.causal import CONFIGS, model_of
+from tests.support.causal import CONFIGS, batch_of, model_of
 from zobench import Batch, Engine, EngineConfig
 from zobench.data.batch import IGNORED
 from zobench.durable.replay import pass_records

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from tests.support.candidates import POINTS, batch_of
-from tests.support.causal import CONFIGS, model_of
+from tests.support.causal import CONFIGS, POINTS, batch_of, model_of
 from zobench import Engine, EngineConfig
 from zobench.engine.directions.factors import LowRank
 from zobench.engine.passes import attention, packing

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from tests.support.backprop import BEFORE, backprop
-from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
+from tests.support.slopes import BEFORE, MODELS, backprop, choosing, filled, padded, plain_loss
 from zobench import EngineConfig, Entry
 from zobench.engine.backprop import OPTIMIZERS
 from zobench.models import blocks

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.support.candidates import POINTS
-from tests.support.causal import model_of, with_bias
+from tests.support.causal import POINTS, model_of, with_bias
 from zobench import Batch, Engine, EngineConfig
 from zobench.data.batch import IGNORED, Choices
 from zobench.engine.base import Entry

@@ -4,8 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, BloomConfig, Gemma3TextConfig
 
-from tests.support.candidates import POINTS, batch_of
-from tests.support.causal import CONFIGS, SIZES, model_of
+from tests.support.causal import CONFIGS, POINTS, SIZES, batch_of, model_of
 from zobench import Batch, Engine, EngineConfig
 from zobench.engine.backprop import Backprop
 from zobench.engine.base import Entry

@@ -1,6 +1,6 @@
 """Rules with state, sparse directions and frozen weights: the same in every mode of the engine.
 
-That each step is its formula is in tests/methods/test_on_engine.py, of resident and offloaded blocks.
+That each step is its formula is in tests/methods/test_newer.py, of resident and offloaded blocks.
 """
 
 from statistics import NormalDist

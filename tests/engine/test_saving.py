@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from tests.support.bits import assert_equal
 from tests.support.families import CONFIGS, made
-from tests.support.parity import batches
+from tests.support.parity import assert_equal, batches
 from tests.support.watched import before
 from zobench import ZOSGD, Batch, Engine, EngineConfig
 from zobench.engine.weights import checkpoint

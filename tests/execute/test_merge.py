@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from tests.support.rank_results import cell, result_of
+from tests.support.submissions import TWO_RANKS, result_of
 from zobench.execute.rank import _exchanged, _send, merged
 from zobench.result import Outcome
 
@@ -31,7 +31,7 @@ from zobench.result import Outcome
     ],
 )  # fmt: skip
 def test_the_first_cause_is_the_reason(changes: dict[int, Any], outcome: Outcome, reason: str) -> None:
-    result = merged(cell(), {number: result_of(number, **changes.get(number, {})) for number in range(2)})
+    result = merged(TWO_RANKS, {number: result_of(number, **changes.get(number, {})) for number in range(2)})
     assert (result.outcome, result.reason) == (outcome, reason)
     if outcome is Outcome.OK:
         assert result.samples["step_seconds"] == [2.0]
@@ -41,7 +41,7 @@ def test_ranks_with_the_same_loss_that_is_not_finite_stay_equal() -> None:
     """Rank 0's is NaN where the others', which came through JSON, is None; its trace goes nowhere, and stays."""
     store, samples = HashStore(), {"step_seconds": [1.0], "loss": [math.nan], "projected_grad": [math.inf]}
     _send(store, 1, result_of(1, samples=samples))
-    result = _exchanged(cell(), store, 0, result_of(0, samples=samples, trace={"traceEvents": [1]}))
+    result = _exchanged(TWO_RANKS, store, 0, result_of(0, samples=samples, trace={"traceEvents": [1]}))
     assert (result.outcome, result.reason, result.trace) == (Outcome.OK, "", {"traceEvents": [1]})
     assert result.samples["loss"] == [None]
 
@@ -50,7 +50,8 @@ def test_ranks_on_the_cpus_of_one_machine_count_its_energy_once() -> None:
     """Each of them has read the counters of the whole machine; GPUs have one for each rank."""
     joules = [{"power": {"energy_joules": 10.0 + number}} for number in range(4)]
     for spec, expected in (
-        (cell(), 10.0), (cell().replace(gpus=4, nodes=2), 10.0 + 12.0), (cell().replace(device="cuda"), 10.0 + 11.0),
+        (TWO_RANKS, 10.0), (TWO_RANKS.replace(gpus=4, nodes=2), 10.0 + 12.0),
+        (TWO_RANKS.replace(device="cuda"), 10.0 + 11.0),
     ):  # fmt: skip
         ranks = {number: result_of(number, spec=spec, **joules[number]) for number in range(spec.gpus)}
         assert merged(spec, ranks).power["energy_joules"] == expected
@@ -64,7 +65,7 @@ def test_of_each_number_the_result_has_what_bounds_all_ranks() -> None:
         {"parts": {"exchanged_bytes": [7.0, 8.0]}, "memory": {"device_peak_bytes": 20, "host_rss_peak_bytes": 2},
          "power": {"energy_joules": 2.0, "mean_power_watts": 4.0, "own_cpu_cores": 2.0, "other_cpu_cores": 2.0}},
     ]  # fmt: skip
-    result = merged(cell(), {number: result_of(number, **fields) for number, fields in enumerate(values)})
+    result = merged(TWO_RANKS, {number: result_of(number, **fields) for number, fields in enumerate(values)})
     assert result.parts == {"exchanged_bytes": [9.0, 8.0]}
     assert result.memory == {"device_peak_bytes": 20, "host_rss_peak_bytes": 2}
     power = {"energy_joules": 1.0, "mean_power_watts": None, "own_cpu_cores": 3.0, "other_cpu_cores": 1.0}

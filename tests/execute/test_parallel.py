@@ -17,7 +17,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from tests.support.processes import children, command_of, free_port, gone, listeners, torchrun
-from tests.support.rank_results import result_of
+from tests.support.submissions import result_of
 from zobench.execute import rank
 from zobench.execute.process import run_in_process
 from zobench.machine.network import endpoint_of
@@ -94,12 +94,12 @@ class Running(threading.Thread):
         self.result = run_in_process(self.spec, **self.options)
 
     def ranks(self) -> dict[int, int]:
-        """Rank to process, once all take steps: then each has a sampler below it."""
+        """Rank to process, once all take steps: then each has had a sampler below it for a second."""
         end = time.monotonic() + 120
         while time.monotonic() < end:
             processes = ranks_of(os.getpid())
             if len(processes) == self.spec.gpus and all(children(pid) for pid in processes.values()):
-                time.sleep(2)
+                time.sleep(1)
                 return processes
             time.sleep(0.05)
         raise AssertionError("the ranks did not start")

@@ -102,11 +102,11 @@ def test_one_that_dies_in_its_turn_keeps_nobody_waiting_and_one_with_fewer_steps
 
 @pytest.mark.slow
 def test_one_that_hangs_in_its_turn_is_ended_and_the_others_go_on(tmp_path, monkeypatch) -> None:
-    lines, results = played(tmp_path, monkeypatch, "a", "hangs", "c", timeout=6.0)
+    lines, results = played(tmp_path, monkeypatch, "a", "hangs", "c", timeout=3.0)
     assert (lines.count("a ends"), lines.count("c ends"), lines.count("hangs ends")) == (5, 5, 2)
     assert sorted(result.outcome for result in results) == [Outcome.OK, Outcome.OK, Outcome.TIMEOUT]
     (slow,) = (result for result in results if result.outcome is Outcome.TIMEOUT)
-    assert slow.reason == "the cell took longer than the 6 s it was given"
+    assert slow.reason == "the cell took longer than the 3 s it was given"
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="this system does not tell how busy it is")

@@ -12,32 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.callbacks import Acting, MachineDownError, crash
-from zobench.result import Result
-from zobench.training import Callback, Evaluation, RunStart, StepReport
 from zobench.training import finetune as run
-from zobench.training.callbacks import WeightsAndBiases, loggers
-
-
-class Told(Callback):
-    """Notes all that it is told."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def on_start(self, start: RunStart) -> None:
-        self.calls.append(("start", len(start.steps), len(start.evaluations)))
-
-    def on_step(self, step: StepReport) -> None:
-        self.calls.append(step)
-
-    def on_evaluation(self, evaluation: Evaluation) -> None:
-        self.calls.append(evaluation)
-
-    def on_end(self, result: Result) -> None:
-        self.calls.append(("end", result.evaluation["test"]))
-
-    def close(self) -> None:
-        self.calls.append("close")
+from zobench.training.callbacks import RunStart, WeightsAndBiases, loggers
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -45,12 +21,11 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_callback_is_told_all_and_the_curve_is_written(spec: Any, data_dir: Path, tmp_path: Path) -> None:
-    listener = Told()
+    listener = Acting()
     result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=[listener])
     assert (listener.calls[0], listener.calls[-1]) == (("start", 0, 0), "close")
     assert listener.calls[-2] == ("end", result.evaluation["test"])
-    steps = [call for call in listener.calls if isinstance(call, StepReport)]
-    seen = [call for call in listener.calls if isinstance(call, Evaluation)]
+    steps, seen = listener.steps, listener.evaluations
     assert [step.step for step in steps] == list(range(1, 11))
     assert [event.loss for event in steps] == result.samples["loss"]
     assert [[event.step, event.loss, event.accuracy] for event in seen[:4]] == result.evaluation["curve"]
@@ -74,7 +49,7 @@ def test_a_run_that_goes_on_has_the_curve_of_one_that_was_not_stopped(spec, data
     with pytest.raises(MachineDownError):
         run(spec(), folder=tmp_path / "parts", data_dir=data_dir, callbacks=[Acting({6: crash})])
     (tmp_path / "parts" / "curve.jsonl").open("a").write('{"step": 7, "lo')  # a line that a crash has torn
-    listener = Told()
+    listener = Acting()
     run(spec(), folder=tmp_path / "parts", data_dir=data_dir, examine=False, callbacks=[listener])
     assert listener.calls[0] == ("start", 6, 2)
     run(spec(), folder=tmp_path / "parts", data_dir=data_dir)  # another process looks at test
@@ -87,14 +62,14 @@ def test_a_callback_that_fails_is_said_once_and_loses_nothing(method, spec, data
     def fail(*_: object) -> None:
         raise RuntimeError("no space\nleft")
 
-    failing, listener = type("Failing", (Told,), {method: fail})(), Told()
+    failing, listener = type("Failing", (Acting,), {method: fail})(), Acting()
     result = run(spec(steps=3), folder=tmp_path, data_dir=data_dir, callbacks=[failing, listener])
     text = "warning: the callback Failing failed (RuntimeError: no space left); the run goes on without it"
     assert caplog.record_tuples == [("zobench", logging.WARNING, text)]
     assert result.outcome == "ok"
     assert listener.calls[-1] == "close"
     assert method == "close" or failing.calls.count("close") == 1
-    assert len([call for call in listener.calls if isinstance(call, StepReport)]) == 3
+    assert len(listener.steps) == 3
 
 
 def test_tensorboard_has_the_curve_once_also_after_going_on(spec: Any, data_dir: Path, tmp_path: Path) -> None:

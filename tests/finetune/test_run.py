@@ -38,24 +38,23 @@ from zobench.training.keeper import best
 from zobench.training.training import Stop
 
 WAYS: dict[str, dict[str, Any]] = {
-    "tiles": {"engine": "offload", "noise": "counter", "granularity": "tile"},
-    "queries": {"queries": 2, "lr_schedule": "cosine", "weight_decay": 0.1},
+    "tiles": {
+        "engine": "offload", "noise": "counter", "granularity": "tile", "queries": 2, "lr_schedule": "cosine",
+        "weight_decay": 0.1,
+    },
     "momentum": {"method": "zo-sgd-mmt", "engine": "offload"},
     "adam": {"method": "zo-adam", "engine": "offload", "noise": "counter"},
     "adam resident": {"method": "zo-adam", "definition": "as-shipped"},
-    "bf16": {"dtype": "bf16", "engine": "offload", "tier": "pageable"},
     "lazy": {"engine": "offload", "noise": "counter", "writeback_every": 3, "dtype": "bf16"},
-    "wire": {"engine": "offload", "wire": "fp16"},
-    "cons in place": {"method": "zo-sgd-cons", "engine": "offload"},
-    "block": {"method": "zo-sgd-block"},
+    "block on a wire": {"method": "zo-sgd-block", "engine": "offload", "wire": "fp16"},
+    "cons in place": {"method": "zo-sgd-cons", "engine": "offload", "tier": "pageable", "dtype": "bf16"},
     "fzoo": {"method": "fzoo", "queries": 3, "engine": "offload", "noise": "counter", "writeback_every": 3},
     "hizoo": {"method": "hizoo", "engine": "offload", "options": {"smooth": 1e-3}},
     "qzo late": {"method": "qzo", "engine": "offload", "lr": 1e-5, "noise": "counter", "writeback_every": 3},
     "moments late": {"method": "adamezo", "engine": "offload", "noise": "counter", "writeback_every": 3, "lr": 1e-4},
     "sparse mezo": {"method": "sparse-mezo", "sparsity": 0.5, "engine": "offload", "noise": "counter"},
     "cone in place": {"method": "conmezo", "definition": "as-shipped", "dtype": "bf16"},
-    "forward micro": {"method": "forward-grad", "accumulate": 2},
-    "prefix micro": {"scheme": "prefix", "accumulate": 2, "engine": "offload"},
+    "forward micro": {"method": "forward-grad", "scheme": "prefix", "accumulate": 2, "engine": "offload"},
     "packed lozo": {
         "packed": True, "accumulate": 2, "method": "lozo-m", "options": {"interval": 3}, "engine": "offload",
         "noise": "counter", "granularity": "tile",
@@ -74,8 +73,8 @@ BACK = ("first order", "hybrid")
 KILLED = ("lazy",)
 """Which tests/reliability/test_sample.py kills, as it does QES and EGGROLL, and compares as these are."""
 SLOW = (
-    "tiles", "queries", "bf16", "wire", "adam resident", "hizoo", "qzo late", "sparse mezo", "cone in place",
-    "forward micro", "late muon", "hybrid",
+    "tiles", "block on a wire", "adam resident", "hizoo", "qzo late", "sparse mezo", "cone in place", "late muon",
+    "hybrid",
 )  # fmt: skip
 """Each of their settings is in another way too, or is a rule whose state another's is like."""
 

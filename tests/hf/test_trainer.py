@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
-from tests.support.bits import assert_equal
 from tests.support.families import made
+from tests.support.parity import assert_equal
 from zobench import ZOSGD, Batch, Engine, EngineConfig
 from zobench.hf import ZOTrainer
 

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.support.bits import any_bits
+from tests.support.kernels import any_bits
 from zobench.kernels.base import E4M3_MAX
 from zobench.kernels.scaled_gpu import from_e4m3, to_e4m3
 

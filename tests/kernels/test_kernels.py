@@ -9,9 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.bits import any_bits
 from tests.support.devices import ON_GPU
-from tests.support.kernels import DTYPES, STARTS, UPDATES, WORD, agree, drawn, needs_triton, run_interpreted, same
+from tests.support.kernels import (
+    DTYPES,
+    STARTS,
+    UPDATES,
+    WORD,
+    agree,
+    any_bits,
+    drawn,
+    needs_triton,
+    run_interpreted,
+    same,
+)
 from zobench import kernels
 from zobench.kernels import Span, cpu_threads, philox
 from zobench.kernels.cpu_threads import TILE, spread

@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from tests.support.bits import any_bits
 from tests.support.devices import ON_GPU
-from tests.support.kernels import interpreted, needs_triton, run_interpreted
+from tests.support.kernels import any_bits, interpreted, needs_triton, run_interpreted
 from zobench.kernels import DTYPES, scaled
 from zobench.kernels.base import E4M3_MAX, Packing, WireTensor
 

@@ -1,8 +1,10 @@
-"""The sampler: light, honest about what it cannot read, and gone when its parent is."""
+"""The sampler: light, honest about what it cannot read, and gone when its parent is; and memory over time, thinned
+without losing a maximum."""
 
 import json
 import mmap
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,12 +12,18 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.processes import gone
+from zobench import ZOSGD, Batch, Engine, EngineConfig, models
 from zobench.measure import observe
 from zobench.measure import sampler as sampler_module
+from zobench.measure.observe import POINTS, memory_over_time
 from zobench.measure.sampler import DeviceReader, HostReader, Recorder, Sampler
 from zobench.measure.samples import FIELDS, Samples, contamination
+from zobench.models import weights
 
 SOURCE = Path(__file__).resolve().parents[2]
 PID = 4242
@@ -84,28 +92,22 @@ def test_without_a_driver_nothing_is_zero(fake_nvml):
     assert samples.throttle_reasons is None
 
 
-def test_process_there_before_the_start_is_another(fake_nvml):
-    module = fake_nvml(processes={77: 10**9})
-    samples = record(module, changes=[lambda: module.process_bytes.update({PID: 2 * 10**9})])
-    assert samples.other_processes == [77]
-    assert contamination(samples) == "another process used the GPU (pid 77)"
-
-
-def test_whoever_comes_before_the_watched_process_is_another(fake_nvml):
-    module = fake_nvml()
-    changes = [lambda pid=pid: module.process_bytes.update({pid: 5}) for pid in (88, PID)]
-    assert record(module, changes=changes).other_processes == [88]
-
-
-def test_in_a_container_the_first_new_pid_is_ours(fake_nvml):
-    module = fake_nvml()
-    ours = [lambda: module.process_bytes.update({900001: 2 * 10**9})]
-    samples = record(module, changes=ours)
+@pytest.mark.parametrize(
+    ("before", "coming", "others"),
+    [
+        ({77: 10**9}, [PID], [77]),
+        ({}, [88, PID], [88]),  # whoever comes before the watched process
+        ({}, [900001], []),  # in a container the first new pid is ours
+        ({}, [1, 2], [2]),
+    ],
+)
+def test_who_else_used_the_gpu(fake_nvml, before, coming, others):
+    module = fake_nvml(processes=before)
+    changes = [lambda pid=pid: module.process_bytes.update({pid: 2 * 10**9}) for pid in coming]
+    samples = record(module, changes=changes)
+    assert samples.other_processes == others
+    assert contamination(samples) == (f"another process used the GPU (pid {others[0]})" if others else "")
     assert samples.device_peak_bytes_process == 2 * 10**9
-    assert contamination(samples) == ""
-    module = fake_nvml()
-    two = [lambda: module.process_bytes.update({1: 5}), lambda: module.process_bytes.update({2: 6})]
-    assert contamination(record(module, changes=two)) == "another process used the GPU (pid 2)"
 
 
 def test_in_a_container_with_a_context_from_before_the_start_one_is_ours(fake_nvml):
@@ -267,3 +269,63 @@ def test_readings_that_cost_much_are_taken_less_often() -> None:
     time.sleep(1.0)
     output, _ = process.communicate("stop\n", timeout=20)
     assert len(json.loads(output)["series"]["t"]) <= 4  # at the start, once or twice, at the end
+
+
+def seen(**series: list[float | None]) -> Samples:
+    count = max(map(len, series.values()))
+    times: list[float | None] = [100 + index / 10 for index in range(count)]
+    empty: dict[str, list[float | None]] = {name: [None] * count for name in FIELDS}
+    return Samples(pid=1, series={**empty, "t": times, **series})
+
+
+def test_the_devices_use_is_the_processs_where_it_is_known_and_else_the_whole_devices() -> None:
+    both = seen(rss_bytes=[1.0, 1.0], process_used_bytes=[None, 3.0], device_used_bytes=[9.0, 9.0])
+    assert memory_over_time(both)["device_bytes"] == [None, 3]
+    assert memory_over_time(seen(rss_bytes=[1.0], device_used_bytes=[9.0]))["device_bytes"] == [9]
+    assert "device_bytes" not in memory_over_time(seen(rss_bytes=[1.0]))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 1500), st.randoms(use_true_random=False))
+def test_thinning_keeps_order_ends_and_the_maximum_of_every_stretch(count: int, chance: random.Random) -> None:
+    rss, device = ([chance.choice([None, float(chance.randrange(10**9))]) for _ in range(count)] for _ in range(2))
+    trace = memory_over_time(seen(rss_bytes=rss, process_used_bytes=device))
+    seconds = [s for s in trace["seconds"] if s is not None]
+    kept = [round(10 * s) for s in seconds]
+    assert len(kept) <= POINTS
+    assert kept == sorted(set(kept))
+    assert (kept[0], kept[-1]) == (0, count - 1)
+    assert len(kept) == count or count > POINTS
+    for name, values in (("rss_bytes", rss), ("device_bytes", device)):
+        if name not in trace:
+            assert set(values) == {None}
+            continue
+        assert trace[name] == [values[index] for index in kept]
+        stretches = 1 if count <= POINTS else 99
+        for number in range(stretches):
+            part = range(number * count // stretches, (number + 1) * count // stretches)
+            highest = max((values[index] or 0 for index in part), default=0)
+            assert highest == max((values[index] or 0 for index in kept if index in part), default=0)
+
+
+@pytest.mark.parametrize("reusable_memory", [True, False])
+def test_weights_and_the_steps_after_are_those_without(reusable_memory):
+    def run(measured):
+        model = models.build("opt-tiny", "fp32")
+        config = EngineConfig(slots=2, reusable_memory=reusable_memory)
+        batch = Batch(torch.arange(12).view(2, 6) + 4, torch.arange(12).view(2, 6) + 4)
+        with Engine(model, config, weights=weights.RandomWeights(model, 3)) as engine:
+            method = ZOSGD(lr=1e-4, eps=1e-3, seed=1)
+            method.step(engine, batch)
+            if measured:
+                engine.drain()
+                engine.record()
+                observe.alone(engine.pipeline, len(engine.blocks), repeats=1)
+                kinds = [event[1] for event in engine.timeline()]
+                assert kinds.count("offload") == len(engine.blocks)
+                assert kinds.count("upload") == 3 * len(engine.blocks)
+            return method.step(engine, batch).loss, dict(engine.named_tensors())
+
+    (loss, tensors), (plain_loss, plain) = run(True), run(False)
+    assert loss == plain_loss
+    assert all(torch.equal(tensors[name], plain[name]) for name in plain)

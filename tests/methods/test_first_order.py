@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from tests.support.backprop import RESIDENT, backprop
-from tests.support.slopes import MODELS, batches, filled, padded, plain_loss
+from tests.support.slopes import MODELS, RESIDENT, backprop, batches, filled, padded, plain_loss
 from zobench import Engine, EngineConfig, models
 from zobench.methods.first_order import FIRST_SCALE, FirstOrder, Hybrid, LossScale
 from zobench.models import weights

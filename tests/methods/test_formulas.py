@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.formulas import DEFINITIONS, Formula
+from tests.support.formulas import DEFINITIONS, Formula, Three, rosenbrock, z_of
 from tests.support.reference import g_of
-from tests.support.three import Three, rosenbrock, z_of
 from zobench import RunSpec
 from zobench.methods import learning_rate, make, rule
 from zobench.runspec import METHODS

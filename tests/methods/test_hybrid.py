@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from tests.support.backprop import BEFORE, backprop
 from tests.support.reference import draw_seeds, g_of, perturb, update
-from tests.support.slopes import MODELS, batches, filled, plain_loss
+from tests.support.slopes import BEFORE, MODELS, backprop, batches, filled, plain_loss
 from zobench import EngineConfig
 from zobench.methods.first_order import FirstOrder, Hybrid
 

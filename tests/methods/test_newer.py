@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.formulas import DEFINITIONS, NEWER
+from tests.support.formulas import DEFINITIONS, NEWER, Three, rosenbrock
+from tests.support.formulas import z_of as three_of
 from tests.support.parity import batches, materialised
 from tests.support.reference import direction, g_of, loss_at, z_of
-from tests.support.three import Three, rosenbrock
-from tests.support.three import z_of as three_of
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.engine.directions.shapes import Rademacher
 from zobench.methods import make, rule, thresholds

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from zobench.methods.low_rank import LOZO
 from zobench.methods.populations import FZOO, SHAPINGS, centred_ranks, z_scores
 
 
@@ -25,3 +26,11 @@ def test_ranks_are_within_a_group_and_ties_share_a_place() -> None:
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
 def test_where_one_reward_is_not_finite_no_fitness_is(shaping: str, lost: float) -> None:
     assert not any(map(math.isfinite, SHAPINGS[shaping]([1.0, lost, 2.0, 3.0], 2, 1e-5)))
+
+
+def test_a_restored_method_goes_on_in_its_subspace() -> None:
+    method = LOZO(lr=1e-3, interval=4)
+    method._subspace, method._step = 1234, 2
+    again = LOZO(lr=1e-3, interval=4)
+    again.restore(method.state())
+    assert {point.subspace for point in again._points([(7, None)])} == {1234}

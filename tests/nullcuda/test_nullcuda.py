@@ -1,6 +1,8 @@
 """The null CUDA runtime finds what is planted: a missing wait, memory that is reused too early, a gather that nobody
-waited for; and zobench finds its way on machines with these GPUs."""
+waited for; zobench finds its way on machines with these GPUs; the plugin holds a run to its lists: no skip that is not
+listed, no listed test that passes; and every check of the selftest that needs a GPU runs, and fails on its fault."""
 
+import json
 import os
 import re
 import subprocess
@@ -8,7 +10,7 @@ import textwrap
 
 import pytest
 
-from tests.nullcuda import build
+from tests.nullcuda import build, plugin
 from tests.nullcuda.forked import python
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(build.missing()), reason=build.missing())]
@@ -153,3 +155,114 @@ def test_a_gpu_is_found_again_by_the_uuid_that_zobench_gives_it(machine):
     assert known == ["True", "True"]
     program = "print(torch.cuda.device_count(), torch.cuda.get_device_properties(0).uuid)"
     assert run(program, NULLCUDA_MACHINE=machine, CUDA_VISIBLE_DEVICES=uuid)[0] == f"1 {uuid[4:]}"
+
+
+TESTS = """
+    import pytest
+    import torch
+
+    def test_impossible_and_fails():
+        assert torch.cuda.device_count() > 8
+
+    def test_impossible_and_passes():
+        pass
+
+    def test_not_run():
+        raise RuntimeError("it was run")
+
+    @pytest.mark.skip(reason="for no listed reason")
+    def test_skipped():
+        pass
+
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_races(waits):
+        side, host = torch.cuda.Stream(), torch.ones(8).pin_memory()
+        device = torch.zeros(8, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            device.copy_(host, non_blocking=True)
+        if waits:
+            torch.cuda.current_stream().wait_stream(side)
+        device * 2
+    """
+
+
+FILE = "test_planted.py"
+
+
+def test_a_list_that_is_not_true_is_an_error(tmp_path):
+    (tmp_path / FILE).write_text(textwrap.dedent(TESTS))
+    lists = {
+        "IMPOSSIBLE": {f"{FILE}::test_impossible_{name}": "why" for name in ("and_fails", "and_passes")},
+        "NOT_RUN": {f"{FILE}::test_not_run": "why"},
+        "COUNTS_ONLY": set(),
+    }
+    lines = [f"plugin.{name} = {value!r}" for name, value in lists.items()]
+    (tmp_path / "conftest.py").write_text("\n".join(["from tests.nullcuda import plugin", *lines]))
+    command = [build.interpreter(), "-m", "pytest", "-p", "tests.nullcuda.plugin", "-rA", "--rootdir", ".", "."]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    printed = done.stdout + done.stderr
+    ended = {name: word for word, name in re.findall(r"^([A-Z]+) +test_planted\.py::(\S+)", done.stdout, re.MULTILINE)}
+    assert ended == {
+        "test_impossible_and_fails": "XFAIL",
+        "test_impossible_and_passes": "FAILED",
+        "test_skipped": "ERROR",
+        "test_races[True]": "PASSED",
+        "test_races[False]": "FAILED",
+    }
+    assert "not listed in tests/nullcuda/plugin.py" in printed
+    assert "work on two streams without a wait between" in printed
+    assert re.search(r"SKIPPED \[1\] .*: why$", printed, re.MULTILINE)
+
+
+def test_a_listed_test_that_is_not_there_is_named():
+    missing_file = next(iter(plugin.NOT_RUN)).partition("::")[0]
+    assert plugin.absent({f"{missing_file}::test_another"}) == sorted(plugin.NOT_RUN)
+
+
+def findings(checks, planted="", **settings):
+    """name -> (status, what is told) of the checks' findings on the null GPU, each in a process of its own; ``planted``
+    is run first there."""
+    program = textwrap.dedent(planted) + textwrap.dedent("""
+    import json, os, sys
+    from zobench.selftest import bits, engines, run
+    bits.SIZES, bits.STARTS, engines.STEPS = (5, 4096), (0, 3), 3
+    engines.FORMS = {name: engines.FORMS[name] for name in ("torch noise", "linear layers", "tiles")}
+    sys.argv.append(str(os.getppid()))
+    run.main()
+    """)
+    rows, place = {}, json.dumps({"device": "cuda:0", "seconds": 0.0})
+    for check in checks:
+        done = python(program, check, place, **settings)
+        assert done.returncode == 0, done.stderr
+        rows |= {row["name"]: (row["status"], row["told"]) for row in json.loads(done.stdout.splitlines()[-1])}
+    return rows
+
+
+def test_the_checks_of_the_numbers_are_ok():
+    rows = findings(["kernels", "offload", "devices", "races"])
+    assert {name: status for name, (status, _) in rows.items()} == {
+        "kernel bits": "ok", "offload = resident": "ok", "device = CPU": "ok", "late copies": "ok",
+    }  # fmt: skip
+    assert rows["device = CPU"][1].startswith("losses differ from the CPU's by 0.0e+00 of them at most")
+
+
+LEAK = """
+    from zobench.engine import build
+    make, leaked = build.slot_maker, []
+    def leaks(config):
+        new = make(config)
+        def slot(nbytes):
+            if not leaked and config.device != "meta":
+                leaked.append(new(nbytes // config.slots))
+            return new(nbytes)
+        return slot
+    build.slot_maker = leaks
+    """
+
+
+def test_a_slot_that_leaks_makes_the_peak_more_than_the_ledgers():
+    status, reason = findings(["memory"], LEAK, NULLCUDA_VALUES="0")["peak = ledger"]
+    assert status == "failed", reason
+    assert reason.endswith(": more than half a slot of 14.2 MB apart")

@@ -11,7 +11,6 @@ from tests.support.fake_nvml import FakeNvml
 from tests.support.forked_ranks import run_ranks
 from tests.support.host_rank import alone, steps_of
 from tests.support.parity import engine_of
-from tests.support.processes import torchrun
 from zobench import RunSpec
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.nvml import Nvml
@@ -47,12 +46,12 @@ def a_case(model, gpus, transfers, engine, **more):
 def launch(gpus, cases, spec, folder):
     (folder / "told.json").write_text(json.dumps({"spec": spec, "cases": cases}))
     words = folder / "told.json", folder / "out"
-    if cases:
-        run_ranks("tests.support.host_rank", gpus, words, folder / "log")
-    else:  # memory is measured, of which forks share: what was freed may stay resident, or not, without the threshold
-        environment = {"GLOO_SOCKET_IFNAME": "lo", "MALLOC_MMAP_THRESHOLD_": str(1 << 20), "ZOBENCH_PEER_TIMEOUT": "60"}
-        done = torchrun(gpus, "-m", "tests.support.host_rank", *words, **environment)
-        assert done.returncode == 0, done.stderr[-3000:]
+    with pytest.MonkeyPatch.context() as patch:
+        if (
+            not cases
+        ):  # memory is measured, of which forks share: what was freed may stay, or not, without the threshold
+            patch.setenv("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
+        run_ranks("tests.support.host_rank", gpus, words, folder / "log", start="forkserver" if cases else "spawn")
     return [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.candidates import batch_of
+from tests.support.causal import batch_of
 from zobench import RunSpec
 from zobench.data.batch import IGNORED, Batch
 from zobench.parallel.mesh import Mesh

@@ -1,7 +1,6 @@
 """Matrices: products of axes with variants, includes and excludes, and errors that name the file and the key."""
 
 import math
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.files import written
-from tests.support.own_model import changes_for
 from zobench import recipes
-from zobench.cost.budget import price
 from zobench.recipes import matrix
-from zobench.report import artifacts
 
 AXES: dict[str, list[Any]] = {
     "model": ["OPT-125M", "OPT-1.3B", "opt-tiny", "LLaMA2-7B"],
@@ -216,22 +212,6 @@ def test_a_mistake_is_one_line_that_names_the_file_and_what_is_wrong(tmp_path, t
         matrix.load(path, "cpu")
     assert str(caught.value).startswith(f"mine.toml: {message}")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-@pytest.mark.parametrize("path", sorted(recipes.folder("runners").glob("*.toml")), ids=lambda path: path.stem)
-def test_every_shipped_runner_loads_and_its_tables_exist(path: Path, device: str, tmp_path: Path) -> None:
-    changes = changes_for(path, tmp_path)
-    if changes:
-        with pytest.raises(ValueError, match=re.escape(f"{path.name}: `model` must be given")):
-            matrix.load(path, device)
-    loaded = matrix.load(path, device, changes, price=price)
-    assert loaded.cells
-    for cell in loaded.cells:  # several ranks have a device each
-        assert cell.device == (device if cell.gpus == 1 else device.partition(":")[0])
-    assert len({cell.hash for cell in loaded.cells}) == len(loaded.cells)
-    for name in loaded.tables:
-        artifacts.load_file(recipes.find("tables", name))
 
 
 def test_zo_bench_s_accuracies_have_the_precision_of_its_appendix() -> None:

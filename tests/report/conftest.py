@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import files as files_of_tests
-from tests.support.published import RESULTS, written
-from tests.support.tables import BARS, LINES, PAPER, TIMELINE, TINY, table_from
+from tests.support.tables import BARS, LINES, PAPER, RESULTS, TIMELINE, TINY, table_from, written
 from zobench import recipes
 from zobench.recipes.reference import COLUMNS
 from zobench.report import Table, figures

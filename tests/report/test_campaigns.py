@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import campaigns
 from tests.support.papers import LOADED, REFERENCE
-from tests.support.published import published
+from tests.support.tables import published
 from zobench import recipes
 from zobench.cost import hardware
 from zobench.execute import campaign, together
@@ -116,13 +116,9 @@ def test_nothing_is_measured_that_no_table_and_no_figure_shows(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_cells_that_a_part_lets_take_turns_can(name: str) -> None:
+def test_cells_that_a_part_lets_take_turns_can_and_two_parts_never_run_one_in_one_round(name: str) -> None:
     for on, cells in ran(name):
         assert [together.obstacle(spec) for spec in cells if on.part.turns and together.obstacle(spec)] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_two_parts_never_run_one_cell_in_one_round(name: str) -> None:
     runs = [(spec.hash, number) for on, cells in ran(name) for spec in cells for number in on.rounds]
     assert len(set(runs)) == len(runs)
 

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
 from tests.support.charts import bars, lines, points
-from tests.support.published import published
-from tests.support.tables import rows
+from tests.support.tables import published, rows
 from zobench.machine.texts import csv_of
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures

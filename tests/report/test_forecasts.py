@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.papers import MEASURED, REFERENCE
-from tests.support.published import published
+from tests.support.tables import published
 from zobench.report import artifacts
 from zobench.report.cells import TableCell
 from zobench.report.compose import measured_sheet, predicted_sheet

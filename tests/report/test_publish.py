@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import files
-from tests.support.published import RESULTS, written
-from tests.support.tables import EVIL, MIB, TINY, result
+from tests.support.tables import EVIL, MIB, RESULTS, TINY, result, written
 from zobench.report import publish
 
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support import stores
-from tests.support.bounded import bounded
+from tests.support.commands import bounded
 from tests.support.stores import ENVIRONMENT, MACHINE
 from zobench import recipes
 from zobench.result import Facts, Outcome, Result, Round

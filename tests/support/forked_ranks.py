@@ -16,10 +16,10 @@ from tests.support.processes import free_port
 LOADED = "tests.support.forked"
 
 
-def run_ranks(module: str, gpus: int, words: Sequence[Any], log: Path, timeout: float = 500) -> None:
-    """Runs the ``main`` of a module as so many ranks of one thread on this machine, which must all end well. Each is
-    forked with torchrun's variables in its environment, and ``log`` takes what they print."""
-    context = multiprocessing.get_context("forkserver")
+def run_ranks(module: str, gpus: int, words: Sequence[Any], log: Path, start: str = "forkserver") -> None:
+    """Runs the ``main`` of a module as so many ranks of one thread on this machine, which must all end well. Each has
+    torchrun's variables in its environment, and is forked, or spawned; ``log`` takes what they print."""
+    context = multiprocessing.get_context(start)
     context.set_forkserver_preload([LOADED])
     meeting = {"WORLD_SIZE": gpus, "LOCAL_WORLD_SIZE": gpus, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     command, ranks = [module, *map(str, words)], []
@@ -28,7 +28,7 @@ def run_ranks(module: str, gpus: int, words: Sequence[Any], log: Path, timeout: 
         environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         ranks.append(context.Process(target=_rank, args=(command, environment, str(log))))
         ranks[-1].start()
-    end = time.monotonic() + timeout
+    end = time.monotonic() + 500
     for process in ranks:
         process.join(max(0.0, end - time.monotonic()))
         process.kill()  # where it hangs

@@ -159,7 +159,7 @@ def warm_up(spec):
 def weigh(spec, world):
     """Bytes of a run that the blocks of its model dominate: before it was built, and after two steps."""
     config = OPTConfig(
-        vocab_size=256, hidden_size=256, num_hidden_layers=100, ffn_dim=1024, num_attention_heads=4,
+        vocab_size=256, hidden_size=256, num_hidden_layers=40, ffn_dim=1024, num_attention_heads=4,
         max_position_embeddings=64, word_embed_proj_dim=256,
     )  # fmt: skip
     warm_up(spec)

@@ -10,7 +10,6 @@ import sys
 import pytest
 import torch
 
-from tests.support.bits import any_bits
 from zobench.kernels import Flat, Segment, Span, Update, philox
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -25,6 +24,14 @@ SMALL = {"sizes": (1, 1027), "lengths": (3,), "dtypes": [torch.float32, torch.bf
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+def any_bits(dtype, count, seed):
+    """Tensors of arbitrary bit patterns: ties, subnormals, infinities, NaN."""
+    size = torch.int32 if dtype == torch.float32 else torch.int16
+    limits = torch.iinfo(size)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(limits.min, limits.max + 1, (count,), generator=generator).to(size).view(dtype)
 
 
 def bits(tensor):

@@ -2,6 +2,8 @@
 
 import itertools
 
+import torch
+
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.data.batch import stream
 from zobench.models import weights
@@ -40,3 +42,10 @@ def engine_of(name="opt-tiny", dtype="fp32", tied=None, options=None, **config):
 def batches_of(spec, count):
     config = models.build_config(spec.model)
     return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+
+
+def assert_equal(ours, theirs):
+    """Raises unless both have the same names, and under each name the same bits."""
+    assert sorted(ours) == sorted(theirs)
+    for name, tensor in theirs.items():
+        assert torch.equal(ours[name], tensor), name

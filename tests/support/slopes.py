@@ -8,10 +8,21 @@ from tests.support.parity import materialised
 from tests.support.reference import z_of
 from zobench import Batch, Engine, EngineConfig, models
 from zobench.data.batch import Choices
+from zobench.engine.backprop import Backprop
 from zobench.models import weights
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
 SEED, MASK = 7, 10**9
+RESIDENT = EngineConfig(placement="resident")
+BEFORE = {
+    "opt-tiny": {"model.decoder.embed_tokens.weight", "model.decoder.embed_positions.weight"},
+    "opt350-tiny": {
+        *("model.decoder.embed_tokens.weight", "model.decoder.embed_positions.weight"),
+        "model.decoder.project_in.weight",
+    },
+    "qwen3-tiny": {"model.embed_tokens.weight"},
+    "llama-tiny": {"model.embed_tokens.weight"},
+}
 
 
 def filled(name, tied=True, train=lambda name: True):
@@ -29,6 +40,11 @@ def engine_of(name, tied=True, train=lambda name: True, dtype="fp32", **config):
     thresholds = config.pop("thresholds", None)
     model = select(models.build(name, dtype, tied), train)
     return Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3), thresholds=thresholds)
+
+
+def backprop(name="opt-tiny", tied=True, config=RESIDENT, train=lambda name: True, **options):
+    model = select(models.build(name, "fp32", tied), train)
+    return Backprop(model, config, weights=weights.RandomWeights(model, 3), **options)
 
 
 @functools.cache

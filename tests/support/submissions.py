@@ -1,4 +1,4 @@
-"""Small cells, how one ended, and a sweep of them that was submitted."""
+"""Small cells, how one or each of its ranks ended, and a sweep of them that was submitted."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,17 @@ def cell(seed: int = 0, **changes: Any) -> RunSpec:
     return RunSpec(**fields).resolve(changes.get("device", "cpu"))
 
 
+TWO_RANKS = cell(engine="offload", parallel="ddp", gpus=2, batch_size=4)
+
+
 def ended(spec: RunSpec, outcome: Outcome = Outcome.OK, reason: str = "") -> Result:
     return Result(spec=spec, outcome=outcome, reason=reason, environment=Facts(machine=MACHINE))
+
+
+def result_of(number: int, **changes: Any) -> Result:
+    """What that rank of it says."""
+    values: dict[str, Any] = {"samples": {"step_seconds": [1.0 + number], "loss": [2.0], "projected_grad": [3.0]}}
+    return Result(**{"spec": TWO_RANKS, "outcome": Outcome.OK, **values, **changes})
 
 
 def submitted(results: Path, count: int = 3, **changes: Any) -> jobs.Submission:

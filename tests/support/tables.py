@@ -1,16 +1,19 @@
-"""Recipes of small tables and figures, and results to fill and draw them with."""
+"""Recipes of small tables and figures, results to fill and draw them with, and those that are published."""
 
 import csv
 import dataclasses
+import functools
 import io
 from pathlib import Path
 from typing import Any
 
+from zobench import recipes
 from zobench.recipes.reference import COLUMNS, Reference
-from zobench.report import load_table
+from zobench.report import load_table, publish
 from zobench.report.table import Table
 from zobench.result import Facts, Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.store import Store
 
 TINY = """
 title = "Tiny"
@@ -182,3 +185,22 @@ where = { overlap = true }
 def recorded(model: str, overlap: bool, shift: float = 5.0, **spec: Any) -> Result:
     rows = [["upload", "upload", 0, shift, shift + 1.0], ["compute", "compute", 0, shift + 1.0, shift + 3.0]]
     return dataclasses.replace(result(model, "offload", overlap=overlap, **spec), timeline=rows)
+
+
+RESULTS = [
+    result("M1", memory=200 * MIB),
+    result("M2", batch_size=4),
+    recorded("M1", False),
+    recorded("M1", True, seconds=0.5),
+]
+
+
+@functools.cache
+def published() -> tuple[Result, ...]:
+    """The runs in results/published, which are read once in a process: all of them take a second."""
+    return tuple(Store(recipes.folder("published")).load())
+
+
+def written(results: list[Result], out: Path, problems: tuple[str, ...] = ()) -> dict[str, bytes]:
+    publish.publish(results, problems, out, lambda *_: None)
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}

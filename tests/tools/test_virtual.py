@@ -32,7 +32,7 @@ def operations(timeline: list[Event]) -> list[tuple[str, str, int]]:
 
 
 LARGER: list[dict[str, Any]] = [
-    {"engine": "offload", "fused_update": False}, {"batch_size": 4, "accumulate": 4, "seq_len": 512},
+    {"engine": "offload", "fused_update": False}, {"batch_size": 2, "accumulate": 2, "seq_len": 512},
     {"engine": "offload", "noise": "counter", "granularity": "linear", "writeback_every": 4, "seq_len": 512},
 ]  # fmt: skip
 
