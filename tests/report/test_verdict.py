@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.support.papers import REFERENCE
-from tests.support.tables import CLAIMS, TINY, published, table_from
+from tests.support.tables import published
 from zobench.cost.published.evidence import CONTRADICTIONS
 from zobench.recipes.reference import PAPERS
 from zobench.report import artifacts, verdict
