@@ -1,4 +1,5 @@
-"""What a step takes of a protocol's budget: forwards of a batch, bytes of weights that it moves, predicted seconds."""
+"""The price of a step in the unit of a protocol's budget: forwards of a batch, bytes of weights that it moves,
+predicted seconds."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def moved_bytes(spec: RunSpec) -> float:
 
 
 def price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None = None) -> tuple[float, float]:
-    """What a step of ``spec`` costs in ``unit`` of a protocol (:data:`zobench.recipes.protocol.UNITS`), and what an
-    evaluation on dev costs: as much as so many forwards of a step.
+    """Returns the price of a step of ``spec`` in ``unit`` of a protocol (:data:`zobench.recipes.protocol.UNITS`), and
+    that of an evaluation on dev: as much as so many forwards of a step.
 
     ``rates``: this machine's, which seconds alone need. Raises ``ValueError`` for seconds without them.
     """

@@ -67,12 +67,13 @@ class Setup:
         return self.spec.noise == "torch" and not self.spec.resident_blocks
 
     def changes_of(self, other: Setup) -> list[str]:
-        """What it has otherwise than ``other``, as ``--set`` takes it."""
+        """Returns its differences from ``other``, as ``--set`` takes them."""
         changed = [key for key in (*CHOSEN, "wire") if getattr(self.spec, key) != getattr(other.spec, key)]
         return [_setting(key, getattr(self.spec, key)) for key in changed]
 
     def remedy(self, target: TargetMachine) -> str:
-        """What would make room at ``target`` for what does not fit, where the host can be given more."""
+        """Returns the change that would make room at ``target`` for what does not fit, where the host can be given
+        more."""
         if self.lacks != "host memory":
             return ""
         needed = math.ceil((self.prediction.host_bytes + SYSTEM_BYTES) / 1e9)
@@ -139,8 +140,8 @@ def cautions(gpus: Sequence[Gpu]) -> list[str]:
 
 
 def footnote(target: TargetMachine | None, shown: Sequence[Setup] = ()) -> str:
-    """What a prediction is, and how far off it may be. ``shown``: the best choice, which has a range if it fits, and
-    the others beside it."""
+    """Returns a line on what a prediction is, and how far off it may be. ``shown``: the best choice, which has a range
+    if it fits, and the others beside it."""
     where = {
         "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU fitted to runs of its own",
         "other": "on a GPU known by its data sheet",
@@ -192,7 +193,7 @@ def alternatives(best: Setup, target: TargetMachine) -> list[Setup]:
 
 
 def judged(spec: RunSpec, target: TargetMachine) -> Setup:
-    """What is predicted of ``spec`` at ``target``, and whether there is enough of everything for it."""
+    """Returns the prediction for ``spec`` at ``target``, and whether there is enough of everything for it."""
     prediction = _predicted(spec, target)
     device = prediction.device_bytes / (target.gpu.memory * footprint.MARGIN)
     host = prediction.host_bytes / max(target.host - SYSTEM_BYTES, 1.0)
@@ -206,7 +207,7 @@ def judged(spec: RunSpec, target: TargetMachine) -> Setup:
 
 
 def _predicted(spec: RunSpec, target: TargetMachine) -> Prediction:
-    """What is predicted of ``spec``, where ``inf`` is the interval that the machine's own plan would choose."""
+    """Returns the prediction for ``spec``, where ``inf`` is the interval that the machine's own plan would choose."""
 
     def predict(spec: RunSpec) -> Prediction:
         return gpu.predict(spec, target.gpu, target.disk or 1.0)

@@ -17,14 +17,15 @@ SHARED_BLOCKS = 8
 STAGING_BYTES = 128 << 20
 """Most bytes through which a lane reads or writes files, in two pieces (zobench/engine/weights/tiers.py)."""
 CPU_HEAP = 64 << 20
-"""What the C library's heap keeps of freed pieces below 4 MiB while units are streamed (measured: 50 to 100 MB)."""
+"""The bytes that the C library's heap keeps of freed pieces below 4 MiB while units are streamed (measured: 50 to 100
+MB)."""
 CPU_LIBRARIES = 24 << 20
-"""What the libraries of products keep on a CPU beside tensors, operands in the order in which they read them (measured:
-15 to 45 MB); the heap above has room for these too."""
+"""The bytes that the libraries of products keep on a CPU beside tensors, operands in the order in which they read them
+(measured: 15 to 45 MB); the heap above has room for these too."""
 PARTS_STEPS = 5
 """Steps that ``parts`` adds."""
 RANK_BYTES = 300 << 20
-"""Of host memory that a further rank's interpreter and libraries take."""
+"""The bytes of host memory that a further rank's interpreter and libraries take."""
 SNAPSHOTS = 3
 """Checkpoints of a run that are on the disk at once: the last two, and the one that is being written."""
 TOGETHER = 1024
@@ -36,9 +37,10 @@ POPULATION_STATES = 5
 MARGIN = 0.9
 """Share of a given device memory that a plan uses: predictions are this good."""
 ATTENTION_MATRICES = 6
-"""Of tokens x tokens in all heads that plain attention with tangents holds at once."""
+"""The matrices of tokens x tokens in all heads that plain attention with tangents holds at once."""
 EAGER_MATRICES = 3
-"""Of tokens x tokens in all heads that attention without a fused kernel holds at once: scores, their shares, a mask."""
+"""The matrices of tokens x tokens in all heads that attention without a fused kernel holds at once: scores, their
+shares, a mask."""
 FORMS = (("block", 3), ("linear", 3), ("tile", 3), ("tile", 2))
 """(granularity, slots) that the planner tries, the simplest first."""
 
@@ -180,8 +182,8 @@ def activations(spec: RunSpec) -> int:
 
 
 def _heap(spec: RunSpec) -> int:
-    """What the C library keeps on a CPU of what is freed in pieces, which are those of units and of fp8, scaled a piece
-    at a time."""
+    """Returns the bytes that the C library keeps on a CPU of memory that is freed in pieces, which are those of units
+    and of fp8, scaled a piece at a time."""
     in_pieces = not NOISES[spec.noise].in_place or WIRES[spec.wire].is_scaled
     return CPU_HEAP if spec.device == "cpu" and ENGINES[spec.engine].is_streamed and in_pieces else 0
 

@@ -33,12 +33,13 @@ STORED_WIDTHS = 3
 """Times a weight's width that each use of a stored z takes: it is copied, and at its first use written."""
 MOVE_KERNELS, UPDATE_KERNELS = 3, 4
 NORM_WIDTHS, NORM_KERNELS = 1, 1
-"""What the norm of a gradient takes, of every tensor in a first-order step (:mod:`zobench.engine.backprop`)."""
+"""The passes and kernels that the norm of a gradient takes, of every tensor in a first-order step
+(:mod:`zobench.engine.backprop`)."""
 FOREACH_ELEMENTS = 320 << 16
 """Elements that one kernel of torch's ``foreach`` operators changes on CUDA: 320 pieces of 2^16 (MultiTensorApply)."""
 PERTURB_WIDTHS, FLIP_WIDTHS, KEEP_WIDTHS = 2, 3, 1
-"""What passes take with counter noise: W to W and S; 2 W - S, of a pair's point that is not drawn; W where an update
-stays."""
+"""The widths that passes move with counter noise: W to W and S; 2 W - S, of a pair's point that is not drawn; W where
+an update stays."""
 WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
 """(Bytes per logit in float32 beside what its product writes, kernels for each piece of the logits): of a softmax over
 the whole vocabulary, and of a maximum, a difference, exponentials and their sum, piece by piece."""
@@ -50,7 +51,7 @@ _MOVING = ("upload", "offload")
 
 
 def bounds(value: float, share: float, slower: float = 0.0, faster: float = 0.0) -> tuple[float, float]:
-    """What a predicted ``value`` would be within in nine of ten cases; ``share``: the error that nine of ten held-out
+    """Returns the bounds of a predicted ``value`` in nine of ten cases; ``share``: the error that nine of ten held-out
     values stay within; of a rate, ``slower``: by how much more a step may take, ``faster``: by how much less, as shares
     of it."""
     return value / (1 + share + slower), value / (1 - share) / (1 - faster)
@@ -58,7 +59,8 @@ def bounds(value: float, share: float, slower: float = 0.0, faster: float = 0.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """Of ``spec`` on ``gpu``: seconds of a step, bytes at the peak of one device and of its host and disk.
+    """The prediction for ``spec`` on ``gpu``: seconds of a step, bytes at the peak of one device and of its host and
+    disk.
 
     ``parts``: seconds of a step by what takes them: products, attention, passes over activations, noise (with the
     passes over weights), kernels' launches, upload, offload; those of the link may lie beside the others. ``share`` and
@@ -102,7 +104,7 @@ class Prediction:
 
     @property
     def bound(self) -> str:
-        """What takes longest of what a step cannot do without."""
+        """The longest part of what a step cannot do without."""
         computing = self.computing
         moving = max(_MOVING, key=lambda way: self.parts.get(way, 0.0))
         if self.parts.get(moving, 0.0) > sum(computing.values()):
@@ -117,7 +119,8 @@ class Prediction:
 
 @functools.lru_cache(maxsize=1 << 13)  # a report asks for a stored run's in every table that it could correct
 def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
-    """What a step of ``spec`` (resolved for a CUDA device) takes on ``gpu``; ``disk``: bytes/s of a tier there."""
+    """Returns the prediction of a step of ``spec`` (resolved for a CUDA device) on ``gpu``; ``disk``: bytes/s of a tier
+    there."""
     spec = footprint.fit(spec)[0]
     costs, model = Costs(spec, gpu, disk), models.of(spec)
     every, outside = costs.blocks(), costs.outside()

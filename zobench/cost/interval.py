@@ -72,6 +72,6 @@ def as_run(spec: RunSpec, plan: Consolidation | None) -> RunSpec:
 
 
 def ordered() -> Consolidation | None:
-    """What this process was started with; None if nothing."""
+    """Returns the interval that this process was started with, or None."""
     running = current()
     return None if running is None or running.consolidation is None else Consolidation(*running.consolidation)

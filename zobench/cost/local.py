@@ -1,4 +1,4 @@
-"""What a cell takes on this machine: its measured rates as a device that is priced as any other. No torch."""
+"""The cost of a cell on this machine: its measured rates as a device that is priced as any other. No torch."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Estimate:
 
 
 def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Estimate:
-    """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration; of
-    other cells those that nothing disturbed, where there are any."""
+    """Returns the predicted cost of ``spec`` (resolved). ``earlier``: results of this machine, which correct the step's
+    duration; of other cells those that nothing disturbed, where there are any."""
     device, host, disk = memory(spec)
     consolidation = interval.chosen(spec, lambda spec: predict(spec, rates).step_seconds)
     prediction = predict(interval.as_run(spec, consolidation), rates)
@@ -81,7 +81,8 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
 
 
 def unpriced(spec: RunSpec) -> Estimate:
-    """What ``spec`` (resolved) will take of memory, where no rates are known from which its seconds would follow."""
+    """Returns the predicted memory of ``spec`` (resolved), where no rates are known from which its seconds would
+    follow."""
     device, host, disk = memory(spec)
     return Estimate(
         device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=math.nan, seconds=math.nan,
@@ -90,7 +91,7 @@ def unpriced(spec: RunSpec) -> Estimate:
 
 
 def predict(spec: RunSpec, rates: Rates) -> Prediction:
-    """What a step of ``spec`` (resolved for this machine) takes here, by the machine's rates alone."""
+    """Returns the prediction of a step of ``spec`` (resolved for this machine) by the machine's rates alone."""
     written = kept_steps(spec) < math.inf and TIERS[spec.tier].is_filled
     disk = rates.disk_both if written else rates.bytes_up["disk"]
     card = device(spec, rates)

@@ -54,4 +54,4 @@ METRICS = (
     *measured.SCORES, *LINK_RATES, MOVED, FLOOR, measured.UPDATE_SURVIVAL, *measured.CHECKPOINTS, measured.HOST_MEMORY,
     measured.PROCESS_MEMORY, GPUS, *measured.COSTS, measured.LOSS_DIFFERENCE,
 )  # fmt: skip
-"""In the order in which reports list them."""
+"""The metrics in the order in which reports list them."""

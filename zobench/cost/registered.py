@@ -32,7 +32,7 @@ _FREE = frozenset({"device", *named(lambda field: field.incidental)})
 
 
 def registered(matrix: str, predictions: Sequence[Prediction], day: datetime.date) -> dict[str, Any]:
-    """What a file says of ``predictions`` (for one GPU) of the cells of ``matrix``, with its SHA-256."""
+    """Returns the content of a file of ``predictions`` (for one GPU) of the cells of ``matrix``, with its SHA-256."""
     cells = []
     for each in predictions:
         slowest, fastest = each.range
@@ -66,7 +66,8 @@ def write(folder: Path, body: Mapping[str, Any]) -> Path:
 
 
 def read_all(folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """What is registered in ``folder``. Raises ``ValueError`` for a file that does not have the SHA-256 it names."""
+    """Returns the predictions that are registered in ``folder``. Raises ``ValueError`` for a file that does not have
+    the SHA-256 it names."""
     bodies = []
     for path in sorted(folder.glob("*.json")):
         body = None
@@ -82,9 +83,9 @@ def read_all(folder: Path = FOLDER) -> list[dict[str, Any]]:
 
 
 def scores(results: Iterable[Result], folder: Path = FOLDER) -> Iterator[tuple[str, bool]]:
-    """For each of ``results`` of a cell and a GPU that are registered in ``folder``: a line with the predicted and the
-    measured value, and whether the prediction held: what was measured is in its range, or both ran out of memory. Of
-    host memory nothing was predicted."""
+    """Returns, for each of ``results`` of a cell and a GPU that are registered in ``folder``, a line with the predicted
+    and the measured value, and whether the prediction held: what was measured is in its range, or both ran out of
+    memory. Of host memory nothing was predicted."""
     cells = {
         (body["gpu"], _cell(RunSpec.from_stored(cell["spec"]))): (body, cell)
         for body in read_all(folder) for cell in body["cells"]

@@ -52,8 +52,8 @@ class Roofline:
 
 
 LOW_RANK_SHARE = 0.08
-"""By how much a step that is priced operator by operator may be off these counts (tests/tools/test_virtual): what
-the range of a prediction is wider by."""
+"""The share by which a step that is priced operator by operator may be off these counts (tests/tools/test_virtual):
+what the range of a prediction is wider by."""
 QR_KERNELS = 3
 """Kernels for each column of a QR decomposition: its length, its products with the others, their change. A guess: what
 a GPU's library issues is not known here."""
@@ -123,7 +123,7 @@ class Links:
     peers: float | None = None
 
     def share(self, ranks: int) -> float:
-        """What each of ``ranks`` devices gets of the host's links when all use them."""
+        """Returns the bytes/s of the host's links that each of ``ranks`` devices gets when all use them."""
         return self.link if self.host is None else min(self.link, self.host / ranks)
 
 

@@ -1,4 +1,4 @@
-"""What a step does, in forwards, operations and bytes, and the floor: the least time that it can take here."""
+"""The work of a step in forwards, operations and bytes, and the floor: the least time that it can take here."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from zobench.runspec.kinds import ENGINES, NOISES, TIERS, WIDTHS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """What the machine does per second: floating-point operations by dtype, elements of noise by stream ("fused": drawn
-    and applied in one pass), bytes to and from a tier, and the sum of both ways where they share the disk.
+    """The rates of the machine per second: floating-point operations by dtype, elements of noise by stream ("fused":
+    drawn and applied in one pass), bytes to and from a tier, and the sum of both ways where they share the disk.
 
     ``operators``: by dtype "attention" in FLOP/s, "passes" and "losses" in bytes/s, "normals" and "fused" in elements/s
     (:mod:`zobench.measure.calibrate`); where they were not measured, attention is as fast as products, noise in 16 bits
@@ -171,7 +171,7 @@ def ran(result: Result) -> RunSpec:
 
 
 def passes(spec: RunSpec) -> float:
-    """What a rank computes in a step, in forwards of its batch: 2 operations per weight and token each.
+    """Returns how many forwards of its batch a rank computes in a step: 2 operations per weight and token each.
 
     A backward pass is two forwards, one where the weights are frozen; the hybrid's ends at its last ZO layer. A forward
     derivative is two more than its forward: of the activations, and of the weights that are tuned.

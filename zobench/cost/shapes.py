@@ -30,7 +30,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one forward computes and holds in one transformer block.
+    """The work and the memory of one forward in one transformer block.
 
     ``linears``: (inputs, outputs) of every weight matrix that every token goes through; ``vectors``: elements of every
     other tensor, norms, whole stacks of ``experts`` and ``biases`` of matrices; ``norms``: how many norms it has;
@@ -92,8 +92,8 @@ class Block:
         return tokens**2 * sum(self.attention) / (2 if is_half else 1)
 
     def elementwise(self, width: int) -> Elementwise:
-        """What one forward does beside products and attention, with activations of ``width`` bytes. A token is copied
-        to each of its experts, and what these make is weighted and added up, in some dozen kernels."""
+        """Returns the work of one forward beside products and attention, with activations of ``width`` bytes. A token
+        is copied to each of its experts, and what these make is weighted and added up, in some dozen kernels."""
         hidden, inner = self.hidden, self.inner
         residuals = 2 * 3 * hidden * width
         if not self.gated:  # norms, two copies and the scale of the queries, the feed-forward's activation

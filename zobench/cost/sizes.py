@@ -10,7 +10,7 @@ from zobench.runspec import METHODS, RunSpec, scheme_of
 from zobench.runspec.kinds import AUTOCASTS, WIDTHS, Widths
 
 USUAL_CANDIDATES = 2
-"""Of an example whose task does not say how many it has."""
+"""The candidates of an example whose task does not say how many it has."""
 
 
 def adapter(spec: RunSpec) -> tuple[int, int]:
@@ -197,7 +197,7 @@ def usual(spec: RunSpec) -> int:
 
 
 def computed(spec: RunSpec) -> int:
-    """Of these, the tokens whose products are computed: packed rows have no padding, and common beginnings once."""
+    """The tokens whose products are computed: packed rows have no padding, and common beginnings once."""
     return max(1, round(usual(spec) * task_of(spec).packed_share)) if spec.packed else usual(spec)
 
 

@@ -55,7 +55,7 @@ class TableCell:
 
     @property
     def quantity(self) -> Quantity:
-        """What the cell shows: its metric, or what its column shows in that place."""
+        """The quantity that the cell shows: its metric, or the one that its column shows in that place."""
         return _quantity(self.column, self.metric)
 
     @property
@@ -72,7 +72,7 @@ class TableCell:
 
     @property
     def deviations(self) -> tuple[str, ...]:
-        """In what the run differs from the conditions of the reported value, such as its dtype."""
+        """The differences of the run from the conditions of the reported value, such as its dtype."""
         return tuple(caveat for caveat in self.caveats if caveat.startswith(DEVIATION))
 
     @property
@@ -89,7 +89,7 @@ class TableCell:
 
 
 def _quantity(column: TableColumn, metric: Metric) -> Quantity:
-    """What is shown where ``column`` and ``metric`` meet."""
+    """Returns the quantity that is shown where ``column`` and ``metric`` meet."""
     shown: Quantity = METRICS.get(column.quantity) if column.quantity else metric.quantity
     return shown
 
@@ -178,7 +178,7 @@ def not_run(cell: TableCell) -> bool:
 
 
 def conditions(table: Table, row: TableRow, column: TableColumn) -> Where:
-    """What a result must satisfy to belong in a cell."""
+    """Returns the conditions that a result must satisfy to belong in a cell."""
     return {**_usual(table), **_line_conditions(row, column)}
 
 
@@ -221,7 +221,8 @@ def _allowed(table: Table) -> dict[str, tuple[Any, ...]]:
 
 
 def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> ShownRuns:
-    """What the cell of ``row`` and ``column`` shows of the ``results`` that satisfy all of its conditions."""
+    """Returns the runs that the cell of ``row`` and ``column`` shows of the ``results`` that satisfy all of its
+    conditions."""
     if not is_meant(row, column):
         return ShownRuns()
     where = conditions(table, row, column)
@@ -269,8 +270,8 @@ def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) 
 def _caveats(
     row: TableRow, column: TableColumn, metric: Metric, result: Result, paper: Mapping[str, str] | None
 ) -> tuple[str, ...]:
-    """What the heading of a cell does not say of its number, read from the result: other fields, warnings, shared
-    weights."""
+    """Returns what the heading of a cell does not say of its number, read from the result: other fields, warnings,
+    shared weights."""
     spec = result.spec
     quantity = _quantity(column, metric)
     notes = list(quantity.remarks(result))

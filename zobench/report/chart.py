@@ -107,6 +107,6 @@ class Chart:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """What is said in place of the other panels."""
+        """Lines in place of the other panels."""
         empty = [panel for panel in self.panels if panel.is_empty]
         return tuple(": ".join(filter(None, (panel.title, panel.message or "nothing was run."))) for panel in empty)

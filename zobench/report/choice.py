@@ -21,7 +21,7 @@ _IDENTITY = tuple(name for name, field in DECLARED.items() if not field.unhashed
 
 @dataclass(frozen=True, slots=True)
 class ShownRuns:
-    """Of the results that belong in a cell ``shown``, one or several whose mean it shows, and the ``others``.
+    """The results that belong in a cell: ``shown``, one or several whose mean it shows, and the ``others``.
 
     ``over``: the field in which those shown may differ, or ""; ``asked``: how many values of it the table asks for.
     """

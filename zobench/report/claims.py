@@ -50,7 +50,7 @@ class CheckedClaim:
 
     @property
     def covered(self) -> int:
-        """In how many rows (or columns) there is a ratio, on one machine or on several."""
+        """How many rows (or columns) have a ratio, on one machine or on several."""
         return len({ratio.header for ratio in self.ratios})
 
     @property

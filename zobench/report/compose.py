@@ -33,7 +33,7 @@ _ARROW = {"lower": "↓", "higher": "↑"}
 _SETTINGS = ("device", "weights", "data", "batch_size", "seq_len", "warmup")
 """The fields that a table of times names above itself."""
 _TUNED = ("device", "weights", "task", "batch_size", "seq_len", "dtype", "seed", "definition")
-"""What a reader of accuracies asks; of a task, ``seq_len`` is the most tokens of an example."""
+"""The fields that a reader of accuracies asks for; of a task, ``seq_len`` is the most tokens of an example."""
 
 
 def measured(grid: Grid) -> bool:
@@ -42,8 +42,8 @@ def measured(grid: Grid) -> bool:
 
 
 def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
-    """What was measured on ``machine``, each value with its ratio to the baseline column, as the papers print it.
-    ``fill``: what was not run shows what is predicted of it, for the paper's GPU."""
+    """Returns the sheet of the values measured on ``machine``, each value with its ratio to the baseline column, as the
+    papers print it. ``fill``: what was not run shows what is predicted of it, for the paper's GPU."""
     table, grid = _shown(table, grid)
     cells = flat(grid)
     by_column = table.baseline in [column.header for column in table.columns]
@@ -109,7 +109,8 @@ def _is_baseline(cell: TableCell, baseline: str) -> bool:
 
 
 def predicted_sheet(table: Table, grid: Grid) -> Sheet:
-    """What is predicted of each cost for the paper's GPU, and in parentheses how many times the paper's value."""
+    """Returns the sheet of each cost predicted for the paper's GPU, and in parentheses how many times the paper's
+    value."""
     js = [j for j in range(len(table.metrics)) if any(cell.forecast for row in grid for cell in row[j])]
     ks = [k for k in range(len(table.columns)) if any(group[k].forecast for row in grid for group in row)]
     table, grid = _cut(table, grid, js, ks)
@@ -134,8 +135,8 @@ def _filled_legend(cells: Sequence[TableCell]) -> list[str]:
 
 
 def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
-    """What the paper reports, and in parentheses how many times that much was measured; only columns it can have.
-    ``fill``: of what was not run, how many times that much is predicted."""
+    """Returns the sheet of the paper's values, and in parentheses how many times that much was measured; only columns
+    it can have. ``fill``: of what was not run, how many times that much is predicted."""
     js = [j for j, metric in enumerate(table.metrics) if not metric.quantity.share]
     ks = [k for k, column in enumerate(table.columns) if column.reference is not None or column.minus]
     table, grid = _cut(table, grid, js, ks)
@@ -342,7 +343,7 @@ def _intervals(cells: Sequence[TableCell]) -> list[str]:
 
 
 def _absent(quantity: Quantity) -> tuple[str, str]:
-    """What stands where a run has no value, and what that means: of a plug-in's metric, that it returned None."""
+    """Returns the text where a run has no value, and its meaning: of a plug-in's metric, that it returned None."""
     provider = METRICS.provider(quantity.name)
     if not provider or quantity.absent is not ABSENT:
         return quantity.absent

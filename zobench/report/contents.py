@@ -36,7 +36,7 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opening:
-    """What a report opens with: one chart, and some sentences."""
+    """The opening of a report: one chart, and some sentences."""
 
     chart: Chart
     sentences: tuple[str, ...]

@@ -62,8 +62,8 @@ def _claim(
     text: str, source: str, metric: Literal["accuracy", "forwards", "step_time", "memory"], of: tuple[str, str],
     at_least: float | None = None, at_most: float | None = None,
 ) -> Claim:  # fmt: skip
-    """What a ``source`` says of two methods: the difference of their test accuracies, or the ratio of their forwards to
-    the target, seconds of a step, or memory."""
+    """The claim of a ``source`` on two methods: the difference of their test accuracies, or the ratio of their forwards
+    to the target, seconds of a step, or memory."""
     check_bounds(text, at_least, at_most)
     return Claim(text=f"{text} ({source})", metric=metric, ratio=of, at_least=at_least, at_most=at_most)
 
@@ -213,9 +213,9 @@ class MethodRanking:
 
 
 EDGE = "Edge: its best point is an end of what was tried, so nothing is claimed of this method."
-"""What is said of a :class:`MethodStanding` that is one."""
+"""The remark on a :class:`MethodStanding` whose best point is an end."""
 BUSY = "Other processes kept the machine busy during some of the runs: their times may not count."
-"""What is said beside times of a ranking of which :func:`is_disturbed`."""
+"""The remark beside times of a ranking of which :func:`is_disturbed`."""
 
 
 def is_disturbed(ranking: MethodRanking) -> bool:

@@ -37,8 +37,8 @@ Column = tuple[str, Callable[[MethodStanding], CellText]]
 
 
 def sheets(table: ContestTable, ranked: Sequence[MethodRanking]) -> list[Sheet]:
-    """Of each ranking, which is one machine's and model's: accuracies, costs, claims; without any one sheet that says
-    so."""
+    """Returns the sheets of each ranking, which is one machine's and model's: accuracies, costs, claims; without any
+    one sheet that says so."""
     if not ranked:
         remarks = [_how(table), f"`zobench sweep {table.runner}` measures it."]
         unmeasured = [standing_of(table, contender, []) for contender in table.protocol.contenders]
@@ -163,7 +163,7 @@ def _against(
 
 
 def _shown(table: ContestTable, ranking: MethodRanking) -> list[str]:
-    """What the columns mean, and which differences could be shown at all."""
+    """Returns notes on what the columns mean, and which differences could be shown at all."""
     remarks = [
         f"Less {table.baseline}: paired by seed, in parentheses 95 % by Student's t for the loss, the primary outcome, "
         "and for accuracies by an analysis of variance by seed and example; p of the loss by Holm over all methods. A "
@@ -266,8 +266,8 @@ def checked(claim: Claim, ranking: MethodRanking) -> ClaimRatio | None:
 
 
 def _earlier(method: MethodStanding) -> float:
-    """By how much the logarithm of a method's forwards to the target may be less, as it reached that at some time after
-    the evaluation before."""
+    """Returns by how much the logarithm of a method's forwards to the target may be less, as it reached that at some
+    time after the evaluation before."""
     pairs = zip(method.forwards_to_target, method.forwards_before_target, strict=True)
     return statistics.fmean(math.log(value / before) if before else math.inf for value, before in pairs)
 
@@ -277,7 +277,7 @@ def _sides(claim: Claim, ranking: MethodRanking) -> list[MethodStanding]:
 
 
 def _lacking(claim: Claim, ranking: MethodRanking) -> str:
-    """Of a claim on what the target took: the sides of which some seeds have run and not reached it."""
+    """Returns, for a claim on what the target took, the sides of which some seeds have run and not reached it."""
     sides = _sides(claim, ranking)
     if claim.metric != "forwards" or any(method.scores is None for method in sides):
         return ""
@@ -319,7 +319,7 @@ def _claims(table: ContestTable, ranking: MethodRanking) -> pd.DataFrame:
 WORDS = {HOLDS: "holds here", FAILS: "does not", UNSHOWN: UNSHOWN, OPEN: OPEN}
 """A verdict as this table says it."""
 _TUNED = ("accuracy", "forwards")
-"""What depends on the constants that were tuned."""
+"""The metrics that depend on the constants that were tuned."""
 _NAMES = {
     "accuracy": "test accuracy (points more)",
     "forwards": "forwards to the target (ratio)",

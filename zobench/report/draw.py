@@ -44,7 +44,7 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
 
 
 def _predicted_for(cells: Sequence[TableCell]) -> list[str]:
-    """For which GPU and program the marks are predicted, and how far off they may be."""
+    """Returns the GPU and program for which the marks are predicted, and how far off they may be."""
     cells_ahead = [cell for cell in cells if cell.forecast and not_run(cell)]
     if not cells_ahead:
         return []
@@ -54,7 +54,7 @@ def _predicted_for(cells: Sequence[TableCell]) -> list[str]:
 
 
 def _caveats(cells: Sequence[TableCell]) -> list[str]:
-    """What a reader of the measured values must know; warnings that differ only in numbers as one."""
+    """Returns the cautions for readers of the measured values; warnings that differ only in numbers as one."""
     every = dict.fromkeys(caveat for cell in cells if cell.value is not None for caveat in cell.caveats)
     merged = ranges(caveat for caveat in every if caveat.startswith(WARNING))
     caveats = list(dict.fromkeys(merged.get(caveat, caveat) for caveat in every))
@@ -103,7 +103,8 @@ def _in_unit(value: float | None, metric: Metric) -> float | None:
 
 
 def _mark(cell: TableCell, machine: str | None) -> Mark:
-    """What is drawn of a cell, in the unit of its axis: what was measured, or is predicted where nothing was run."""
+    """Returns the mark of a cell, in the unit of its axis: the measured value, or the predicted one where nothing was
+    run."""
     if machine is not None and cell.result is not None and not not_run(cell):
         is_single = cell.value is not None and len(cell.results) == 1  # of several it is their least and their most
         low, high = cell.interval if cell.interval and is_single else (None, None)

@@ -30,7 +30,7 @@ FACTS: dict[str, Callable[[str], int]] = {
     "positions": lambda name: models.get(name).max_positions,
     "parameters": models.parameter_count,
 }
-"""What the registry knows of a model."""
+"""The facts of a model in the registry."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ def parse(data: Mapping[str, Any]) -> FactTable:
 
 
 def sheets(facts: FactTable) -> list[Sheet]:
-    """What the paper prints, and what the registry holds of the same models."""
+    """Returns the facts that the paper prints, and those that the registry holds of the same models."""
     remarks = [facts.caption] if facts.caption else []
     shown = [_sheet(facts, "paper", f"paper ({facts.paper} {facts.artifact})", lambda row, k: row.paper[k], remarks)]
     if any(column.fact for column in facts.columns):

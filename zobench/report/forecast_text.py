@@ -1,4 +1,4 @@
-"""What a table shows of what was not run: its forecasts for the paper's GPU, for the machine at hand, or for both."""
+"""The text of a table on what was not run: its forecasts for the paper's GPU, for the machine at hand, or for both."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def places(cells: Iterable[TableCell]) -> str:
 
 
 def whose(cells: Iterable[TableCell]) -> str:
-    """By what model the forecasts of ``cells`` are made; there must be one."""
+    """Returns the model by which the forecasts of ``cells`` are made; there must be one."""
     kinds = {cell.forecast.of_engine for cell in cells if cell.forecast}
     return _PREDICTED_BY[False in kinds, True in kinds]
 
@@ -102,7 +102,7 @@ def predictors(cells: Sequence[TableCell]) -> list[str]:
 
 
 def _of_this_machine(cells: Sequence[TableCell]) -> list[str]:
-    """What stands before the stroke, if anything does."""
+    """Returns the text before the stroke, if there is any."""
     forecasts = [cell.on_machine for cell in cells if cell.on_machine]
     if not forecasts:
         return []

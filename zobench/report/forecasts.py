@@ -1,5 +1,5 @@
-"""What a cell of a paper's table should come to on the paper's GPU: by a model of the paper's own program where there
-is one, else by zobench's engine, and each says which (docs/predictions.md)."""
+"""Forecasts for the cells of a paper's table on the paper's GPU: by a model of the paper's own program where there is
+one, else by zobench's engine, and each says which (docs/predictions.md)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def _widened(cell: TableCell, shares: Mapping[str, float]) -> TableCell:
 
 
 def of(table: Table, cell: TableCell, card: Gpu) -> Forecast | None:
-    """What ``cell`` should come to at ``card``; None for what no model of costs predicts, as an accuracy."""
+    """Returns the forecast for ``cell`` at ``card``; None for a metric that no model of costs predicts, as an
+    accuracy."""
     if not is_meant(cell.row, cell.column) or cell.column.extra or not (table.paper in PAPERS or cell.column.predicted):
         return None
     row = cell.paper
@@ -114,7 +115,7 @@ def _engine(fields: Mapping[str, Any], cell: TableCell, card: Gpu) -> Forecast:
 
 
 def by_engine(prediction: Prediction, metric: str, *, fits: bool, notes: tuple[str, ...] = ()) -> Forecast:
-    """What zobench's engine should come to in ``metric``, out of memory where it does not fit."""
+    """Returns the forecast for zobench's engine in ``metric``, out of memory where it does not fit."""
     share = prediction.memory_share if metric in ("gpu_memory", "gpus") else prediction.share
     value = VALUES[metric](prediction) if fits else None
     return Forecast(value=value, share=share, gpu=prediction.gpu, of_engine=True, notes=notes)
@@ -187,7 +188,7 @@ def of_predictions(table: Table, predictions: Sequence[Prediction], reference: R
 
 
 def _belonging(table: Table, cell: TableCell, predictions: Sequence[Prediction]) -> Forecast | None:
-    """Of the predictions that belong in a cell the one with the values that the table names first."""
+    """Returns, of the predictions that belong in a cell, the one with the values that the table names first."""
     where = conditions(table, cell.row, cell.column)
     fitting = [prediction for prediction in predictions if meets(prediction.spec, where)]
     if cell.metric.name not in VALUES or not fitting or not is_meant(cell.row, cell.column):

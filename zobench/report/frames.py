@@ -39,7 +39,7 @@ def made(lines: Iterable[Mapping[str, Any]], columns: Sequence[str] = COLUMNS) -
 
 
 def of_cells(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> pd.DataFrame:
-    """What was measured on every machine, then what is predicted and what the papers report, once each."""
+    """Returns the values measured on every machine, then the predicted ones and the papers', once each."""
     cells = [(machine, cell) for machine, grid in grids for cell in flat(grid)]
     frame = made({**_labels(table, cell), **line} for machine, cell in cells for line in _lines(cell, machine))
     layers = frame["source"].map({"measured": 0, "predicted": 1, "paper": 2}).where(frame["machine"] == "", 0)
@@ -100,7 +100,7 @@ def _predicted(forecast: Forecast) -> dict[str, Any]:
 
 
 def of_sheets(sheets: Sequence[Sheet]) -> pd.DataFrame:
-    """What stands in each place of ``sheets``, for tables that hold no measurements."""
+    """Returns the text in each place of ``sheets``, for tables that hold no measurements."""
     lines = (
         {"source": sheet.source, "row": label.text, "column": column.text, "text": entry.text}
         for sheet in sheets for group in sheet.groups

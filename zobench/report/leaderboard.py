@@ -59,7 +59,7 @@ class MachineRanking:
 
     @property
     def label(self) -> str:
-        """What was run, in words."""
+        """The cell that was run, in words."""
         spec = self.entries[0].result.spec
         device = spec.device.partition(":")[0]
         return f"{spec.label}, {spec.steps} steps after {spec.warmup}, on {device}"
@@ -152,7 +152,7 @@ def _line(result: Result) -> list[CellText]:
 
 
 def _slowed_by(result: Result) -> tuple[str, ...]:
-    """What makes the cell's steps longer than they would be alone."""
+    """Returns what makes the cell's steps longer than they would be alone."""
     turns = evidence.in_turns(result)
     return (
         *([f"{turns[0].upper()}{turns[1:]}."] if turns else []),

@@ -1,4 +1,4 @@
-"""What a report opens with: one chart of what offloading costs relative to MeZO's own way, and three sentences."""
+"""The opening of a report: one chart of what offloading costs relative to MeZO's own way, and three sentences."""
 
 from __future__ import annotations
 
@@ -55,12 +55,13 @@ def _is_disturbed(cell: TableCell) -> bool:
 
 
 def _reported(cell: TableCell, base: TableCell) -> Mark:
-    """What the paper reports of ``cell`` over the baseline in the same row."""
+    """Returns the paper's value of ``cell`` over that of the baseline in the same row."""
     return Mark(value=ratio(cell.paper_value, base.paper_value))
 
 
 def _chart(table: Table, grid: Grid, machine: str | None) -> Chart:
-    """Of what was measured, if anything was, with the paper's values beside it; else of the paper's alone."""
+    """Returns the chart of what was measured, if anything was, with the paper's values beside it; else of the paper's
+    alone."""
     panels = [_panel(table, grid, j) for j in range(len(table.metrics))]
     measured = [panel for panel in panels if any(mark.value is not None for mark in panel.marks)]
     drawn = {position for panel in measured or panels for position in panel.positions}
@@ -91,7 +92,7 @@ def _panel(table: Table, grid: Grid, j: int) -> Panel:
 
 
 def _measured_sentences(table: Table, grid: Grid, machine: str | None) -> tuple[str, ...]:
-    """What was measured, and on what evidence; or how to begin."""
+    """Returns sentences on what was measured, and on what evidence; or how to begin."""
     columns = range(1, len(table.columns))
     phrases = [_phrase(table, grid, k, _mark) for k in columns]
     if not any(phrases):

@@ -18,7 +18,7 @@ from zobench.stats import LEVEL, significance
 from zobench.stats.significance import Difference
 
 NO_CLAIM = "no claim (edge)"
-"""Of a method whose best point is an end of what was tried."""
+"""The verdict on a method whose best point is an end of what was tried."""
 
 
 def baseline(table: ContestTable, ranking: MethodRanking) -> MethodStanding | None:
@@ -80,7 +80,8 @@ def is_whole(table: ContestTable, method: MethodStanding, base: MethodStanding) 
 def shown(
     table: ContestTable, method: MethodStanding, base: MethodStanding | None, adjusted: Mapping[str, float]
 ) -> str:
-    """What the losses on test show of a method against the baseline, ``adjusted``: see :func:`judged`."""
+    """Returns the verdict of the losses on test about a method against the baseline, by the ``adjusted`` p-values: see
+    :func:`judged`."""
     if not method.runs or base is None:
         return ""
     if method.is_edge or base.is_edge:

@@ -70,7 +70,7 @@ _KINDS = (*KINDS, "curves")
 _OF_RUNS = ("timeline", "curves")
 """Kinds that show what single runs recorded; all others draw a table."""
 _OF_TASKS = named(lambda field: field.of_task)
-"""What a figure of curves leaves open: it shows the task that most of its runs have."""
+"""The fields that a figure of curves leaves open: it shows the task that most of its runs have."""
 
 
 def parse(stem: str, data: Mapping[str, Any]) -> Plot:

@@ -1,4 +1,4 @@
-"""What a protocol can show, before it runs: from the spread of seeds in runs of the same model, or an assumed one."""
+"""The power of a protocol before it runs: from the spread of seeds in runs of the same model, or an assumed one."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def _of_differences(sets: Sequence[Sequence[Sequence[Result]]], key: str) -> flo
 
 
 def lines(contests: Iterable[Contest], results: Sequence[Result]) -> list[str]:
-    """What each of ``contests`` can show, one line for each model and task."""
+    """Returns the power of each of ``contests``, one line for each model and task."""
     by_cell = {contest.cells[0]: contest for contest in contests}
     by_model = {f"{spec.model}, {spec.task_name}": contest for spec, contest in by_cell.items()}
     return [f"{which}: {of_contest(contest, results)}" for which, contest in by_model.items()]
 
 
 def of_contest(contest: Contest, results: Iterable[Result]) -> str:
-    """What the protocol of ``contest`` can show of its methods against one, from the spread of seeds in ``results`` and
-    in the published runs."""
+    """Returns a line on the differences that the protocol of ``contest`` can show of its methods against the baseline,
+    from the spread of seeds in ``results`` and in the published runs."""
     spec, published = contest.cells[0], Store(recipes.folder("published"))
     paths = [path for path in published.paths() if path.name.startswith(spec.model)]
     spread = spread_of(spec, [*results, *filter(None, map(published.read, paths))])

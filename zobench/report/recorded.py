@@ -32,7 +32,7 @@ DATA = Path(__file__).with_name("timelines.json")
 """Timelines of steps that nobody ran, which are drawn where nothing was recorded; ``python -m tools.timelines`` writes
 them, with the real engine and savers on a virtual clock."""
 GPU, DISK = "a100-80gb-sxm", 3e9
-"""What they are for; bytes/s of the disk that checkpoints go to."""
+"""The GPU of the pictures, and bytes/s of the disk that checkpoints go to."""
 EVERY = 4
 """Steps from one checkpoint to the next."""
 BASE: Mapping[str, Any] = {"model": "OPT-1.3B", "dtype": "fp32", "engine": "offload"}
@@ -40,7 +40,7 @@ FORMS: tuple[Mapping[str, Any], ...] = (
     {}, {"overlap": False}, {"fused_update": False},
     *({"checkpoint": kind, "checkpoint_every": EVERY} for kind in ("async", "journal", "sync")),
 )  # fmt: skip
-"""What differs in each from :data:`BASE`."""
+"""The fields in which each differs from :data:`BASE`."""
 
 
 def spec_of(form: Mapping[str, Any]) -> RunSpec:
@@ -91,8 +91,8 @@ def _by_machine(
 
 
 def _fullest(panels: Sequence[Case], results: Sequence[Result], alike: Sequence[str]) -> dict[str, Result]:
-    """For each title the first result that satisfies its conditions, all of them equal in the fields ``alike``; for as
-    many titles as possible, then with what the figure means rather than what it takes for it."""
+    """Returns for each title the first result that satisfies its conditions, all of them equal in the fields ``alike``;
+    for as many titles as possible, then with what the figure means rather than what it takes for it."""
     groups: dict[tuple[str, ...], dict[str, Result]] = {}
     for result in results:
         key = tuple(str(getattr(result.spec, field)) for field in alike)

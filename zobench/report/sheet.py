@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 WARNING = "Warning: "
 NO_VALUE = "·"
-"""What stands where there is nothing to show."""
+"""The text of a place that has nothing to show."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 _HOLE = "\x00"
 LEAST_DIGITS = 3
-"""Of a number that is printed."""
+"""The digits of a number that is printed, at least."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -168,7 +168,7 @@ def _layers(filled: Sequence[Filled], papers: pd.DataFrame) -> Sheet:
 
 
 def _caveats(filled: Sequence[Filled], machines: Sequence[str]) -> list[str]:
-    """What a reader should know of the measured values that are compared, each once; warnings are in the tables."""
+    """Returns cautions for readers of the measured values that are compared, each once; warnings are in the tables."""
     cells = [cell for machine in machines for item in filled for cell in flat(dict(item.grids).get(machine, ()))]
     caveats = dict.fromkeys(caveat for cell in cells if cell.ratio is not None for caveat in cell.caveats)
     return [caveat for caveat in caveats if not caveat.startswith(WARNING)]

@@ -126,7 +126,8 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """What a paper says of its table: ``metric`` of the first header over that of the second lies within the bounds.
+    """A claim of a paper about its table: ``metric`` of the first header over that of the second lies within the
+    bounds.
 
     The headers are two columns (the ratio is taken in every row, or in ``rows``) or two rows (in every column, or in
     ``columns``).
@@ -216,7 +217,8 @@ def parse(
 
 
 def name_of(stem: str, data: Mapping[str, Any]) -> str:
-    """What the recipe ``data`` of the file ``stem`` is called: ``zo2/table1`` if it is a paper's, else ``stem``."""
+    """Returns the name of the recipe ``data`` of the file ``stem``: ``zo2/table1`` if it is a paper's, else
+    ``stem``."""
     return f"{data['paper']}/{data.get('artifact')}" if data.get("paper") else stem
 
 

@@ -34,7 +34,8 @@ REPORTED = {
     # the two ends of ZO-Bench's table 7: no layer by ZO, and every layer; it does not say how long those runs were
     "hybrid": ReportedMethod(methods=("hybrid", "fo-sgd", "zo-sgd"), has_usual_steps=False),
 }
-"""What the papers' tables call a method; one that is not here is called as a run's, and fixes nothing else."""
+"""The fields that a method's name in the papers' tables fixes; one that is not listed has the name of a run's, and
+fixes nothing else."""
 PARALLEL = {
     "single": "none", "pertp": "pertp", "ddp": "ddp", "pertp+ddp": "2d", "pertp(inner)+ddp(outer)": "2d",
     "ddp(inner)+pertp(outer)": "2d-outer",
@@ -71,8 +72,8 @@ def _reported(paper: Mapping[str, str]) -> ReportedMethod:
 
 
 def _setting(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
-    """What the column ``setting`` fixes. GPUs count only where a step is shared out as zobench does: ZO-Bench's table 4
-    has several to hold one model."""
+    """Returns the fields that the column ``setting`` fixes. GPUs count only where a step is shared out as zobench does:
+    ZO-Bench's table 4 has several to hold one model."""
     if paper["setting"] in PARALLEL and paper["gpus"]:
         gpus = int(paper["gpus"])
         return {"gpus": (gpus,), "parallel": (PARALLEL[paper["setting"]] if gpus > 1 else "none",)}

@@ -111,7 +111,7 @@ def _along(run: Result, forwards: bool) -> Curve:
 
 
 def _labels(runs: Sequence[Result]) -> list[str]:
-    """What tells each run from the others, its method first; where it is alone, its method."""
+    """Returns a label for each run that tells it from the others, its method first; where it is alone, its method."""
     specs, places = [run.spec for run in runs], [_where(run) for run in runs]
     varied = [name for name in DECLARED if len({str(getattr(spec, name)) for spec in specs}) > 1]
     parts: list[str] = []

@@ -22,7 +22,7 @@ from zobench.result import Result
 
 
 class ClaimOutcome(StrEnum):
-    """What a claim of a paper comes to, from the best to the worst."""
+    """The outcome of a paper's claim, from the best to the worst."""
 
     REPRODUCED = "reproduced"
     SHAPE = "shape holds"
@@ -146,8 +146,8 @@ def _claims_of(table: Table, filled: Sequence[tuple[str | None, Grid]]) -> list[
 def judge(
     paper: CheckedClaim, same: Sequence[ClaimRatio], other: Sequence[ClaimRatio], predicted: CheckedClaim
 ) -> JudgedClaim:
-    """What a claim comes to, held against the ``paper``'s values, against ratios measured under the ``same`` conditions
-    and under ``other`` ones. What fails only under others contradicts nothing."""
+    """Returns the outcome of a claim, held against the ``paper``'s values, against ratios measured under the ``same``
+    conditions and under ``other`` ones. What fails only under others contradicts nothing."""
     on_machine, elsewhere = _checked(paper, same, paper.expected), _checked(paper, other)
     parts = [f"measured: {on_machine.evidence}"] if same else []
     parts += [f"measured under other conditions: {elsewhere.evidence}"] if other else []
@@ -168,7 +168,7 @@ def judge(
 
 
 def _forecast(predicted: CheckedClaim) -> str:
-    """What is predicted of a claim, in words."""
+    """Returns the prediction of a claim in words."""
     if not predicted.ratios:
         return claims.UNTOLD
     low, high = min(ratio.low for ratio in predicted.ratios), max(ratio.high for ratio in predicted.ratios)

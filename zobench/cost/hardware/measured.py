@@ -87,7 +87,7 @@ def of_cpu(name: str, rates: Mapping[str, Any], cores: int, memory: int, day: da
 
 
 def _common(rates: Mapping[str, Any], narrow: str) -> dict[str, float]:
-    """What operators reach, in 32 bits and in the 16-bit type ``narrow``."""
+    """Returns the rates that operators reach, in 32 bits and in the 16-bit type ``narrow``."""
     flops, operators = (rates[f"{key}_per_second"] for key in ("matmul_flops", "operators"))
     return {
         "fp32_attention": operators["fp32"]["attention"] / flops["fp32"],
@@ -111,10 +111,10 @@ def _text(name: str, groups: list[tuple[str, str, Mapping[str, float]]], day: da
 BOUNDS = {"fp32_products": (0.2, 1.0), "fp16_products": (0.2, 1.0), "kernel": (0.2e-6, 60e-6)}
 """Outside of which a constant is a sign of something else, such as a busy GPU; seconds, and shares of the peak."""
 PRIOR_WEIGHT = 0.03
-"""Of a constant's logarithm moving by 1 against a run's: one run alone cannot tell the two apart."""
+"""The weight of a constant's logarithm moving by 1 against a run's: one run alone cannot tell the two apart."""
 
 STEP = 1e-3
-"""Of a derivative: as a share of a constant's logarithm, since a simulated step is not smooth below that."""
+"""The step of a derivative, as a share of a constant's logarithm, since a simulated step is not smooth below that."""
 
 
 @dataclass(frozen=True, slots=True)

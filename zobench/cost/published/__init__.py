@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaperProgram:
-    """What differs between the published programs.
+    """The differences between the published programs.
 
     ``fused_attention``: no matrices of tokens x tokens. ``keeps_keys``: MeZO's forward fills a cache of keys and values
     that nobody reads. ``float32_loss``: logits are cast to float32. ``live_blocks``: on the device at once while one
@@ -38,8 +38,9 @@ class PaperProgram:
 
 
 GROUP_BYTES = 1817 * MIB
-"""What a rank's GPU holds for each group of ranks it exchanges with (PertP's pair, DDP's): fitted on one value, OPT-13B
-with PertP in DistZO2's table 1. As large for OPT-1.3B as for OPT-30B, so it is neither weights nor activations."""
+"""The bytes that a rank's GPU holds for each group of ranks it exchanges with (PertP's pair, DDP's): fitted on one
+value, OPT-13B with PertP in DistZO2's table 1. As large for OPT-1.3B as for OPT-30B, so it is neither weights nor
+activations."""
 
 _OLD = PaperProgram(live_blocks=4, driver_bytes=500 * MIB)
 _ZO2 = PaperProgram()
@@ -53,7 +54,8 @@ PROGRAMS: Mapping[tuple[str, str], PaperProgram] = {
     ("distzo2", "opt"): _DISTZO2,
     ("distzo2", "qwen3"): replace(_DISTZO2, float32_loss=True),
 }
-"""By paper and model type. Structure is read from ZO2's public program; ``driver_bytes`` from the tables' memory."""
+"""The papers' programs, by paper and model type. Structure is read from ZO2's public program; ``driver_bytes`` from the
+tables' memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +145,7 @@ class Forecast:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """What the value would be within in nine of ten cases; None for out of memory."""
+        """The bounds of the value in nine of ten cases; None for out of memory."""
         if self.value is None:
             return None
         return bounds(self.value, self.share)

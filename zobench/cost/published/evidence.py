@@ -1,4 +1,4 @@
-"""What the papers' values are evidence of: which repeat a fitted one, which physics or another value contradicts."""
+"""The evidence in the papers' values: which repeat a fitted one, which physics or another value contradicts."""
 
 from __future__ import annotations
 

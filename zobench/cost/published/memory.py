@@ -53,7 +53,8 @@ def _memory_share(paper: str, *, alone: bool) -> float:
 
 
 class _Trace:
-    """What both programs do: perturb, update, one layer's forward, the head. ``run`` replays their first steps."""
+    """The allocations of both programs: perturb, update, one layer's forward, the head. ``run`` replays their first
+    steps."""
 
     def __init__(self, cell: PaperCell) -> None:
         self.cell, self.allocator, self.stream = cell, Allocator(), _MAIN
@@ -259,7 +260,8 @@ class _Zo2(_Trace):
         return out
 
     def _losses(self) -> list[Piece]:
-        """What the losses keep: logits shifted by a token; in float32 the first is gone before the second exists."""
+        """Returns the pieces that the losses keep: logits shifted by a token; in float32 the first is gone before the
+        second exists."""
         if not self.cell.program.float32_loss:
             shifted = [self.new(self.logits) for _ in range(self.cell.forwards)]
             for _ in shifted:

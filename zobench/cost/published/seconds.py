@@ -123,7 +123,7 @@ class ProgramCosts:
         return roofline.sliced_seconds(nbytes, cell.gpus, links), roofline.offload_seconds(nbytes, cell.gpus, links)
 
     def mallocs(self) -> float:
-        """What a block's memory costs where it is not reused: an allocation for each tensor."""
+        """The seconds of a block's memory where it is not reused: an allocation for each tensor."""
         return 0.0 if self.cell.reusable_memory else self.gpu.malloc * len(shapes.block(self.cell.model).tensors)
 
     def _pinned_bytes(self) -> int:

@@ -35,7 +35,7 @@ MARGIN = 4.0
 _SPARE = 200.0
 """Added to a figure's height before it is known: axes without any height would not be laid out."""
 _HANDLE, _BETWEEN = 20.0, 10.0
-"""Of a legend's row: what stands before a label, and between entries."""
+"""The widths in a legend's row of what stands before a label, and between entries."""
 
 
 @dataclass(frozen=True, slots=True)

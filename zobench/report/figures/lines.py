@@ -121,7 +121,7 @@ def _coordinates(points: list[_Point]) -> tuple[list[float], list[float]]:
 
 
 def _grey(**look: Any) -> Line2D:
-    """What stands in the legend for all series."""
+    """Returns the entry of the legend that stands for all series."""
     grey = style.Swatch(style.MUTED, "o")
     return Line2D([], [], color=grey.colour, **look, **_shape(grey))
 

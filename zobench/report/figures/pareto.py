@@ -21,7 +21,7 @@ _LARGEST = 11.0
 _SMALLEST = 3.0
 _BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
 _ROWS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5)
-"""By how many lines a name is moved up or down, in the order in which this is tried."""
+"""The lines by which a name is moved up or down, in the order in which they are tried."""
 _SPACE = 1.5
 """Points between a marker and its label."""
 

@@ -1,5 +1,5 @@
-"""What the kinds of figures share: the legend and its marks, ranges and ticks of axes, labels along x, limits,
-intervals and failures."""
+"""The parts that the kinds of figures share: the legend and its marks, ranges and ticks of axes, labels along x,
+limits, intervals and failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zobench.report.chart import Chart, Panel
 from zobench.report.figures import style
 
 Fit = Callable[[], None]
-"""What is left to do once an axes' width is known; may be called again when it changes."""
+"""The work that is left once an axes' width is known; it may be called again when that changes."""
 _FAILURES = ("x", "+", "1", "2", "3")
 _STEPS = (1, 2, 5)
 NUMBER = "{x:,.10g}"
@@ -35,7 +35,8 @@ _BEYOND = 24.0
 
 @dataclass(slots=True)
 class Legend:
-    """What the figure's legend names, in the order of ranks: series, then predictions, the paper, failures, limits."""
+    """The entries of the figure's legend, in the order of ranks: series, then predictions, the paper, failures,
+    limits."""
 
     entries: dict[tuple[int, str], Artist] = field(default_factory=dict)
     """Rank and label -> an example."""
@@ -77,7 +78,8 @@ class Legend:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a kind of figure draws with: the axes of one panel, the look of its series, the whole figure's legend."""
+    """The means with which a kind of figure draws: the axes of one panel, the look of its series, the whole figure's
+    legend."""
 
     axes: Axes
     panel: Panel

@@ -111,7 +111,7 @@ class Swatch:
 
 
 def swatches(chart: Chart) -> tuple[tuple[Swatch, ...], ...]:
-    """For each panel the look of each series; a label looks the same in all panels.
+    """Returns for each panel the look of each series; a label looks the same in all panels.
 
     Raises ``ValueError`` if there are more than can be told apart.
     """
