@@ -72,6 +72,15 @@ def test_a_rule_that_leaves_nothing_out_is_told(tmp_path: Path) -> None:
     assert matrix.load(path, "cpu").notes == ()  # it leaves something out elsewhere
 
 
+def test_cells_that_differ_in_a_field_without_effect_are_one_and_that_is_told(tmp_path: Path) -> None:
+    (path := tmp_path / "mine.toml").write_text(
+        '[base]\nmodel = "opt-tiny"\nengine = "resident"\n[axes]\noverlap = [true, false]\nseed = [0, 1]\n'
+    )
+    loaded = matrix.load(path, "cpu")
+    (note,) = loaded.notes
+    assert (len(loaded.cells), note.startswith("mine.toml: 4 cells are 2 different computations")) == (2, True)
+
+
 def test_a_rule_on_lengths_is_about_those_that_cells_run_with(tmp_path: Path) -> None:
     (path := tmp_path / "mine.toml").write_text('[axes]\nmodel = ["opt-tiny", "OPT-125M"]\n[[exclude]]\nseq_len = 64\n')
     loaded = matrix.load(path, "cpu")

@@ -49,7 +49,7 @@ def test_coverage_counts_what_was_measured_of_what_is_reported(table: Table) -> 
     ]  # fmt: skip
     assert (
         lines(claims)["p/t1: B is as fast in M1"][2]
-        == "not shown: 0.5; not within: 0.5 (no interval: too few processes or steps) in M1"
+        == "not shown: 0.5; not shown by: 0.5 (no interval: too few processes or steps) in M1"
     )
     assert lines(claims)["p/t1: M2 needs more than M1"][2] == "holds: 12"
     assert claims.source == "measured on box: 2 hold, 0 do not hold, 1 not shown, 0 not measured"

@@ -50,6 +50,10 @@ def test_own_ones_come_first_and_a_plug_in_is_imported_only_when_it_is_named(thi
     assert "guest" not in sys.modules
     assert things.get("added").name == "added"
     assert [thing.name for thing in things] == ["first", "second", "added"]
+    assert things.provider("added") == "guest 1.0"
+    (tmp_path / "guest-1.0.dist-info" / "METADATA").unlink()
+    registry.plug_ins.cache_clear()
+    assert things.provider("added") == "guest"
 
 
 @pytest.mark.parametrize(

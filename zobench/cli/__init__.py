@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # --set without an argument, and not given to a command that lacks it, which has possibilities
         is_set = getattr(error, "option_name", None) == "--set" and not hasattr(error, "possibilities")
         help_place = FIELDS_ARE_LISTED if is_set else f"`{context.command_path if context else 'zobench'} --help`"
-        code = _fail(2, f"{message} (see {help_place})")
+        spaced = "; write KEY=VALUE without spaces" if any(word.startswith("=") for word in given) else ""
+        code = _fail(2, f"{message} (see {help_place}){spaced}")
     except ValueError as error:
         code = _fail(2, str(error))
     except OSError as error:

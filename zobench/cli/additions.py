@@ -71,4 +71,4 @@ def new(
 
     path, guessed = draft.write(data)
     print(f"{path}: {guessed}")
-    print(f"next: zobench finetune --model HuggingFaceTB/SmolLM2-135M --task {shlex.quote(str(path))}")
+    print(f"next: zobench finetune --model smollm2-135m --task {shlex.quote(str(path))}")

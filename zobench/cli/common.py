@@ -16,7 +16,8 @@ from typer.core import TyperCommand, TyperGroup
 from zobench import recipes
 from zobench.cli import completion
 from zobench.cli.console import quieten, say
-from zobench.runspec import FIELDS, check_key, parse_value, suggestion
+from zobench.runspec import FIELDS, check_key, parse_value
+from zobench.runspec.fields import field_suggestion
 
 CELL = "What runs"
 WHERE = "Where it runs"
@@ -187,7 +188,7 @@ def value_of(key: str, text: str) -> Any:
     try:
         check_key(key)
     except ValueError:
-        hint = suggestion(key, FIELDS)
+        hint = field_suggestion(key, FIELDS)
         near = f"{hint} " if hint.endswith("?") else ""  # not the names of all fields
         raise ValueError(f"unknown key {key!r}; {near}see {FIELDS_ARE_LISTED}") from None
     return parse_value(key, text)

@@ -23,6 +23,7 @@ from zobench.machine.files import writing
 from zobench.machine.processes import leads
 from zobench.machine.texts import UNBROKEN, ReportClock, duration, percent, reporting, with_units
 from zobench.result import Outcome, Result
+from zobench.runspec import distinct
 from zobench.stats.intervals import median_interval
 from zobench.store import Store, first_sweep, metrics, printable
 
@@ -218,6 +219,7 @@ class SweepProgress:
 
     def __init__(self, console: Console, steps: Sequence[Step], budget: float | None, shown: set[str]) -> None:
         self._console, self._steps = console, steps
+        self._names = distinct([step.spec for step in steps])[1]  # as the plan lists them
         self._end = math.inf if budget is None else time.monotonic() + budget
         self._left = {step.spec.hash: step.estimate.seconds for step in steps if step.action == "run" and step.estimate}
         self._bar = Progress(
@@ -244,7 +246,7 @@ class SweepProgress:
         left = max(0.0, min(sum(self._left.values()), self._end - time.monotonic()))
         eta = f"about {duration(left)} left"
         taken = bar_width(self._console) + 2 * len(str(len(self._steps))) + len("/") + len(eta) + 3  # three gaps
-        label = Text(step.spec.label)
+        label = Text(self._names[step.spec.hash])
         label.truncate(max(1, self._console.width - taken), overflow="ellipsis")
         self._bar.update(self._task, description=label.plain, eta=eta)
 
@@ -255,7 +257,8 @@ class SweepProgress:
             return
         guess = self._step.estimate
         of = "" if guess is None else f" of about {duration(guess.seconds)} (predicted)"
-        self._console.print(Text(f"running  {self._step.spec.label}  {duration(spent)}{of}"), soft_wrap=True)
+        name = self._names[self._step.spec.hash]
+        self._console.print(Text(f"running  {name}  {duration(spent)}{of}"), soft_wrap=True)
 
     def end(self, step: Step, result: Result) -> None:
         """A cell is done: one line, unless it was only kept."""

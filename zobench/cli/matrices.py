@@ -108,6 +108,7 @@ def run_matrix(
         return
     summary = sweep.run(planned)
     console.show_summary(console.error_console(), summary)
+    tables = () if summary.interrupted else tables  # of a part they are mostly empty: the runs are listed instead
     for table in tables:
         print("\n" + table_text(table, results, "terminal", session.machine, summary.results), end="")
     from zobench.session.closing import closing, outside_tables

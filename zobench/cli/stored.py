@@ -18,6 +18,7 @@ from zobench.recipes.reference import Reference
 from zobench.runspec import RunSpec, check_choice, suggestion
 from zobench.session import inputs
 from zobench.store import Store, printable
+from zobench.store.files import RESULT
 
 if TYPE_CHECKING:
     from zobench.store.compare import Comparison
@@ -207,6 +208,11 @@ def verify(
     if share is not None and not 0 < share < 1:
         raise ValueError(f"`--target` must be above 0% and below 100%, but got {target}; for example 85%")
     inputs.check_folder("RUN", run.parent if run.suffix == ".json" else run)
+    if run.is_dir() and not (run / RESULT).is_file():  # before PyTorch is loaded
+        raise ValueError(
+            "`RUN` must be the folder of a run that has ended, or a stored result with its journal, but "
+            f"{run / RESULT} is not there; name another"
+        )
     inputs.check_folder("--data-dir", data_dir)
     with console.waiting("loading PyTorch"):
         from zobench.training import usual_data_dir

@@ -45,7 +45,7 @@ class Matrix:
     until: str | None = None
     """How narrow each median's interval must be for fewer of them, as ``2%``."""
     notes: tuple[str, ...] = ()
-    """Cautions for readers of the file: rules of ``[[exclude]]`` that leave nothing out."""
+    """Cautions for readers of the file: rules of ``[[exclude]]`` that leave nothing out, and cells that are doubled."""
     contest: Contest | None = None
     """The contest of a protocol, whose ``cells`` are its tuning runs; their results say which runs come after them."""
 
@@ -77,6 +77,8 @@ def load(
     ``price`` says what a step costs. Raises ``ValueError``, one line that names the file, for an unknown key or an
     impossible value.
     """
+    for key in changes or {}:
+        check_key(key)
     with toml_in(path) as file:
         body, chosen = _body(file, device), dict(part or {})
         headers = chosen.pop("methods", None)
@@ -85,14 +87,15 @@ def load(
         contest = _contest(body, device, dict(changes or {}), price, headers) if "protocol" in body else None
         if headers is not None and contest is None:
             raise ValueError("`methods` of a part choose those of a protocol, but the file has none; leave it out")
+        stated = list(contest.cells if contest else _cells(body, device, dict(changes or {}), narrow))
         cells: dict[str, RunSpec] = {}
-        for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow):
+        for cell in stated:
             check_recorded(cell)
             cells.setdefault(cell.hash, cell)  # one model may be there under two paths
         _check_names(cells.values())
         if not cells:
             raise ValueError("a matrix must hold a cell, but this has none; give [axes], [[variants]] or [[include]]")
-        notes = () if changes or part else _notes(path.name, file)
+        notes = () if changes or part else _notes(path.name, file, len(stated), len(cells))
     return Matrix(
         title=body.get("title", path.stem),
         tables=tuple(body.get("tables", ())),
@@ -103,9 +106,10 @@ def load(
     )
 
 
-def _notes(name: str, file: Mapping[str, Any]) -> tuple[str, ...]:
+def _notes(name: str, file: Mapping[str, Any], stated: int, distinct: int) -> tuple[str, ...]:
     """A line for each rule of ``[[exclude]]`` in the ``file`` called ``name`` that leaves nothing out on a device of
-    either kind, whichever 16-bit type NARROW stands for there."""
+    either kind, whichever 16-bit type NARROW stands for there; and one if fewer of the ``stated`` cells are
+    ``distinct``."""
     met: dict[str, bool] = {}
     for body in (_body(file, kind) for kind in ("cpu", "cuda")):
         rules = _rules(body)
@@ -113,10 +117,14 @@ def _notes(name: str, file: Mapping[str, Any]) -> tuple[str, ...]:
         for rule in rules:
             rule_text = ", ".join(f"{key}={value}" for key, value in rule.items())
             met[rule_text] = met.get(rule_text, False) or any(_meets(values, rule) for values in rows)
+    doubled = (
+        f"{name}: {stated} cells are {distinct} different computations, and each runs once; where cells differ only in "
+        "a field without effect there, such as overlap of a resident model, they are one"
+    )
     return tuple(
         f"{name}: the rule of [[exclude]] {rule_text} leaves nothing out; no cell has all of its values"
         for rule_text, is_met in met.items() if not is_met
-    )  # fmt: skip
+    ) + ((doubled,) if distinct < stated else ())  # fmt: skip
 
 
 def _narrowed(values: Mapping[str, Any]) -> list[dict[str, Any]]:

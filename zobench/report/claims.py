@@ -65,9 +65,12 @@ class CheckedClaim:
 
     @property
     def evidence(self) -> str:
-        """``0.97 to 1.01 in 5 of 7; not within: 0.82 (0.8 to 0.84) in OPT-1.3B``: the range, and what is not within."""
-        out = [_ratio_text(ratio) for ratio in self.ratios if not inside(self.claim, ratio)]
-        return self.range_text + (f"; not within: {', '.join(out)}" if out else "")
+        """``0.97 to 1.01 in 5 of 7; not within: 0.82 (0.8 to 0.84) in OPT-1.3B``: the range, the ratios beyond the
+        bounds, and those whose interval lies across one."""
+        beyond = [_ratio_text(ratio) for ratio in self.ratios if outside(self.claim, ratio)]
+        across = [_ratio_text(r) for r in self.ratios if not inside(self.claim, r) and not outside(self.claim, r)]
+        words = (("not within", beyond), ("not shown by", across))
+        return "; ".join([self.range_text, *(f"{word}: {', '.join(texts)}" for word, texts in words if texts)])
 
 
 Values = Callable[[Claim, str, TableCell, TableCell], ClaimRatio | None]

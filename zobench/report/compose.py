@@ -11,6 +11,7 @@ from zobench.report.forecast_text import (
     MEASURED_ALONE,
     OUT_OF_MEMORY,
     both,
+    is_of_another_gpu,
     joined,
     places,
     predicted,
@@ -120,7 +121,8 @@ def predicted_sheet(table: Table, grid: Grid) -> Sheet:
         return predicted(cell, ratio(cell.forecast.value, cell.paper_value) if cell.forecast else None)
 
     source = f"predicted for {places(cells)}, not measured"
-    remarks = [*predictors(cells), "(x) is predicted / paper."]
+    no_test = ", on its own GPU: no test of the prediction" if is_of_another_gpu(cells) else ""
+    remarks = [*predictors(cells), f"(x) is predicted / paper{no_test}."]
     return sheet_of(table, grid, "predicted", None, source, entry, remarks)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from zobench.cost.published import Forecast
+from zobench.cost.published.evidence import papers_gpus
 from zobench.report.cells import TableCell
 from zobench.report.sheet import NO_VALUE, CellText
 from zobench.stats.intervals import Ratio as PairedRatio
@@ -60,6 +61,12 @@ def whose(cells: Iterable[TableCell]) -> str:
     return _PREDICTED_BY[False in kinds, True in kinds]
 
 
+def is_of_another_gpu(cells: Iterable[TableCell]) -> bool:
+    """Whether a forecast of ``cells`` is for a GPU that none of the papers has measured on."""
+    papers = {gpu.name for gpu in papers_gpus(anchored=False).values()}
+    return any(cell.forecast.gpu.name not in papers for cell in cells if cell.forecast)
+
+
 def predicted(cell: TableCell, to_paper: float | None) -> CellText:
     """The forecast of a cell; of a share, which only what was measured has, a word in its place."""
     if cell.forecast is None:
@@ -91,11 +98,10 @@ def predictors(cells: Sequence[TableCell]) -> list[str]:
     for name, forecast in forecasts:
         shares.setdefault(name, []).append(f"{100 * forecast.share:.1f}")
     within = ", ".join(f"{joined(texts)} % ({name})" for name, texts in shares.items())
-    lines = [
-        *for_machine,
-        f"~ is predicted for the {places(cells)}: {whose(cells)}. Nine of ten such values are within {within} of the "
-        "papers'.",
-    ]
+    error = f"Nine of ten such values are within {within} of the papers'."
+    if is_of_another_gpu(cells):
+        error = f"Of the papers' values on their GPUs, nine of ten were within {within} of such predictions for these."
+    lines = [*for_machine, f"~ is predicted for the {places(cells)}: {whose(cells)}. {error}"]
     if any(forecast.of_engine and not forecast.gpu.was_run_on for _, forecast in forecasts):
         lines.append("zobench's engine has never run on such a GPU, so its own errors may be larger.")
     return lines + ([OOM_AHEAD] if any(forecast.value is None for _, forecast in forecasts) else [])

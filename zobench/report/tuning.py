@@ -18,9 +18,9 @@ from zobench.report.recorded import Curve, chart_of_curves, curve, measured_on, 
 from zobench.result import Outcome, Result, finite
 from zobench.runspec import DECLARED, RunSpec, labels
 from zobench.store import Store, place_of, reading
+from zobench.store.files import RESULT
 from zobench.training.callbacks import JSONL_FILE
 from zobench.training.origin import JOURNAL
-from zobench.training.run import RESULT
 
 
 def load(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:

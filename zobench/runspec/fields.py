@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from types import NoneType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -83,8 +83,9 @@ class SpecField(Generic[T]):
         """``value`` as a spec holds it. Raises ``ValueError`` for a wrong type, an unknown word, or out of range."""
         if (isinstance(value, bool) and bool not in self.types) or not isinstance(value, self.types):
             names = " or ".join("none" if kind is NoneType else kind.__name__ for kind in self.types)
+            usual = str(self.default).lower() if isinstance(self.default, bool) else repr(self.default)
             raise ValueError(
-                f"`{self.name}` must be of type {names}, but got {value!r}; for example {self.name}={self.default!r}"
+                f"`{self.name}` must be of type {names}, but got {value!r}; for example {self.name}={usual}"
             )
         return value
 
@@ -322,8 +323,19 @@ def field_of(fields: Mapping[str, SpecField[Any]], key: str) -> SpecField[Any]:
     field = fields.get(name)
     match = field.part(part) if field is not None and part else field
     if match is None:
-        raise ValueError(f"unknown key {key!r}; {suggestion(key, fields)}")
+        raise ValueError(f"unknown key {key!r}; {field_suggestion(key, fields)}")
     return match
+
+
+_OTHER_NAMES = {
+    "learning_rate": "lr", "epsilon": "eps", "max_steps": "steps", "max_length": "seq_len", "precision": "dtype",
+}  # fmt: skip
+"""Other programs' names of fields."""
+
+
+def field_suggestion(key: str, fields: Iterable[str]) -> str:
+    """See :func:`suggestion`; a name of another program leads to the field that it means."""
+    return suggestion(_OTHER_NAMES.get(key, key), fields)
 
 
 def options_of(fields: Mapping[str, SpecField[Any]], values: Mapping[str, Any]) -> Mapping[str, Option]:

@@ -76,7 +76,8 @@ class Registry(Generic[T]):
     def provider(self, name: str) -> str:
         """The package that gives ``name`` as a plug-in, and its version; "" for zobench's own. It is not imported."""
         points = () if name in self._builtin() else plug_ins(self.group).get(name, ())
-        return " and ".join(f"{_package(point)} {point.dist.version if point.dist else ''}".strip() for point in points)
+        versions = [point.dist.metadata["Version"] or "" if point.dist else "" for point in points]
+        return " and ".join(f"{_package(p)} {version}".strip() for p, version in zip(points, versions, strict=True))
 
     def origin(self, name: str) -> str:
         """:meth:`provider` and a fingerprint of the plug-in's module, which is not imported. Of zobench's own what
@@ -147,7 +148,8 @@ def _fingerprint(point: metadata.EntryPoint) -> str:
 
 
 def _package(point: metadata.EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else point.module
+    """Returns the name of the entry point's package; that of its module where no METADATA says it."""
+    return (point.dist.metadata["Name"] if point.dist is not None else None) or point.module
 
 
 def resolve(dotted: str) -> Any:

@@ -63,7 +63,7 @@ def distinct(specs: Sequence[RunSpec]) -> tuple[list[str], dict[str, str]]:
     """The words that the labels of all ``specs`` have in common, and by its hash what each has besides."""
     words = [label.split() for label in labels(specs)]
     shared = [word for word in words[0] if all(word in other for other in words)] if len(specs) > 1 else []
-    rest = (" ".join(word for word in row if word not in shared) or "this one" for row in words)
+    rest = (" ".join(word for word in row if word not in shared) or "defaults" for row in words)
     return shared, {spec.hash: name for spec, name in zip(specs, rest, strict=True)}
 
 

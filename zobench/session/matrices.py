@@ -82,10 +82,11 @@ class Stages:
         later = self.contest.foreseen(results)[len(self.contest.cells) :]
         if not later:
             return
-        stand = f" ({len(waiting)} not chosen yet: their first point stands in)" if waiting else ""
+        stand = f" (of {len(waiting)} methods it is not known yet: the first stands in)" if waiting else ""
         self.show(
-            f"Then points beyond each grid whose best one is its end, at most {protocol.extra}, and the best point of "
-            f"each method with {len(protocol.seeds)} seeds, and the test set{stand}", self.plan(later).steps, None,
+            f"Then up to {protocol.extra} points beyond a grid whose best point is its end, not in this plan, "
+            f"and each method's best point with {len(protocol.seeds)} seeds, scored on the test set{stand}",
+            self.plan(later).steps, None,
         )  # fmt: skip
 
     def follow(self, first: Summary, budget: float | None, begin: float) -> tuple[Summary, list[Step], int]:

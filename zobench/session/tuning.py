@@ -20,11 +20,11 @@ from zobench.runspec.registries import scheme_of
 from zobench.session.inputs import check_places, no_run
 from zobench.stats.significance import Difference
 from zobench.store import without_place
+from zobench.store.files import RESULT
 from zobench.training import grids
 from zobench.training.assemble import disk_dir
 from zobench.training.assess import EndedRun
 from zobench.training.choices import begun
-from zobench.training.run import RESULT
 
 
 def tuned_spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:

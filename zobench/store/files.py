@@ -46,6 +46,8 @@ LOCK = ".lock"
 """File in the root that a sweep holds locked; the lock goes with its process."""
 
 
+RESULT = "result.json"
+"""The file of a fine-tuning run's result in the run's own folder, which no store holds."""
 JOURNAL = ".journal"
 """Ending of the file beside a result that holds the journal of its run (:mod:`zobench.durable.journal`)."""
 
@@ -201,6 +203,8 @@ class Store:
         and a line in ``problems``, if not or if it raises ``OSError`` or ``ValueError``."""
         try:
             result = reading()
+            if path.name == RESULT:
+                raise ValueError("it is of the run in this folder; the results that commands list are in --results")
             if machine_of(result) != path.parent.name:
                 raise ValueError(
                     f"it was measured on {machine_of(result)!r}, but lies in the folder of another machine; move it to "

@@ -33,6 +33,7 @@ from zobench.stats import significance
 from zobench.stats.intervals import wilson_interval
 from zobench.store import reading
 from zobench.store.files import JOURNAL as ENDING
+from zobench.store.files import RESULT
 from zobench.training import origin
 from zobench.training.assemble import Tuner, empty_model, planned, tuner
 from zobench.training.callbacks import Evaluation
@@ -40,7 +41,7 @@ from zobench.training.evaluate import evaluate
 from zobench.training.examine import MODEL, best_weights, up_to
 from zobench.training.keeper import Record
 from zobench.training.origin import JOURNAL
-from zobench.training.run import RESULT, sealed, task_data
+from zobench.training.run import sealed, task_data
 from zobench.version import __version__
 
 

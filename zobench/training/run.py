@@ -33,6 +33,7 @@ from zobench.runspec import FIELDS, METHODS, RunSpec, check_spec, named_argument
 from zobench.runspec.kinds import NOISES
 from zobench.runspec.order import current
 from zobench.store import reading
+from zobench.store.files import RESULT
 from zobench.training import origin
 from zobench.training.assemble import disk_dir, empty_model, planned, ranks, tuner
 from zobench.training.callbacks import Callback, Callbacks, Csv, JsonLines, RunStart
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
     from zobench.parallel.world import World
 
-RESULT = "result.json"
 SAMPLE_SECONDS = 0.5
 """Seconds between two samples of the machine, all of which a run of many hours keeps until its end."""
 _TRAININGS = itertools.count()

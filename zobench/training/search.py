@@ -15,9 +15,10 @@ from zobench.durable import snapshot
 from zobench.machine.files import replace
 from zobench.result import Result, finite
 from zobench.runspec import RunSpec
+from zobench.store.files import RESULT
 from zobench.training.callbacks import Callback
 from zobench.training.examine import RECORD, Seal
-from zobench.training.run import RESULT, finetune
+from zobench.training.run import finetune
 
 MOST_RUNS = 1_000
 """The most runs of a search, each of which trains a model."""

@@ -92,7 +92,8 @@ def _choice(data: Path, columns: Mapping[str, Sequence[Any]]) -> tuple[str, str]
     words = ", ".join(f"{_quoted(word)} = {_quoted(word)}" for word in categories[label])
     return f"labels in {label} ({', '.join(categories[label])}), text in {' and '.join(prompts)}", (
         f"[prompt]\ntemplate = {_quoted(chr(10).join([*lines, f'{label.capitalize()}:']))}\n\n"
-        "# A word for each label, which the model chooses by: best one that a text would go on with, such as great.\n"
+        "# A word for each label: the model picks the likelier one after the prompt. Use words that could follow it,\n"
+        "# such as great.\n"
         f"[labels]\ncolumn = {_quoted(label)}\nwords = {{ {words} }}\n"
     )
 
