@@ -162,7 +162,7 @@ def test_a_protocol_is_planned_before_anything_runs(cwd: Path, machine_of_cells:
     code, out, _ = zobench("sweep", "mine", "--device", "cpu", "--dry-run")
     assert (code, machine_of_cells.ran) == (0, [])
     assert "8 of 8 cells to run: about " in out
-    assert "at most 1, and the best point of each method with 2 seeds, and the test set (2 not chosen yet: their" in out
+    assert "(at most 1 each, not in this plan), and each method's best point with 2 seeds, scored on the" in out
     assert "This protocol can show " in out
 
 
@@ -222,7 +222,7 @@ def test_a_method_that_learns_nothing_keeps_no_sweep_waiting(tmp_path: Path) -> 
         assert len(shown) - known == begun
     assert stages.follow(sweep.Summary([*tuned, *diverged], interrupted=True), None, 0.0)[2] == 3  # the winner's
     dataclasses.replace(stages, results=lambda: {result.spec.hash: result for result in [*tuned, *diverged]}).foresee()
-    assert shown[-1].endswith("at most 2, and the best point of each method with 3 seeds, and the test set")
+    assert shown[-1].endswith("each method's best point with 3 seeds, scored on the test set")
 
 
 def test_a_protocol_is_submitted_nowhere(cwd: Path, machine_of_cells: Machine, zobench: Command) -> None:

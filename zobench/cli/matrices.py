@@ -107,8 +107,8 @@ def run_matrix(
     if dry_run:
         return
     summary = sweep.run(planned)
-    console.show_summary(console.error_console(), summary)
-    tables = () if summary.interrupted else tables  # of a part they are mostly empty: the runs are listed instead
+    if not summary.interrupted:
+        console.show_summary(console.error_console(), summary)
     for table in tables:
         print("\n" + table_text(table, results, "terminal", session.machine, summary.results), end="")
     from zobench.session.closing import closing, outside_tables
@@ -118,7 +118,8 @@ def run_matrix(
 
         print("\nIn none of these tables:" if tables else "")
         listing.show_runs(console.answer_console(), outside)
-    if summary.interrupted:
+    if summary.interrupted:  # how to go on stands last, below tables that are mostly empty
+        console.show_summary(console.error_console(), summary)
         raise typer.Exit(130)
     screen.errors.print()
     again = shlex.join(["zobench", *COMMAND_LINE])

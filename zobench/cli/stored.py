@@ -208,7 +208,7 @@ def verify(
     if share is not None and not 0 < share < 1:
         raise ValueError(f"`--target` must be above 0% and below 100%, but got {target}; for example 85%")
     inputs.check_folder("RUN", run.parent if run.suffix == ".json" else run)
-    if run.is_dir() and not (run / RESULT).is_file():  # before PyTorch is loaded
+    if os.path.isdir(run) and not os.path.isfile(run / RESULT):  # before PyTorch is loaded; of a name of any length
         raise ValueError(
             "`RUN` must be the folder of a run that has ended, or a stored result with its journal, but "
             f"{run / RESULT} is not there; name another"

@@ -84,7 +84,7 @@ class Stages:
             return
         stand = f" (of {len(waiting)} methods it is not known yet: the first stands in)" if waiting else ""
         self.show(
-            f"Then up to {protocol.extra} points beyond a grid whose best point is its end, not in this plan, "
+            f"Then points beyond a grid whose best one is its end (at most {protocol.extra} each, not in this plan), "
             f"and each method's best point with {len(protocol.seeds)} seeds, scored on the test set{stand}",
             self.plan(later).steps, None,
         )  # fmt: skip
