@@ -157,6 +157,8 @@ def test_what_slurm_is_asked_has_no_control_characters(text: str) -> None:
         ("run --model OPT-1.3", "unknown model 'OPT-1.3'; did you mean OPT-1.3B or "),
         ("run --model opt-tiny --engine offload --set resident_blocks=4", "`resident_blocks <= 3` must hold for opt-"),
         ("run --model opt-tiny --set step=5", "unknown key 'step'; did you mean steps or eps? see `zobench list fi"),
+        ("run --model opt-tiny --set learning_rate=1", "unknown key 'learning_rate'; did you mean lr? see `zob"),
+        ("run --set lr = 1", "Got unexpected extra argument(s) (= 1) (see `zobench run --help`); write KEY=VALUE with"),
         ("table --set", "No such option: --set (Possible options: --out) (see `zobench table --help`)"),
         ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5, see "
                                              "`zobench list fields`"),

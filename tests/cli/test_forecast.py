@@ -109,6 +109,9 @@ def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any
     cells = [cell.strip().removeprefix("*").removeprefix("\\") for row in rows for cell in row.split("|")[2:-1]]
     assert all(cell.startswith(("~", "-")) for cell in cells), cells
     assert "predicted for A100 80GB SXM, not measured" in predicted
+    for card, is_of_paper in (("a100-80gb-sxm", True), ("rtx-5090", False)):
+        text = " ".join(zobench("predict", "main_table", "--gpu", card)[1].split())
+        assert ("of the papers'." in text, "no test of the prediction" in text) == (is_of_paper, not is_of_paper)
     assert paper.count("~") == 1  # the footnote's: no number of the paper's has one
 
 

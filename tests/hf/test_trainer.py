@@ -1,5 +1,8 @@
 """A Trainer with zobench's steps: its numbers are the engine's own, and transformers' where transformers has them."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -293,3 +296,19 @@ def test_trls_trainer_takes_the_engines_steps(tmp_path):
     assert logged(run, "projected_grad") == gradients
     with pytest.raises(ValueError, match="checkpointing` has no meaning"):
         ZOSFTTrainer(made("opt"), trl.SFTConfig(**usual), train_dataset=texts, processing_class=words())
+
+
+def test_the_page_runs_as_it_is_written_and_is_right_to_the_digit_that_it_shows(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    (shown,) = re.findall(r"It printed `([^`]*)`", page)
+    printed = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("loss "))
+    digits = re.compile(r"-?\d+\.\d+")
+    assert digits.sub("", printed) == digits.sub("", shown)
+    wanted, numbers = ([float(number) for number in digits.findall(text)] for text in (shown, printed))
+    assert numbers == pytest.approx(wanted, rel=0.05)
+    before, after = numbers
+    assert after < before

@@ -77,8 +77,7 @@ def test_cells_that_differ_in_a_field_without_effect_are_one_and_that_is_told(tm
         '[base]\nmodel = "opt-tiny"\nengine = "resident"\n[axes]\noverlap = [true, false]\nseed = [0, 1]\n'
     )
     loaded = matrix.load(path, "cpu")
-    (note,) = loaded.notes
-    assert (len(loaded.cells), note.startswith("mine.toml: 4 cells are 2 different computations")) == (2, True)
+    assert (len(loaded.cells), [note[:37] for note in loaded.notes]) == (2, ["mine.toml: 4 cells are 2 different co"])
 
 
 def test_a_rule_on_lengths_is_about_those_that_cells_run_with(tmp_path: Path) -> None:

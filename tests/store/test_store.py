@@ -249,8 +249,10 @@ def test_a_result_copied_to_another_machine_or_name_is_not_believed(tmp_path: Pa
     (tmp_path / "gpu-1").mkdir()
     (tmp_path / "gpu-1" / path.name).write_bytes(path.read_bytes())
     path.with_name("renamed.json").write_bytes(path.read_bytes())
+    path.with_name("result.json").write_bytes(path.read_bytes())
     assert store.load() == [result()]
-    renamed, moved = sorted(store.problems)
+    renamed, a_run, moved = sorted(store.problems)
+    assert "it is of the run in this folder" in a_run
     assert "its name does not belong to the spec inside" in renamed
     assert f"lies in the folder of another machine; move it to {path.parent}" in moved
 
