@@ -34,6 +34,7 @@ print(sorted({{"torch", "pynvml", "transformers"}} & set(sys.modules)), file=sys
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - begin < limit
     assert done.stderr.splitlines()[-1] == "[]"
+    assert ("host memory: 64 GB, because --host was not given" in done.stderr) == (arguments[0] == "plan")
 
 
 def test_a_plan_says_how_fast_with_its_range_what_bounds_it_and_the_settings(zobench: Any) -> None:

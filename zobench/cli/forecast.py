@@ -36,7 +36,7 @@ def plan(
     model: common.Model = None,
     name: common.Name = None,
     gpu: GpuName = "all",
-    host: Annotated[str, typer.Option(metavar="SIZE", help="The host's memory.")] = "64GB",
+    host: Annotated[str | None, typer.Option(metavar="SIZE", help="The host's memory [64GB].")] = None,
     seq_len: common.SeqLen = None, dtype: common.Dtype = None, batch_size: common.BatchSize = None,
     disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: common.Changes = None,
     methods: Annotated[
@@ -67,13 +67,16 @@ def plan(
             "`--methods` needs one GPU and no --trace, and names method and scheme itself; add --gpu NAME and leave "
             "out --trace, --set method=... and --set scheme=..."
         )
-    sizes = {"host": parse_bytes("--host", host), "disk": parse_bytes("--disk", disk, per_second=True)}
+    sizes = {"host": parse_bytes("--host", host or "64GB"), "disk": parse_bytes("--disk", disk, per_second=True)}
+    cards = forecasts.gpus(gpu, link, anchor or (), console.say)
+    if host is None:
+        console.say("host memory: 64 GB, because --host was not given")
     if methods:
-        _compare(values, TargetMachine(gpu=forecasts.gpus(gpu, link, anchor or (), console.say)[0], **sizes), output)
+        _compare(values, TargetMachine(gpu=cards[0], **sizes), output)
         return
     rows = []
     with console.busy("reading the model") as change:
-        for number, card in enumerate(forecasts.gpus(gpu, link, anchor or (), console.say)):
+        for number, card in enumerate(cards):
             if number:  # the model is read with the first
                 change(f"predicting for {card.name}")
             target = TargetMachine(gpu=card, **sizes)

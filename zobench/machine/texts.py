@@ -164,6 +164,9 @@ def shortened(text: str) -> str:
 REPORT_EVERY, SELDOM = 4.0, 60.0
 """Seconds before the first line, and the most between two lines of a file, which are ever further apart."""
 
+_REPORTERS: list[ReportClock] = []
+"""The clocks of the waits that are under way, the innermost last."""
+
 
 class ReportClock:
     """A clock of lines that tell how something goes: the first is due after :data:`REPORT_EVERY` seconds, the next ever
@@ -184,7 +187,8 @@ class ReportClock:
 @contextlib.contextmanager
 def reporting(say: Callable[[str], None], what: str, every: float | None = None) -> Iterator[Callable[[str], None]]:
     """Inside, ``say`` is told that ``what`` is under way, and how long: ``every`` so many seconds, or on a terminal
-    every :data:`REPORT_EVERY` and elsewhere ever less often. Yields a function that changes ``what``."""
+    every :data:`REPORT_EVERY` and elsewhere ever less often. Of nested ones the innermost alone reports. Yields a
+    function that changes ``what``."""
     ended, clock = threading.Event(), ReportClock()
 
     def change(text: str) -> None:
@@ -194,13 +198,15 @@ def reporting(say: Callable[[str], None], what: str, every: float | None = None)
     def report() -> None:
         while not ended.wait(every or REPORT_EVERY):
             spent = clock.due(always=every is not None or sys.stderr.isatty())
-            if spent is not None:
+            if spent is not None and _REPORTERS[-1] is clock:
                 say(f"{what} for {spent:.0f} s")
 
     thread = threading.Thread(target=report, daemon=True)
+    _REPORTERS.append(clock)
     thread.start()
     try:
         yield change
     finally:
         ended.set()
         thread.join()
+        _REPORTERS.remove(clock)
