@@ -18,6 +18,7 @@ from zobench.programs.cell import run as measured
 from zobench.result import Result
 from zobench.result.examples import unpacked
 from zobench.runspec import RunSpec, order
+from zobench.session.closing import closing
 from zobench.session.matrices import Stages
 from zobench.store import Store
 from zobench.training import examine
@@ -168,8 +169,10 @@ def test_a_protocol_is_planned_before_anything_runs(cwd: Path, machine_of_cells:
 
 def test_the_budget_holds_for_all_stages(cwd: Path, machine_of_cells: Machine, zobench: Command) -> None:
     code, _, err = zobench("sweep", "mine", "--device", "cpu", "--budget", "0.001s")
-    assert len(machine_of_cells.ran) == 1  # where nothing fits the first is tried
+    assert len(machine_of_cells.ran) == 1  # where nothing fits the shortest is tried
     assert "11 cells wait for more time; to go on: zobench sweep mine --device cpu" in err
+    empty = closing(2, "results", "zobench sweep mine", is_empty=True)[-1]
+    assert empty.endswith("no step was measured; to go on, with a longer --budget: zobench sweep mine")
     code, _, err = zobench("sweep", "mine", "--device", "cpu", "--budget", "1h")
     assert (code, len(machine_of_cells.ran)) == (0, 16)
     assert "wait for more time" not in err

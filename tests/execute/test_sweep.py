@@ -168,14 +168,14 @@ def test_a_part_is_replaced_by_a_longer_one_only(run: Any, results: Store) -> No
     assert results.find(cell(0), MACHINE) == whole
 
 
-def test_where_nothing_fits_the_first_is_tried(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_fits_the_shortest_is_tried(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prediction made on a busy machine can be far too long; the budget ends what it was right about."""
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     late: Behaviour = lambda spec: result(spec, Outcome.TIMEOUT, "the cell took longer than 60 s")  # noqa: E731
-    summary, runner = run([step(0, seconds=7200), step(1, seconds=7200)], Runner(cell0=late), budget=60.0)
-    assert runner.ran == [0]
+    summary, runner = run([step(0, seconds=7200), step(1, seconds=3600)], Runner(cell1=late), budget=60.0)
+    assert runner.ran == [1]
     assert [shown.reason.partition(" (")[0] for shown in summary.results] == [
-        "was stopped after 60 s, when the budget was used up", "needs 2.0 h of the budget, 60 s are left",
+        "needs 2.0 h of the budget, 60 s are left", "was stopped after 60 s, when the budget was used up",
     ]  # fmt: skip
 
 

@@ -123,7 +123,8 @@ def run_matrix(
         raise typer.Exit(130)
     screen.errors.print()
     again = shlex.join(["zobench", *COMMAND_LINE])
-    for line in closing(summary.waiting, str(results), again):
+    is_empty = not any(result.measured_seconds for result in summary.results)
+    for line in closing(summary.waiting, str(results), again, is_empty=is_empty):
         screen.errors.print(line, markup=False, soft_wrap=True)
     raise typer.Exit(int(summary.is_broken))
 

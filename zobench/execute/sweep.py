@@ -62,8 +62,8 @@ def sweep(
     ``calibration``: the machine's rates, which travel with every new result. ``learned``: a step as it is expected
     after the results of this sweep so far. ``finished``: what is stored of a new result. Cells that are predicted not
     to fit what is left of the budget come last and get what is left then, if it holds one step; where nothing fits, the
-    first is tried: it may be faster. One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so
-    far. A result that the disk refuses is told when its cell ends, and saved at the end of the sweep if it can be then.
+    shortest is tried: it may be faster. One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done.
+    A result that the disk refuses is told when its cell ends, and saved at the end of the sweep if it can be then.
     """
     machine, done, refused = fingerprint_without_torch().machine, dict[int, Result](), list[Result]()
     monitor, summary, end = monitor or Monitor(), Summary(), None if budget is None else time.monotonic() + budget
@@ -174,6 +174,8 @@ def _in_order(
         else:
             hopeless = hopeless and step.action == "skip"
             yield index, step, end - time.monotonic(), ""
+    if hopeless:
+        late.sort(key=lambda item: _worth(item[1]))
     for index, step in ((index, now(step)) for index, step in late):
         assert step.estimate is not None
         left = end - time.monotonic()

@@ -9,13 +9,15 @@ from zobench.report import artifacts
 from zobench.result import Result
 
 
-def closing(wait: int, folder: str, again: str) -> list[str]:
-    """Lines on where all of the results in ``folder`` can be seen and, if cells ``wait``, how they go on."""
+def closing(wait: int, folder: str, again: str, *, is_empty: bool) -> list[str]:
+    """Lines on where all of the results in ``folder`` can be seen and, if cells ``wait``, how they go on. ``is_empty``:
+    no cell has measured a step, so that the same budget would hold none again."""
     option = "" if folder == "results" else f" --results {shlex.quote(folder)}"
     lines = [f"all tables, figures and claims beside the papers': zobench report{option} --out report"]
     if wait:
         cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
-        lines.append(f"{cells} for more time; to go on: {again}")
+        longer = ", and no step was measured; to go on, with a longer --budget" if is_empty else "; to go on"
+        lines.append(f"{cells} for more time{longer}: {again}")
     return lines
 
 
