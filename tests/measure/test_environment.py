@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,13 @@ def test_source_is_known_only_for_a_checkout_of_zobench(tmp_path, monkeypatch):
     assert environment.source(tmp_path)["dirty"] is False
     monkeypatch.setenv("PATH", "")
     assert environment.source(tmp_path) is None
+
+
+def test_source_of_what_pip_installed_from_a_repository_is_its_commit(tmp_path, monkeypatch):
+    package = tmp_path / "zobench-1.dist-info"
+    written(package / "METADATA", "Name: zobench\nVersion: 1\n")
+    monkeypatch.setattr(environment.metadata, "distribution", lambda _: metadata.PathDistribution(package))
+    assert environment.source(tmp_path) is None
+    written(package / "direct_url.json", json.dumps({"url": "https://x/y", "vcs_info": {"commit_id": "abc"}}))
+    assert environment.source(tmp_path) == {"commit": "abc", "dirty": False}
+    assert environment.source(tmp_path / "elsewhere") is None

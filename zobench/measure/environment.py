@@ -152,15 +152,28 @@ def _installed(package: str) -> str | None:
 
 
 def source(root: Path) -> dict[str, Any] | None:
-    """``commit`` and ``dirty`` of a git checkout of zobench at ``root``; None if installed, or without git."""
+    """``commit`` and ``dirty`` of a git checkout of zobench at ``root``, or of what pip installed there from a git
+    repository; None if that is not known."""
     pyproject = root / "pyproject.toml"
     if not (root / ".git").exists() or not pyproject.is_file():
-        return None
+        return _installed_source(root)
     if tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {}).get("name") != "zobench":
         return None
     commit = _git(root, "rev-parse", "HEAD")
     changes = _git(root, "status", "--porcelain", "--", "zobench", "pyproject.toml")  # results/ is always changing
     return None if commit is None else {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _installed_source(root: Path) -> dict[str, Any] | None:
+    """The commit by ``direct_url.json`` (PEP 610), which pip writes where it installed from a repository."""
+    try:
+        package = metadata.distribution("zobench")
+    except metadata.PackageNotFoundError:
+        return None
+    if Path(str(package.locate_file("zobench"))).resolve() != root / "zobench":
+        return None
+    commit = json.loads(package.read_text("direct_url.json") or "{}").get("vcs_info", {}).get("commit_id")
+    return None if commit is None else {"commit": commit, "dirty": False}
 
 
 def _git(root: Path, *arguments: str) -> str | None:
