@@ -40,14 +40,12 @@ Progress = Callable[[str, int, int], None]
 
 
 def load(name: str, kinds: Sequence[str] = ("tables", "plots")) -> Recipe:
-    """The table or the figure called ``name``, or in the file of that path; of two, that of the first of ``kinds``.
-    ``ValueError`` names the nearest ones."""
+    """The table or figure called ``name``, or in that file; of two, that of the first of ``kinds``."""
     return load_file(recipes.find_any(kinds, name)[1])
 
 
 def load_file(path: Path) -> Recipe:
-    """The recipe in the TOML file ``path``. Its key ``kind`` says what it is of: "facts", "protocol" or a kind of
-    figure; a table of measurements has no such key."""
+    """The recipe in the TOML file ``path``, of the kind that its key ``kind`` says; without one a table of results."""
     with toml_in(path) as data:
         if "kind" not in data:
             return table.parse(path.stem, data, "the table")
@@ -102,8 +100,7 @@ def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple
 
 def frame(name: str, results: Sequence[Result], machine: str | None = None) -> pd.DataFrame:
     """The numbers of the table or figure called ``name``, filled with ``results`` (of ``machine``): a line per value,
-    with unit, interval and source (measured, predicted, paper). ``ValueError`` for an unknown name, or one without
-    numbers."""
+    with unit, interval and source. ``ValueError`` for an unknown name, or one without numbers."""
     numbers = make(load(name), of_machine(results, machine), Reference.load())[0].frame
     if numbers is None:
         raise ValueError(f"{name} must have numbers, but nothing of it was recorded yet; zobench reproduce {name}")

@@ -130,8 +130,7 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
 
 
 def _less(line: Sequence[Sequence[TableCell]], grid: Grid, j: int, cell: TableCell) -> TableCell:
-    """``cell`` of metric ``j`` in the row ``line``: in a column of differences with its difference, of what was
-    measured and of what the paper reports."""
+    """``cell`` of metric ``j`` in the row ``line``; in a column of differences with that of its two cells."""
     if cell.column.minus is None:
         return cell
     first, second = cell.column.minus
@@ -198,31 +197,21 @@ def mismatch(table: Table, results: Sequence[Result]) -> str:
     """Why none of ``results`` has a place in ``table``: what it needs that none of them has; "" if one has a place."""
     if any(_choice(table, row, column, results).shown for row in table.rows for column in table.columns):
         return ""
-    unmet = [
-        f"{field}={' or '.join(map(str, values))}"
-        for field, values in _allowed(table).items()
-        if not any(getattr(result.spec, field) in values for result in results)
-    ]
-    needs = f"it needs {', '.join(unmet)}" if unmet else "its rows and columns are about others"
-    return f"none of these {len(results)} results belongs in {table.name}: {needs}"
-
-
-def _allowed(table: Table) -> dict[str, tuple[Any, ...]]:
-    """Field -> every value that some cell of ``table`` allows, its usual value first; fields that the table leaves free
-    are not in it."""
     every = [conditions(table, row, column) for row in table.rows for column in table.columns if is_meant(row, column)]
-    allowed = {}
+    unmet = []
     for field, usual in _usual(table).items():
         values: list[Any] = []  # some cannot be hashed
         for value in (value for where in every for value in where[field]):
             values += [] if value in values else [value]
-        allowed[field] = tuple(sorted(values, key=lambda value: value not in usual))
-    return allowed
+        if not any(getattr(result.spec, field) in values for result in results):
+            usual_first = sorted(values, key=lambda value: value not in usual)
+            unmet.append(f"{field}={' or '.join(map(str, usual_first))}")
+    needs = f"it needs {', '.join(unmet)}" if unmet else "its rows and columns are about others"
+    return f"none of these {len(results)} results belongs in {table.name}: {needs}"
 
 
 def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> ShownRuns:
-    """Returns the runs that the cell of ``row`` and ``column`` shows of the ``results`` that satisfy all of its
-    conditions."""
+    """Returns which of ``results`` the cell of ``row`` and ``column`` shows."""
     if not is_meant(row, column):
         return ShownRuns()
     where = conditions(table, row, column)
@@ -231,7 +220,7 @@ def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[
 
 def _cell(
     table: Table, row: TableRow, column: TableColumn, metric: Metric, choice: ShownRuns, reference: Reference,
-    base: Result | None = None,
+    base: Result | None,
 ) -> TableCell:  # fmt: skip
     """One cell; ``base``: the result that the baseline's column shows in its row."""
     result, quantity = choice.first, _quantity(column, metric)
@@ -270,8 +259,7 @@ def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) 
 def _caveats(
     row: TableRow, column: TableColumn, metric: Metric, result: Result, paper: Mapping[str, str] | None
 ) -> tuple[str, ...]:
-    """Returns what the heading of a cell does not say of its number, read from the result: other fields, warnings,
-    shared weights."""
+    """Returns what a cell's heading does not say of its number: other fields, warnings, shared weights."""
     spec = result.spec
     quantity = _quantity(column, metric)
     notes = list(quantity.remarks(result))

@@ -68,23 +68,16 @@ class ShownRuns:
             return said
         every = (*self.shown, *self.others)
         differing = [key for key in FIELDS if len({getattr(result.spec, key) for result in every}) > 1]
-        said.append(_distinction(every, len(self.shown), differing, metric, quantity))
-        return said
 
+        def words(result: Result) -> str:
+            value = quantity.of(result) if quantity else None
+            ending = str(result.outcome) if value is None else metric.text(value)
+            return " ".join(f"{key}={getattr(result.spec, key)}" for key in differing) + f" ({ending})"
 
-def _distinction(
-    every: Sequence[Result], shown: int, differing: Sequence[str], metric: Metric, quantity: Quantity | None
-) -> str:
-    def words(result: Result) -> str:
-        value = quantity.of(result) if quantity else None
-        ending = str(result.outcome) if value is None else metric.text(value)
-        return " ".join(f"{key}={getattr(result.spec, key)}" for key in differing) + f" ({ending})"
-
-    rest_texts = "; ".join(map(words, every[shown : shown + _LISTED]))
-    more = f"; and {len(every) - shown - _LISTED} more" if len(every) > shown + _LISTED else ""
-    chosen = ", by its loss on dev" if any(dev_loss(result) < math.inf for result in every) else ""
-    firsts = "; ".join(map(words, every[:shown]))
-    return f"{len(every)} results match. Shown{chosen}: {firsts}. Not shown: {rest_texts}{more}."
+        firsts, rest = ("; ".join(map(words, results)) for results in (self.shown, self.others[:_LISTED]))
+        more = f"; and {len(self.others) - _LISTED} more" if len(self.others) > _LISTED else ""
+        chosen = ", by its loss on dev" if any(dev_loss(result) < math.inf for result in every) else ""
+        return [*said, f"{len(every)} results match. Shown{chosen}: {firsts}. Not shown: {rest}{more}."]
 
 
 def choose(where: Where, fitting: Sequence[Result], over: str) -> ShownRuns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from zobench.report.cells import Grid, TableCell
@@ -45,8 +45,12 @@ class CheckedClaim:
 
     @property
     def verdict(self) -> str:
-        """See :func:`verdict`."""
-        return verdict(self.claim, self.ratios)
+        """``FAILS`` if an interval lies outside the bounds, ``HOLDS`` if all lie within; else nothing is shown."""
+        if not self.ratios:
+            return OPEN
+        if any(outside(self.claim, ratio) for ratio in self.ratios):
+            return FAILS
+        return HOLDS if all(inside(self.claim, ratio) for ratio in self.ratios) else UNSHOWN
 
     @property
     def covered(self) -> int:
@@ -75,15 +79,6 @@ class CheckedClaim:
 
 Values = Callable[[Claim, str, TableCell, TableCell], ClaimRatio | None]
 """The ratio of two cells that a claim is about, whose row (or column) is called so; None where a value is lacking."""
-
-
-def verdict(claim: Claim, ratios: Sequence[ClaimRatio]) -> str:
-    """``FAILS`` if an interval lies outside the bounds, ``HOLDS`` if all lie within; else nothing is shown."""
-    if not ratios:
-        return OPEN
-    if any(outside(claim, ratio) for ratio in ratios):
-        return FAILS
-    return HOLDS if all(inside(claim, ratio) for ratio in ratios) else UNSHOWN
 
 
 def _ratio_text(ratio: ClaimRatio) -> str:
@@ -174,30 +169,20 @@ def checked(table: Table, grid: Grid, of: Values, *, extra: bool = False) -> lis
     they are about; ``extra``: of the extra rows (or columns), which the paper's table lacks."""
     made = []
     for claim in table.claims:
-        lines = _lines(table, claim, grid, extra).items()
-        whole = [(header, cells) for header, cells in lines if all(name in cells for name in claim.ratio)]
-        ratios = [of(claim, header, *(cells[name] for name in claim.ratio)) for header, cells in whole]
-        every = table.rows if _by_column(table, claim) else [column for column in table.columns if column.minus is None]
-        expected = sum(line.extra == extra and (not claim.only or line.header in claim.only) for line in every)
-        made.append(CheckedClaim(claim=claim, ratios=tuple(filter(None, ratios)), expected=expected))
+        by_column = claim.ratio[0] in [column.header for column in table.columns]
+        lines = table.rows if by_column else [column for column in table.columns if column.minus is None]
+        meant = [line.header for line in lines if line.extra == extra]
+        headers = [header for header in meant if not claim.only or header in claim.only]
+        j = [metric.name for metric in table.metrics].index(claim.metric)
+        cells = {
+            (cell.row.header, cell.column.header) if by_column else (cell.column.header, cell.row.header): cell
+            for row in grid for cell in row[j] if by_column or not cell.row.extra
+        }  # fmt: skip
+        first, second = claim.ratio
+        sides = [(header, cells.get((header, first)), cells.get((header, second))) for header in headers]
+        ratios = [of(claim, header, over, under) for header, over, under in sides if over and under]
+        made.append(CheckedClaim(claim=claim, ratios=tuple(filter(None, ratios)), expected=len(headers)))
     return made
-
-
-def _by_column(table: Table, claim: Claim) -> bool:
-    return claim.ratio[0] in [column.header for column in table.columns]
-
-
-def _lines(table: Table, claim: Claim, grid: Grid, extra: bool) -> Mapping[str, Mapping[str, TableCell]]:
-    """The cells of the claim's metric: per row by column, or per column by row; only those that the claim means, and of
-    these the extra ones or all others."""
-    j, by_column = [metric.name for metric in table.metrics].index(claim.metric), _by_column(table, claim)
-    lines: dict[str, dict[str, TableCell]] = {}
-    for cell in (cell for row in grid for cell in row[j]):
-        line, across = (cell.row, cell.column) if by_column else (cell.column, cell.row)
-        is_meant = by_column or not (cell.row.extra or cell.column.minus)
-        if is_meant and line.extra == extra and (not claim.only or line.header in claim.only):
-            lines.setdefault(line.header, {})[across.header] = cell
-    return lines
 
 
 def bounds(claim: Claim) -> str:

@@ -20,8 +20,8 @@ from zobench.report.forecast_text import (
     times,
     times_between,
 )
-from zobench.report.sheet import NO_VALUE, CellText, ColumnGroup, Sheet, number
-from zobench.report.table import Table
+from zobench.report.sheet import NO_VALUE, CellText, ColumnGroup, Sheet, number, span
+from zobench.report.table import Table, TableRow
 from zobench.result import Outcome, Result
 from zobench.result.quantity import ABSENT, Interval, Quantity
 from zobench.runspec.registries import METRICS
@@ -48,13 +48,14 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
     table, grid = _shown(table, grid)
     cells = flat(grid)
     by_column = table.baseline in [column.header for column in table.columns]
-    bases = {_crossing(cell, by_column): cell for cell in cells if _is_baseline(cell, table.baseline)}
-    ratios = {id(cell): paired(cell, bases.get(_crossing(cell, by_column))) for cell in cells}
+    by_crossing = {_crossing(c, by_column): c for c in cells if table.baseline in (c.column.header, c.row.header)}
+    bases = {id(cell): by_crossing.get(_crossing(cell, by_column)) for cell in cells}
+    ratios = {id(cell): paired(cell, bases[id(cell)]) for cell in cells}
 
     def entry(cell: TableCell) -> CellText:
         if fill and not_run(cell) and (cell.forecast or cell.on_machine or cell.metric.quantity.share):
             return both(cell)
-        base, quantity = bases.get(_crossing(cell, by_column)), cell.metric.quantity
+        base, quantity = bases[id(cell)], cell.metric.quantity
         if base is None or base is cell or quantity.share or quantity.base_unit == "1":  # an accuracy is a share
             return _measured(cell, "")
         known_ratio = ratios[id(cell)]
@@ -62,13 +63,13 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
 
     line = "row" if by_column else "column"
     remarks = [
-        *([table.caption] if table.caption else []),
-        *([f"(x) is the ratio to {table.baseline} in the same {line}."] if table.baseline else []),
-        *_paired_legend(filter(None, ratios.values())),
+        table.caption,
+        f"(x) is the ratio to {table.baseline} in the same {line}." if table.baseline else "",
+        _paired_legend(filter(None, ratios.values())),
         *_settings(cells),
         *_shared_names(cells),
         *_units(table),
-        *_intervals(cells),
+        _intervals(cells),
         *(_filled_legend(cells) if fill else _legend(cells)),
     ]
     predicted_cells = [cell for cell in cells if fill and not_run(cell)]
@@ -84,29 +85,21 @@ def paired(cell: TableCell, base: TableCell | None) -> PairedRatio | None:
 
 
 def relative(cell: TableCell, base: TableCell | None) -> tuple[float | None, Interval | None]:
-    """The value over that of ``base``, from the rounds that both were in where there are any, with its 95 % interval;
-    without a base the value itself."""
+    """The value over that of ``base``, from shared rounds if there are any, with its 95 % interval; or the value."""
     if base is None:
         return cell.value, cell.interval
     paired_ratio = paired(cell, base)
     return (paired_ratio.value, paired_ratio.interval) if paired_ratio else (ratio(cell.value, base.value), None)
 
 
-def _paired_legend(ratios: Iterable[PairedRatio]) -> list[str]:
-    counts = sorted({known_ratio.pairs for known_ratio in ratios if known_ratio.interval is not None})
-    if not counts:
-        return []
-    rounds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return [f"(x, a to b): from {rounds} rounds in which both ran, with the 95 % interval of the ratio."]
+def _paired_legend(ratios: Iterable[PairedRatio]) -> str:
+    rounds = span([str(known_ratio.pairs) for known_ratio in ratios if known_ratio.interval is not None])
+    return f"(x, a to b): from {rounds} rounds in which both ran, with the 95 % interval of the ratio." * bool(rounds)
 
 
 def _crossing(cell: TableCell, by_column: bool) -> tuple[str, str]:
     """The metric, and the row or the column in which a cell meets its baseline."""
     return cell.metric.name, cell.row.header if by_column else cell.column.header
-
-
-def _is_baseline(cell: TableCell, baseline: str) -> bool:
-    return baseline in (cell.column.header, cell.row.header)
 
 
 def predicted_sheet(table: Table, grid: Grid) -> Sheet:
@@ -128,12 +121,10 @@ def predicted_sheet(table: Table, grid: Grid) -> Sheet:
 
 def _filled_legend(cells: Sequence[TableCell]) -> list[str]:
     """As :func:`_legend`, where what was not run shows its forecast."""
-    ran = [cell for cell in cells if not not_run(cell)]
     empty = [cell for cell in cells if not_run(cell)]
     shares = any(cell.metric.quantity.share for cell in empty)
-    blank = [cell for cell in empty if not cell.forecast and not cell.metric.quantity.share]
-    alone = [f"{MEASURED_ALONE}: only what was measured has it."] if shares else []
-    return [*_legend([*ran, *blank]), *predictors(empty), *alone]
+    shown = [cell for cell in cells if not (not_run(cell) and (cell.forecast or cell.metric.quantity.share))]
+    return [*_legend(shown), *predictors(empty), f"{MEASURED_ALONE}: only what was measured has it." * shares]
 
 
 def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
@@ -151,8 +142,7 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = F
         remarks = [f"(x) is measured / paper; {measured_on(cells, machine)}."]
     else:
         reproduce = f"`zobench reproduce {table.name}` measures here what this machine can"
-        how = reproduce if table.runner else "no runner does it"
-        remarks = [*([table.caption] if table.caption else []), f"Nothing measured yet: {how}."]
+        remarks = [table.caption, f"Nothing measured yet: {reproduce if table.runner else 'no runner does it'}."]
     if fill and any(_foretold(cell) for cell in cells):
         remarks.append(f"~(x) is predicted / paper, for the {places(cells)}.")
     if any(cell.paper and cell.paper["status"] == "oom" for cell in cells):
@@ -172,8 +162,7 @@ def hardware(paper: Mapping[str, str]) -> str:
 
 
 def _shown(table: Table, grid: Grid) -> tuple[Table, Grid]:
-    """The table and its cells with the columns that a measured sheet has: all of a paper's columns, and those others of
-    which anything was run."""
+    """The table and its cells with a measured sheet's columns: the paper's, and others of which anything was run."""
     is_papers = [bool(table.paper) and not column.extra for column in table.columns]
     ks = [k for k in range(len(table.columns)) if is_papers[k] or any(row[0][k].result for row in grid)]
     return _cut(table, grid, range(len(table.metrics)), ks or range(1))
@@ -230,22 +219,18 @@ def sheet_of(
         title=table.title,
         source=source,
         row_header=table.row_header,
-        rows=tuple(_row_label(table, row[0][0], kind) for row in grid),
+        rows=tuple(_row_label(table, row[0][0].row, kind) for row in grid),
         groups=groups,
         remarks=tuple(remarks),
     )
     return number(sheet)
 
 
-def _row_label(table: Table, cell: TableCell, kind: str) -> CellText:
-    reported = cell.row.reference or {}
-    other = " ".join(reported[key] for key in ("paper", "artifact") if key in reported)
-    notes = []
-    if cell.row.extra and kind == "paper" and other:
-        notes.append(f"From {other}.")
-    elif cell.row.extra and table.paper:
-        notes.append("Not in the paper's table.")
-    return CellText(text=cell.row.header, tone="label", notes=tuple(notes))
+def _row_label(table: Table, row: TableRow, kind: str) -> CellText:
+    reported = row.reference or {}
+    other = " ".join(reported[key] for key in ("paper", "artifact") if key in reported) if kind == "paper" else ""
+    note = f"From {other}." if other else "Not in the paper's table." if table.paper else ""
+    return CellText(text=row.header, tone="label", notes=(note,) if row.extra and note else ())
 
 
 def _measured(cell: TableCell, to_baseline: str) -> CellText:
@@ -338,10 +323,10 @@ def _units(table: Table) -> list[str]:
     return [about.format(unit=metric.unit, size=f"{metric.scale:.0f}") for about, metric in abouts if about]
 
 
-def _intervals(cells: Sequence[TableCell]) -> list[str]:
+def _intervals(cells: Sequence[TableCell]) -> str:
     shown = [cell for cell in cells if cell.metric.interval and cell.interval is not None and len(cell.results) == 1]
     names = joined(cell.metric.header for cell in shown)
-    return [f"In brackets after {names}: the 95 % interval."] if shown else []
+    return f"In brackets after {names}: the 95 % interval." if shown else ""
 
 
 def _absent(quantity: Quantity) -> tuple[str, str]:
@@ -353,12 +338,10 @@ def _absent(quantity: Quantity) -> tuple[str, str]:
 
 
 def _legend(cells: Sequence[TableCell]) -> list[str]:
-    legend = []
-    if any(cell.result and cell.result.outcome is Outcome.OOM for cell in cells):
-        legend.append(f"{OUT_OF_MEMORY} means out of memory.")
     lacking = [cell for cell in cells if cell.result and cell.result.outcome is Outcome.OK and cell.value is None]
     absent = dict.fromkeys(_absent(cell.quantity) for cell in lacking)
-    legend += [f"{text} means that {meaning}." for text, meaning in absent]
-    if any(cell.result is None for cell in cells):
-        legend.append(f"{NO_VALUE} means never run.")
-    return legend
+    return [
+        f"{OUT_OF_MEMORY} means out of memory." * any(c.result and c.result.outcome is Outcome.OOM for c in cells),
+        *(f"{text} means that {meaning}." for text, meaning in absent),
+        f"{NO_VALUE} means never run." * any(cell.result is None for cell in cells),
+    ]

@@ -131,8 +131,7 @@ class MethodStanding:
 
     @cached_property
     def moved(self) -> float | None:
-        """Bytes of weights that a run moves, by :func:`zobench.cost.budget.moved_bytes`; None where the sizes of its
-        model are not known."""
+        """Bytes of weights that a run moves; None where the sizes of its model are not known."""
         spec = self.spec
         return budget.moved_bytes(spec) * spec.steps if spec and footprint.is_sized(spec) else None
 
@@ -165,8 +164,7 @@ class MethodStanding:
 
     @property
     def forwards_before_target(self) -> list[float]:
-        """Forward passes up to the last evaluation below the target, of each seed that reached it: the target was
-        reached at some step between the two evaluations."""
+        """Forward passes up to the evaluation before that, of each seed: the target was reached between the two."""
         return [
             max((row[0] for row in run.evaluation["curve"] if row[0] < step), default=0)
             * budget.forwards(sized(run.spec))
@@ -185,8 +183,7 @@ class MethodStanding:
 
     @property
     def joules_to_target(self) -> list[float]:
-        """Energy of these seconds at the run's mean power, of each seed that reached the target and whose power was
-        measured."""
+        """Energy of these seconds at the run's mean power, of each seed whose power was measured."""
         powers = [(seconds, run.power.get("mean_power_watts")) for run, seconds in self._timed]
         return [seconds * power for seconds, power in powers if power is not None]
 
@@ -290,24 +287,18 @@ def _ordered(standings: Iterable[MethodStanding]) -> tuple[MethodStanding, ...]:
 
 
 def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> MethodRanking:
-    """The ranking of one machine's ``results``. Where final runs saw test sets of several sizes, those with the largest
-    one count."""
+    """The ranking of one machine's ``results``. Of final runs those with the largest test set count."""
     largest = max(result.spec.test_size for result in results)
-    by_method: dict[str, list[Result]] = {}
-    for result in (item for item in results if item.spec.test_size in (0, largest)):
-        contender = table.protocol.contender(result.spec)
-        assert contender is not None
-        by_method.setdefault(contender.header, []).append(result)
-    standings = [standing_of(table, item, by_method.get(item.header, [])) for item in table.protocol.contenders]
+    runs = [(table.protocol.contender(run.spec), run) for run in results if run.spec.test_size in (0, largest)]
+    by_method = [(item, [run for of, run in runs if of == item]) for item in table.protocol.contenders]
     return MethodRanking(
         machine=machine, spec=results[0].spec, description=results[0].environment.description,
-        standings=_ordered(standings),
+        standings=_ordered(standing_of(table, item, tried) for item, tried in by_method),
     )  # fmt: skip
 
 
 def standing_of(table: ContestTable, contender: Contender, results: Sequence[Result]) -> MethodStanding:
-    """How a method stands by its ``results``. It has no ``runs`` until its grid, and the points that may be added to
-    it, are tuned."""
+    """How a method stands by its ``results``. It has no ``runs`` until its grid, with what is added, is tuned."""
     protocol, most = table.protocol, table.protocol.points + table.protocol.extra
     first = protocol.tuning_seeds[0]
     done = {run.spec.hash: run for run in results if run.spec.test_size == 0 and is_done(run)}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zobench.report import frames
-from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, ClaimRatio, limits, verdict
+from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, CheckedClaim, ClaimRatio, limits
 from zobench.report.contest import (
     BUSY,
     EDGE,
@@ -21,7 +21,7 @@ from zobench.report.contest import (
     standing_of,
 )
 from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
-from zobench.report.sheet import NO_VALUE, CellText, Sheet, of_frame, rounded
+from zobench.report.sheet import NO_VALUE, CellText, Sheet, of_lines, rounded
 from zobench.report.table import Claim
 from zobench.result import Result
 from zobench.stats import LEVEL, significance
@@ -37,13 +37,11 @@ Column = tuple[str, Callable[[MethodStanding], CellText]]
 
 
 def sheets(table: ContestTable, ranked: Sequence[MethodRanking]) -> list[Sheet]:
-    """Returns the sheets of each ranking, which is one machine's and model's: accuracies, costs, claims; without any
-    one sheet that says so."""
+    """Returns the sheets of each ranking: accuracies, costs, claims; without any one sheet that says so."""
     if not ranked:
         remarks = [_how(table), f"`zobench sweep {table.runner}` measures it."]
         unmeasured = [standing_of(table, contender, []) for contender in table.protocol.contenders]
-        rows = _columns(unmeasured, [("Test (%) ↑", _test)])
-        return [_sheet(table, "", "none", "nothing measured yet", rows, remarks)]
+        return [_of_methods(table, "", "none", "nothing measured yet", unmeasured, [("Test (%) ↑", _test)], remarks)]
     return [sheet for ranking in ranked for sheet in _of(table, ranking)]
 
 
@@ -52,20 +50,21 @@ def _of(table: ContestTable, ranking: MethodRanking) -> Iterator[Sheet]:
     source = f"measured on {ranking.machine}" + (f" ({ranking.description})" if ranking.description else "")
     about = f"{spec.model} on {spec.task_name}, batch {spec.batch_size}"
     key = f"{spec.model}-{spec.task_name}-{ranking.machine}"
-    accuracy = _columns(ranking.standings, _accuracy(table, ranking))
-    remarks = [_how(table), about, *_shown(table, ranking), *([table.caption] if table.caption else [])]
-    yield _sheet(table, "accuracy", key, source, accuracy, remarks)
-    costs = _columns([method for method in ranking.standings if not method.elsewhere], _costs(table))
-    yield _sheet(table, "costs", key, source, costs, [about, *_cost_remarks(table, ranking)])
+    remarks = [_how(table), about, *_shown(table, ranking), table.caption]
+    yield _of_methods(table, "accuracy", key, source, ranking.standings, _accuracy(table, ranking), remarks)
+    local = [method for method in ranking.standings if not method.elsewhere]
+    yield _of_methods(table, "costs", key, source, local, _costs(table), [about, *_cost_remarks(table, ranking)])
     if table.claims:
         remark = (
             "Holds here: the whole interval is within the bounds; does not: none of it is; not shown: neither; no "
             "claim: the best point of one of the two is an end of what was tried. A claim was made of other models and "
             f"tasks; this is {spec.model} on {spec.task_name}."
         )
-        yield _sheet(
-            table, "the papers' claims", key, source, _claims(table, ranking), [remark, *_elsewhere(table, ranking)]
-        )
+        lines = [(claim.text, _claim_line(table, claim, ranking)) for claim in table.claims]
+        yield of_lines(
+            "Claim", ("Checked on", "Claimed", "Here (95 %)", "Verdict"), lines, source=source,
+            remarks=[remark, _elsewhere(table, ranking)], **_names(table, "the papers' claims", key),
+        )  # fmt: skip
 
 
 def _how(table: ContestTable) -> str:
@@ -83,20 +82,20 @@ def _how(table: ContestTable) -> str:
     )
 
 
-def _columns(methods: Sequence[MethodStanding], columns: Sequence[Column]) -> pd.DataFrame:
-    """A row for each method."""
-    import pandas as pd
-
-    index = pd.Index([method.header for method in methods], name="Method")
-    return pd.DataFrame({header: [of(method) for method in methods] for header, of in columns}, index=index)
-
-
-def _sheet(
-    table: ContestTable, what: str, key: str, source: str, frame: pd.DataFrame, remarks: Sequence[str]
+def _of_methods(
+    table: ContestTable, what: str, key: str, source: str, methods: Iterable[MethodStanding],
+    columns: Sequence[Column], remarks: Sequence[str],
 ) -> Sheet:  # fmt: skip
-    """``what``: what the sheet says; ``key``: of which runs."""
+    """A row for each method."""
+    lines = [(method.header, [of(method) for _, of in columns]) for method in methods]
+    headers = [header for header, _ in columns]
+    return of_lines("Method", headers, lines, source=source, remarks=remarks, **_names(table, what, key))
+
+
+def _names(table: ContestTable, what: str, key: str) -> dict[str, str]:
+    """The label and the title of a sheet; ``what``: what it says; ``key``: of which runs."""
     label, title = "-".join(filter(None, (table.name, what, key))), ": ".join(filter(None, (table.title, what)))
-    return of_frame(frame, label=label, title=title, source=source, remarks=remarks)
+    return {"label": label, "title": title}
 
 
 def _accuracy(table: ContestTable, ranking: MethodRanking) -> list[Column]:
@@ -118,15 +117,12 @@ def _chosen(method: MethodStanding) -> CellText:
     if not method.runs:
         return _waiting(method)
     count = len(method.search.points)
-    notes = []
-    if count > method.most:
-        notes.append(
-            f"Chosen of {count} points, more than the {method.most} that a method may have: the store has runs of "
-            "other grids too, as of another base value, that cannot be told apart. Sweep each into a folder of its own."
-        )
-    if method.is_edge:
-        notes.append(EDGE)
-    return CellText(text=method.chosen + " (edge)" * method.is_edge, notes=tuple(notes))
+    mixed = (
+        f"Chosen of {count} points, more than the {method.most} that a method may have: the store has runs of "
+        "other grids too, as of another base value, that cannot be told apart. Sweep each into a folder of its own."
+    )
+    notes = (mixed,) * (count > method.most) + (EDGE,) * method.is_edge
+    return CellText(text=method.chosen + " (edge)" * method.is_edge, notes=notes)
 
 
 def _waiting(method: MethodStanding) -> CellText:
@@ -167,11 +163,10 @@ def _shown(table: ContestTable, ranking: MethodRanking) -> list[str]:
     remarks = [
         f"Less {table.baseline}: paired by seed, in parentheses 95 % by Student's t for the loss, the primary outcome, "
         "and for accuracies by an analysis of variance by seed and example; p of the loss by Holm over all methods. A "
-        "method whose best point is an end of what was tried has no claim."
+        "method whose best point is an end of what was tried has no claim.",
+        _elsewhere(table, ranking),
     ]
-    remarks += _elsewhere(table, ranking)
-    least = reached(table, ranking)
-    if least is not None:
+    if least := reached(table, ranking):
         loss, points, count = least
         remarks.append(
             f"Reached: {loss:.2g} in loss and {100 * points:.1f} points between seeds can be shown, with power "
@@ -181,15 +176,11 @@ def _shown(table: ContestTable, ranking: MethodRanking) -> list[str]:
     return remarks
 
 
-def _elsewhere(table: ContestTable, ranking: MethodRanking) -> list[str]:
-    """A remark on a baseline that ran on another machine."""
+def _elsewhere(table: ContestTable, ranking: MethodRanking) -> str:
+    """A remark on a baseline that ran on another machine; "" of one that did not."""
     base = baseline(table, ranking)
-    if base is None or not base.elsewhere:
-        return []
-    return [
-        f"{base.header} ran on {base.elsewhere}: seeds, batches and directions are the same there, but not how "
-        "products are rounded."
-    ]
+    remark = "ran on {}: seeds, batches and directions are the same there, but not how products are rounded."
+    return f"{base.header} {remark.format(base.elsewhere)}" if base and base.elsewhere else ""
 
 
 def _costs(table: ContestTable) -> list[Column]:
@@ -215,7 +206,7 @@ def _cost_remarks(table: ContestTable, ranking: MethodRanking) -> list[str]:
     ]
     if any(run.evaluation["curve"][0][2] >= table.target for method in ranking.standings for run in method.runs):
         remarks.append("A run that is at the target at its start does not reach it: choose a higher target.")
-    return [*remarks, BUSY] if is_disturbed(ranking) else remarks
+    return [*remarks, BUSY * is_disturbed(ranking)]
 
 
 def _to_target(method: MethodStanding, values: Sequence[float], form: str) -> CellText:
@@ -235,26 +226,21 @@ def _text(text: str) -> CellText:
     return CellText(text=text) if text else CellText(text=NO_VALUE, tone="blank")
 
 
-def checked(claim: Claim, ranking: MethodRanking) -> ClaimRatio | None:
+def checked(claim: Claim, sides: Sequence[MethodStanding]) -> ClaimRatio | None:
     """The claim's difference (of accuracies) or ratio (of costs) with its 95 % interval; None where a side is lacking,
     or some of its seeds have not reached the target."""
-    sides = _sides(claim, ranking)
-    if any(method.scores is None for method in sides):
-        return None
-    first, second = sides
     if claim.metric == "accuracy":
-        difference = accuracies(first, second)
+        difference = accuracies(*sides)
         if difference is None:
             return None
         return ClaimRatio(header=claim.ratio[0], value=difference.value, low=difference.low, high=difference.high)
-    values = [_COSTS[claim.metric](method) for method in sides]
-    if any(len(costs) < len(method.runs) for costs, method in zip(values, sides, strict=True)):
+    values = [(method.runs, _COSTS[claim.metric](method)) for method in sides]
+    if any(len(costs) < len(runs) for runs, costs in values):
         return None
-    logs = [
-        dict(zip([run.spec.seed for run in method.runs], map(math.log, costs), strict=True))
-        for costs, method in zip(values, sides, strict=True)
-    ]
-    shared = [logs[0][seed] - logs[1][seed] for seed in logs[0] if seed in logs[1]]
+    over, under = (
+        {run.spec.seed: math.log(cost) for run, cost in zip(runs, costs, strict=True)} for runs, costs in values
+    )
+    shared = [over[seed] - under[seed] for seed in over if seed in under]
     if not shared:
         return None
     mean = significance.paired(shared)
@@ -266,8 +252,7 @@ def checked(claim: Claim, ranking: MethodRanking) -> ClaimRatio | None:
 
 
 def _earlier(method: MethodStanding) -> float:
-    """Returns by how much the logarithm of a method's forwards to the target may be less, as it reached that at some
-    time after the evaluation before."""
+    """Returns by how much less log forwards to the target may be: it was reached after the evaluation before."""
     pairs = zip(method.forwards_to_target, method.forwards_before_target, strict=True)
     return statistics.fmean(math.log(value / before) if before else math.inf for value, before in pairs)
 
@@ -276,9 +261,8 @@ def _sides(claim: Claim, ranking: MethodRanking) -> list[MethodStanding]:
     return [next(method for method in ranking.standings if method.header == header) for header in claim.ratio]
 
 
-def _lacking(claim: Claim, ranking: MethodRanking) -> str:
+def _lacking(claim: Claim, sides: Sequence[MethodStanding]) -> str:
     """Returns, for a claim on what the target took, the sides of which some seeds have run and not reached it."""
-    sides = _sides(claim, ranking)
     if claim.metric != "forwards" or any(method.scores is None for method in sides):
         return ""
     short = [method for method in sides if len(method.reached) < len(method.runs)]
@@ -298,22 +282,16 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
 
-def _claims(table: ContestTable, ranking: MethodRanking) -> pd.DataFrame:
-    import pandas as pd
-
-    body = []
-    for claim in table.claims:
-        ratio, lacks = checked(claim, ranking), _lacking(claim, ranking)
-        outcome = verdict(claim, (ratio,)) if ratio else (UNSHOWN if lacks else OPEN)
-        sides = _sides(claim, ranking)
-        edge = claim.metric in _TUNED and any(method.runs and method.is_edge for method in sides)
-        outcome = outcome if is_whole(table, *sides) else OPEN
-        checked_text, word = lacks or _ratio_text(claim, ratio, sides), NO_CLAIM if edge else WORDS[outcome]
-        claimed = limits(claim, 100 if claim.metric == "accuracy" else 1)
-        texts = _NAMES[claim.metric], claimed, checked_text, word
-        body.append([_text(text) for text in texts])
-    index = pd.Index([claim.text for claim in table.claims], name="Claim")
-    return pd.DataFrame(body, index=index, columns=["Checked on", "Claimed", "Here (95 %)", "Verdict"])
+def _claim_line(table: ContestTable, claim: Claim, ranking: MethodRanking) -> list[CellText]:
+    sides = _sides(claim, ranking)
+    ratio, lacks = checked(claim, sides), _lacking(claim, sides)
+    judged_claim = CheckedClaim(claim=claim, ratios=(ratio,) if ratio else (), expected=1)
+    outcome = UNSHOWN if lacks else judged_claim.verdict
+    outcome = outcome if is_whole(table, *sides) else OPEN
+    edge = claim.metric in _TUNED and any(method.runs and method.is_edge for method in sides)
+    claimed = limits(claim, 100 if claim.metric == "accuracy" else 1)
+    evidence = lacks or _ratio_text(claim, ratio, sides)
+    return [_text(text) for text in (_NAMES[claim.metric], claimed, evidence, NO_CLAIM if edge else WORDS[outcome])]
 
 
 WORDS = {HOLDS: "holds here", FAILS: "does not", UNSHOWN: UNSHOWN, OPEN: OPEN}

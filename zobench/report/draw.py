@@ -25,10 +25,8 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     cells = flat(grid)
     if not cells:  # all of its rows are shown only where they were measured
         return nothing(plot, _UNMEASURED.format(plot.name))
-    remarks = [plot.caption] if plot.caption else []
-    if not any(cell.paper_value is not None for cell in cells) and plot.paper:
-        remarks.append("The paper prints no numbers for this figure.")
-    remarks += _caveats(cells)
+    is_unprinted = bool(plot.paper) and not any(cell.paper_value is not None for cell in cells)
+    remarks = [plot.caption, "The paper prints no numbers for this figure." * is_unprinted, *_caveats(cells)]
     if plot.kind == "heatmap":
         panels = _maps(plot, grid, machine)
     else:
@@ -39,7 +37,7 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
         panels = [Panel(message=_UNMEASURED.format(plot.name))]
     return Chart(
         name=plot.name, kind=plot.kind, title=plot.title, source=source[:1].upper() + source[1:], panels=tuple(panels),
-        remarks=tuple(remarks),
+        remarks=tuple(filter(None, remarks)),
     )  # fmt: skip
 
 
@@ -103,8 +101,7 @@ def _in_unit(value: float | None, metric: Metric) -> float | None:
 
 
 def _mark(cell: TableCell, machine: str | None) -> Mark:
-    """Returns the mark of a cell, in the unit of its axis: the measured value, or the predicted one where nothing was
-    run."""
+    """Returns the mark of a cell, in the unit of its axis: the measured value, or without a run the predicted one."""
     if machine is not None and cell.result is not None and not not_run(cell):
         is_single = cell.value is not None and len(cell.results) == 1  # of several it is their least and their most
         low, high = cell.interval if cell.interval and is_single else (None, None)
@@ -160,8 +157,7 @@ def _map(
 
 
 def pareto(plot: Plot, ranked: Sequence[MethodRanking]) -> list[tuple[str | None, Chart]]:
-    """The figure for each machine, with a panel for each model of which a method is finished; without any the message
-    once."""
+    """The figure for each machine, with a panel for each model of which a method is finished; or the message."""
     assert plot.contest is not None
     finished = [ranking for ranking in ranked if ranking.finished]
     by_machine = itertools.groupby(finished, key=lambda ranking: ranking.machine)
@@ -179,13 +175,11 @@ def _of_machine(plot: Plot, table: ContestTable, ranked: Sequence[MethodRanking]
         f"Every run has {table.protocol.amount:g} {table.protocol.unit}. Means over seeds; intervals: of the test set, "
         "which all seeds share. Below and right of the line a method is beaten in both by another."
     )
+    remarks = (remark, EDGE * edges, BUSY * any(map(is_disturbed, ranked)), plot.caption)
     return Chart(
         name=plot.name, kind="pareto", title=plot.title,
         source=f"Measured on {first.machine}" + (f" ({first.description})" if first.description else ""),
-        panels=tuple(map(_points, ranked)),
-        remarks=tuple(filter(None, (
-            remark, EDGE * edges, BUSY * any(map(is_disturbed, ranked)), plot.caption,
-        ))),
+        panels=tuple(map(_points, ranked)), remarks=tuple(filter(None, remarks)),
     )  # fmt: skip
 
 

@@ -3,14 +3,14 @@ models, or the peak memory that its formulas predict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from zobench import models
 from zobench.cost.footprint import memory
 from zobench.machine.reader import read
-from zobench.report.sheet import Sheet, of_frame
+from zobench.report.sheet import Sheet, of_lines
 from zobench.report.table import check_different, name_of
 from zobench.runspec import RunSpec, suggestion
 
@@ -89,17 +89,17 @@ def parse(data: Mapping[str, Any]) -> FactTable:
 
 def sheets(facts: FactTable) -> list[Sheet]:
     """Returns the facts that the paper prints, and those that the registry holds of the same models."""
-    remarks = [facts.caption] if facts.caption else []
-    shown = [_sheet(facts, "paper", f"paper ({facts.paper} {facts.artifact})", lambda row, k: row.paper[k], remarks)]
+    papers = f"paper ({facts.paper} {facts.artifact})"
+    shown = [_sheet(facts, "paper", papers, lambda row: row.paper, facts.caption)]
     if any(column.fact for column in facts.columns):
         source = "zobench's registry of models, from which every cell of these models is built"
-        shown.append(_sheet(facts, "registry", source, lambda row, k: _registered(row, facts.columns[k]), []))
+        shown.append(_sheet(facts, "registry", source, lambda row: [_registered(row, c) for c in facts.columns]))
     if any(row.run for row in facts.rows):
         memories = replace(facts, columns=(FactColumn(header="Peak memory (GB)"),), title=f"{facts.title}, evaluated")
         spec = RunSpec.from_dict({**facts.run})
-        about = [f"{spec.model}, batch {spec.batch_size}, {spec.seq_len} tokens; 1 GB here is {2**30} bytes."]
+        about = f"{spec.model}, batch {spec.batch_size}, {spec.seq_len} tokens; 1 GB here is {2**30} bytes."
         source = "predicted by zobench's formulas for its own engine on a CUDA device"
-        shown.append(_sheet(memories, "predicted", source, lambda row, k: _predicted(facts.run, row.run), about))
+        shown.append(_sheet(memories, "predicted", source, lambda row: [_predicted(facts.run, row.run)], about))
     return shown
 
 
@@ -111,10 +111,8 @@ def _registered(row: Fact, column: FactColumn) -> str:
     return str(FACTS[column.fact](row.model)) if row.model and column.fact else ""
 
 
-def _sheet(facts: FactTable, kind: str, source: str, text: Callable[[Fact, int], str], remarks: list[str]) -> Sheet:
-    import pandas as pd
-
-    body = [[text(row, k) for k in range(len(facts.columns))] for row in facts.rows]
-    index = pd.Index([row.header for row in facts.rows], name=facts.header)
-    frame = pd.DataFrame(body, index=index, columns=[column.header for column in facts.columns])
-    return of_frame(frame, label=f"{facts.name}-{kind}", title=facts.title, source=source, remarks=remarks)
+def _sheet(facts: FactTable, kind: str, source: str, texts: Callable[[Fact], Sequence[str]], remark: str = "") -> Sheet:
+    return of_lines(
+        facts.header, [column.header for column in facts.columns], [(row.header, texts(row)) for row in facts.rows],
+        label=f"{facts.name}-{kind}", title=facts.title, source=source, remarks=[remark],
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 from zobench.cost import hardware
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.contents import Artifact
-from zobench.report.sheet import NO_VALUE, CellText, Sheet, of_frame
+from zobench.report.sheet import NO_VALUE, CellText, Sheet, of_lines
 
 NAME, TITLE = "what_fits_where", "What fits where: models and GPUs that nobody ran here"
 SOURCE = "predicted, not measured: fp16, one sequence of 2048 tokens, one GPU in a slot of its own PCIe generation"
@@ -99,22 +99,23 @@ def _chart(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Chart:
         Series(label=model, marks=tuple(marks[model, gpu] for gpu in GPUS), paper=(None,) * len(GPUS))
         for model in MODELS
     )
-    panel = Panel(
-        y_label="tokens/s, predicted", positions=tuple(map(heading, GPUS)), series=series, log_y=True,
-    )  # fmt: skip
+    panel = Panel(y_label="tokens/s, predicted", positions=tuple(map(heading, GPUS)), series=series, log_y=True)
     return Chart(
-        name=f"{NAME}-{host}gb", kind="heatmap", title=f"What fits where with {host} GB of host memory", source=SOURCE,
-        panels=(panel,), remarks=tuple(remarks),
+        name=f"{NAME}-{host}gb", kind="heatmap", title=_title(host), source=SOURCE, panels=(panel,),
+        remarks=tuple(remarks),
     )  # fmt: skip
 
 
 def _sheet(host: int, fits: Sequence[Fit], remarks: Sequence[str]) -> Sheet:
-    import pandas as pd
-
-    texts = pd.Series({
+    texts = {
         (fit.model, fit.gpu): CellText(text=fit.text, tone="blank" if fit.rate is None else "predicted")
         for fit in fits if fit.host == host
-    })  # fmt: skip
-    frame = texts.unstack().loc[list(MODELS), list(GPUS)].rename(columns=heading).rename_axis("Model")
-    title = f"What fits where with {host} GB of host memory"
-    return of_frame(frame, label=f"{NAME}-{host}gb", title=title, source=SOURCE, heading="tokens/s", remarks=remarks)
+    }  # fmt: skip
+    return of_lines(
+        "Model", map(heading, GPUS), [(model, [texts[model, gpu] for gpu in GPUS]) for model in MODELS],
+        label=f"{NAME}-{host}gb", title=_title(host), source=SOURCE, heading="tokens/s", remarks=remarks,
+    )  # fmt: skip
+
+
+def _title(host: int) -> str:
+    return f"What fits where with {host} GB of host memory"

@@ -80,8 +80,8 @@ def both(cell: TableCell) -> CellText:
     for_gpu = predicted(cell, None)
     if cell.on_machine is None:
         return for_gpu
-    texts = [_number(cell, cell.on_machine), *([for_gpu.text] if cell.forecast else [])]
-    return CellText(text=SEPARATOR.join(texts), tone="predicted", shared=for_gpu.shared)
+    text = _number(cell, cell.on_machine) + (f"{SEPARATOR}{for_gpu.text}" if cell.forecast else "")
+    return CellText(text=text, tone="predicted", shared=for_gpu.shared)
 
 
 def _number(cell: TableCell, forecast: Forecast) -> str:
@@ -90,10 +90,16 @@ def _number(cell: TableCell, forecast: Forecast) -> str:
 
 def predictors(cells: Sequence[TableCell]) -> list[str]:
     """Whose predictions the cells have, for which GPU, and how far off they may be."""
+    lines = []
+    if on_machine := [cell.on_machine for cell in cells if cell.on_machine]:
+        lines.append(
+            f"~a{SEPARATOR}~b: a is predicted for {joined(forecast.gpu.name for forecast in on_machine)} by its "
+            "measured rates and its cells, nine of ten such values within "
+            f"{100 * max(forecast.share for forecast in on_machine):.0f} %; b as below."
+        )
     forecasts = [(cell.metric.header.partition(" (")[0], cell.forecast) for cell in cells if cell.forecast]
-    for_machine = _of_this_machine(cells)
     if not forecasts:
-        return for_machine
+        return lines
     shares: dict[str, list[str]] = {}
     for name, forecast in forecasts:
         shares.setdefault(name, []).append(f"{100 * forecast.share:.1f}")
@@ -101,19 +107,7 @@ def predictors(cells: Sequence[TableCell]) -> list[str]:
     error = f"Nine of ten such values are within {within} of the papers'."
     if is_of_another_gpu(cells):
         error = f"Of the papers' values on their GPUs, nine of ten were within {within} of such predictions for these."
-    lines = [*for_machine, f"~ is predicted for the {places(cells)}: {whose(cells)}. {error}"]
+    lines.append(f"~ is predicted for the {places(cells)}: {whose(cells)}. {error}")
     if any(forecast.of_engine and not forecast.gpu.was_run_on for _, forecast in forecasts):
         lines.append("zobench's engine has never run on such a GPU, so its own errors may be larger.")
-    return lines + ([OOM_AHEAD] if any(forecast.value is None for _, forecast in forecasts) else [])
-
-
-def _of_this_machine(cells: Sequence[TableCell]) -> list[str]:
-    """Returns the text before the stroke, if there is any."""
-    forecasts = [cell.on_machine for cell in cells if cell.on_machine]
-    if not forecasts:
-        return []
-    return [
-        f"~a{SEPARATOR}~b: a is predicted for {joined(forecast.gpu.name for forecast in forecasts)} by its measured "
-        f"rates and its cells, nine of ten such values within {100 * max(forecast.share for forecast in forecasts):.0f}"
-        " %; b as below."
-    ]
+    return [*lines, OOM_AHEAD * any(forecast.value is None for _, forecast in forecasts)]

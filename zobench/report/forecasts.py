@@ -48,8 +48,7 @@ _PROGRAMS: Mapping[str, Callable[[PaperCell, Gpu], float]] = {
 
 
 def added(table: Table, grid: Grid) -> Grid:
-    """``grid`` with a forecast in each cell that can have one: of a cost, in a table of the five papers or a column
-    that asks for it."""
+    """``grid`` with a forecast in each cell of a cost, in a table of the papers or a column that asks for it."""
     if table.paper not in PAPERS and not any(column.predicted for column in table.columns):
         return grid
     cards = papers_gpus(anchored=True)
@@ -78,8 +77,7 @@ def _widened(cell: TableCell, shares: Mapping[str, float]) -> TableCell:
 
 
 def of(table: Table, cell: TableCell, card: Gpu) -> Forecast | None:
-    """Returns the forecast for ``cell`` at ``card``; None for a metric that no model of costs predicts, as an
-    accuracy."""
+    """Returns the forecast for ``cell`` at ``card``; None for what no model of costs predicts, as an accuracy."""
     if not is_meant(cell.row, cell.column) or cell.column.extra or not (table.paper in PAPERS or cell.column.predicted):
         return None
     row = cell.paper
@@ -174,8 +172,7 @@ def _on_cpu(table: Table, cell: TableCell, rates: Rates) -> RunSpec | None:
 
 
 def of_predictions(table: Table, predictions: Sequence[Prediction], reference: Reference) -> Grid:
-    """The cells of ``table`` with the predictions that belong in them; of rows that the paper does not have, those in
-    which any belongs."""
+    """The cells of ``table`` with the predictions that belong in them; extra rows only where any belongs."""
 
     def shown(row: TableRow) -> TableRow:
         places = [conditions(table, row, column) for column in table.columns]

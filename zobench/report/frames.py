@@ -111,8 +111,7 @@ def of_sheets(sheets: Sequence[Sheet]) -> pd.DataFrame:
 
 
 def of_charts(charts: Sequence[Chart]) -> pd.DataFrame | None:
-    """The points of curves, in the units of their axes, or the operations of timelines, in seconds from a step's
-    first one; None where there is neither."""
+    """The points of curves, in the units of their axes, or the operations of timelines; None without either."""
     points = [
         {"figure": plain(chart.name), "quantity": panel.y_label, "series": plain(series.label), "x": x,
          "value": mark.value}
@@ -120,11 +119,10 @@ def of_charts(charts: Sequence[Chart]) -> pd.DataFrame | None:
         for x, mark in zip(panel.xs, series.marks, strict=True) if mark.value is not None
     ]  # fmt: skip
     if points:
-        return made(points, ("figure", "quantity", "series", "x", "value"))
-    columns = ("figure", "panel", "lane", "kind", "block", "start_s", "end_s")
+        return made(points, tuple(points[0]))
     events = [
-        dict(zip(columns, (plain(chart.name), plain(panel.title), plain(event.lane), plain(event.kind), event.block,
-                           event.start, event.end), strict=True))
+        {"figure": plain(chart.name), "panel": plain(panel.title), "lane": plain(event.lane), "kind": plain(event.kind),
+         "block": event.block, "start_s": event.start, "end_s": event.end}
         for chart in charts for panel in chart.panels for event in panel.events
     ]  # fmt: skip
-    return made(events, columns) if events else None
+    return made(events, tuple(events[0])) if events else None

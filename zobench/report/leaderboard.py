@@ -6,14 +6,14 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zobench.machine.reader import checked
 from zobench.machine.texts import toml_of
 from zobench.report import frames
 from zobench.report.cells import meets
 from zobench.report.contents import Artifact
-from zobench.report.sheet import WARNING, CellText, Sheet, of_frame, rounded
+from zobench.report.sheet import WARNING, CellText, Sheet, of_lines, rounded
 from zobench.report.table import USUAL, Case
 from zobench.result import Result
 from zobench.result.quantity import Interval
@@ -42,8 +42,7 @@ _RULES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankedResult:
+class RankedResult(NamedTuple):
     """A machine's result and its ``rank`` among those of the same spec, None where it is alone."""
 
     result: Result
@@ -76,9 +75,8 @@ def rankings(results: Sequence[Result], cells: Sequence[Case]) -> list[MachineRa
     ranked = []
     for cell in cells:
         alike: dict[object, list[Result]] = {}
-        for result in results:
-            is_of_cell = meets(result.spec, cell.where) and _speed(result) and not result.partial
-            if is_of_cell and not any(map(implausible, (result, *result.repeats))):
+        for result in (result for result in results if meets(result.spec, cell.where) and not result.partial):
+            if _speed(result) and not any(map(implausible, (result, *result.repeats))):
                 alike.setdefault(cell_of(result), []).append(result)
         groups = sorted(alike.values(), key=lambda group: (group[0].spec.device, group[0].spec.hash))
         ranked += [MachineRanking(cell=cell, entries=_ranked(group)) for group in groups]
@@ -88,12 +86,10 @@ def rankings(results: Sequence[Result], cells: Sequence[Case]) -> list[MachineRa
 def _ranked(alike: Sequence[Result]) -> tuple[RankedResult, ...]:
     """A machine's rank is one more than the number of machines that are shown to be faster."""
     ordered = sorted(alike, key=lambda result: (-_speed(result), place_of(result)))
+    if len({place_of(result) for result in ordered}) == 1:
+        return tuple(RankedResult(result, None) for result in ordered)
     faster = [{place_of(other) for other in ordered if _is_faster(other, result)} for result in ordered]
-    alone = len({place_of(result) for result in ordered}) == 1
-    return tuple(
-        RankedResult(result=result, rank=None if alone else 1 + len(machines))
-        for result, machines in zip(ordered, faster, strict=True)
-    )
+    return tuple(RankedResult(result, 1 + len(places)) for result, places in zip(ordered, faster, strict=True))
 
 
 def _is_faster(result: Result, other: Result) -> bool:
@@ -127,14 +123,10 @@ def _empty() -> Sheet:
 
 def _sheet(ranking: MachineRanking, rules: Sequence[str]) -> Sheet:
     """``rules``: what is said of all rankings, once, below the first."""
-    import pandas as pd
-
     count = len({place_of(entry.result) for entry in ranking.entries})
     source = f"measured on {count} machines" if count > 1 else "measured on one machine: nothing is ranked"
-    ranks = ["-" if entry.rank is None else str(entry.rank) for entry in ranking.entries]
-    lines = [_line(entry.result) for entry in ranking.entries]
-    return of_frame(
-        pd.DataFrame(lines, index=pd.Index(ranks, name="Rank"), columns=list(_HEADERS)),
+    return of_lines(
+        "Rank", _HEADERS, [(str(entry.rank or "-"), _line(entry.result)) for entry in ranking.entries],
         label=f"{NAME}-{ranking.entries[0].result.spec.hash}", title=ranking.cell.title, source=source,
         remarks=(f"The run: {ranking.label}.", *rules),
     )  # fmt: skip
@@ -154,10 +146,8 @@ def _line(result: Result) -> list[CellText]:
 def _slowed_by(result: Result) -> tuple[str, ...]:
     """Returns what makes the cell's steps longer than they would be alone."""
     turns = evidence.in_turns(result)
-    return (
-        *([f"{turns[0].upper()}{turns[1:]}."] if turns else []),
-        *(f"{WARNING}{text}" for text in result.disturbances),
-    )
+    turned = (f"{turns[0].upper()}{turns[1:]}.",) if turns else ()
+    return *turned, *(f"{WARNING}{text}" for text in result.disturbances)
 
 
 def _number(result: Result, metric: str, form: str, notes: tuple[str, ...] = ()) -> CellText:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from zobench.recipes.reference import Reference
@@ -12,6 +12,7 @@ from zobench.report.compose import measured_on, paired, paper_source, relative
 from zobench.report.contents import Artifact, Opening
 from zobench.report.forecast_text import ratio
 from zobench.report.render import grids
+from zobench.report.sheet import span
 from zobench.report.summary import Filled, in_words, verdicts
 from zobench.report.table import Table, load_table
 from zobench.result import Result
@@ -111,9 +112,8 @@ def _evidence(pairs: Sequence[tuple[TableCell, TableCell]]) -> Iterator[str]:
     """From how many rounds the ratios of times are, and how much of the machine other programs used meanwhile."""
     runs = [run for pair in pairs for cell in pair if cell.result for run in cell.result.runs]
     if runs:
-        counts = sorted(shared.pairs for cell, base in pairs if (shared := paired(cell, base)))
-        span = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
-        yield f"throughputs are from {span} rounds in which both ran, in parentheses the 95 % interval"
+        rounds = span([str(shared.pairs) for cell, base in pairs if (shared := paired(cell, base))])
+        yield f"throughputs are from {rounds} rounds in which both ran, in parentheses the 95 % interval"
     loads = [load for run in runs if (load := run.power.get("other_cpu_cores")) is not None]
     if loads:
         cores = runs[0].environment.cores_available
@@ -134,8 +134,9 @@ def _phrase(table: Table, grid: Grid, k: int, of: Callable[[TableCell, TableCell
     """``ZO2 needs 0.25 to 0.6 of MeZO's memory and has 0.97 (0.95 to 0.99, OPT-1.3B) of its throughput``, the least and
     the most of several rows; ``of``: the mark of a cell over its baseline."""
     base, parts = table.baseline, []
-    if shares := _span(of(row[0][k], row[0][0]).value for row in grid):
-        parts.append(f"needs {shares} of {base}'s memory")
+    shares = [of(row[0][k], row[0][0]).value for row in grid]
+    if numbers := span([f"{share:.2g}" for share in shares if share is not None]):
+        parts.append(f"needs {numbers} of {base}'s memory")
     marks = [(of(row[1][k], row[1][0]), row[0][0].row.header) for row in grid]
     shown = sorted((pair for pair in marks if pair[0].value is not None), key=lambda pair: pair[0].value or 0.0)
     if shown:
@@ -148,8 +149,3 @@ def _number(mark: Mark, row: str) -> str:
     """``0.97 (0.95 to 0.99, OPT-1.3B)``"""
     interval = "" if mark.low is None or mark.high is None else f"{mark.low:.2f} to {mark.high:.2f}, "
     return f"{mark.value:.2f} ({interval}{row})"
-
-
-def _span(shares: Iterable[float | None]) -> str:
-    texts = [f"{share:.2g}" for share in sorted(share for share in shares if share is not None)]
-    return "" if not texts else texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"

@@ -39,8 +39,7 @@ def losses(method: MethodStanding, base: MethodStanding) -> Difference | None:
 
 
 def accuracies(method: MethodStanding, base: MethodStanding) -> Difference | None:
-    """The difference of two methods' accuracies, a share: of seeds and examples where runs have stored these, else
-    paired by seed alone."""
+    """The difference of two methods' accuracies, a share: of seeds, and of examples where runs have stored them."""
     pairs = _shared(method, base)
     each = [(unpacked(a.evaluation), unpacked(b.evaluation)) for a, b in pairs]
     if each and all(a and b and len(a.right) == len(b.right) for a, b in each):
@@ -80,8 +79,7 @@ def is_whole(table: ContestTable, method: MethodStanding, base: MethodStanding) 
 def shown(
     table: ContestTable, method: MethodStanding, base: MethodStanding | None, adjusted: Mapping[str, float]
 ) -> str:
-    """Returns the verdict of the losses on test about a method against the baseline, by the ``adjusted`` p-values: see
-    :func:`judged`."""
+    """Returns the verdict of the losses on test about a method, by the ``adjusted`` p-values of :func:`judged`."""
     if not method.runs or base is None:
         return ""
     if method.is_edge or base.is_edge:

@@ -74,8 +74,7 @@ _OF_TASKS = named(lambda field: field.of_task)
 
 
 def parse(stem: str, data: Mapping[str, Any]) -> Plot:
-    """The figure in ``data``; ``stem`` names it if it is no paper's. Raises a one-line ``ValueError`` that names the
-    mistake."""
+    """The figure in ``data``; ``stem`` names it if it is no paper's. ``ValueError`` names a mistake in it."""
     kind = data.get("kind", "")
     check_choice("kind", kind, _KINDS)
     if kind == "pareto":

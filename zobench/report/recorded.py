@@ -50,8 +50,7 @@ def spec_of(form: Mapping[str, Any]) -> RunSpec:
 
 @functools.cache
 def stored() -> tuple[Result, ...]:
-    """The timelines of the file, in the order of :data:`FORMS`, as runs that have nothing else: operations of one step,
-    or of the two beside a checkpoint."""
+    """The timelines of the file, by :data:`FORMS`: operations of one step, or of the two beside a checkpoint."""
     timelines = zip(FORMS, json.loads(DATA.read_text(encoding="utf-8")), strict=True)
     return tuple(Result(spec=spec_of(form), outcome=Outcome.OK, timeline=rows) for form, rows in timelines)
 
@@ -137,23 +136,25 @@ def _timeline(plot: Plot, chosen: Mapping[str, Result]) -> Chart:
     return Chart(
         name=plot.name, kind="timeline", title=plot.title,
         source=measured_on([next(iter(chosen.values()))]),
-        panels=tuple(_recorded(panel.title, chosen.get(panel.title)) for panel in plot.panels),
+        panels=_lanes(plot, chosen, "This case was not measured on this machine."),
         remarks=(f"{shared(chosen.values())}: the last {steps} of each run.", *filter(None, [plot.caption])),
     )  # fmt: skip
 
 
-def _recorded(title: str, result: Result | None) -> Panel:
-    if result is None:
-        return Panel(title=title, message="This case was not measured on this machine.")
-    begin = min(float(row[3]) for row in result.timeline)
-    return Panel(title=title, events=_events(result.timeline, begin))
-
-
-def _events(rows: Iterable[Sequence[Any]], begin: float = 0.0) -> tuple[Event, ...]:
-    return tuple(
-        Event(lane=str(lane), kind=str(kind), block=int(block), start=float(start) - begin, end=float(end) - begin)
-        for lane, kind, block, start, end in rows
-    )
+def _lanes(plot: Plot, runs: Mapping[str, Result], missing: str, source: str = "measured") -> tuple[Panel, ...]:
+    """The panels of ``plot``, each with the operations of the run of its title, or that it is ``missing``."""
+    panels = []
+    for title in (panel.title for panel in plot.panels):
+        rows = runs[title].timeline if title in runs else []
+        # the virtual clock of a prediction begins with its step
+        begin = min((float(row[3]) for row in rows), default=0.0) if source == "measured" else 0.0
+        events = tuple(
+            Event(lane=str(lane), kind=str(kind), block=int(block), start=float(start) - begin, end=float(end) - begin)
+            for lane, kind, block, start, end in rows
+        )
+        heading = f"{title} (predicted)" if rows and source == "predicted" else title
+        panels.append(Panel(title=heading, events=events, source=source, message="" if rows else missing))
+    return tuple(panels)
 
 
 def _predicted_timeline(plot: Plot) -> Chart:
@@ -162,15 +163,11 @@ def _predicted_timeline(plot: Plot) -> Chart:
     cases = {panel.title: run for panel in plot.panels for run in stored() if meets(run.spec, panel.where)}
     if not cases:
         return nothing(plot, message)
-    panels = tuple(
-        Panel(title=f"{panel.title} (predicted)", events=_events(cases[panel.title].timeline), source="predicted")
-        if panel.title in cases else Panel(title=panel.title, message="No timeline is predicted of this case.")
-        for panel in plot.panels
-    )  # fmt: skip
     disk = f"; a checkpoint goes to a disk of {DISK / 1e9:.0f} GB/s"
-    saves = disk if any(run.spec.checkpoint != "none" for run in cases.values()) else ""
+    saves = disk * any(run.spec.checkpoint != "none" for run in cases.values())
     return Chart(
-        name=plot.name, kind="timeline", title=plot.title, panels=panels,
+        name=plot.name, kind="timeline", title=plot.title,
+        panels=_lanes(plot, cases, "No timeline is predicted of this case.", "predicted"),
         source=f"Predicted for one {hardware_of(GPU).name}, not measured: zobench's own engine on a virtual "
         f"clock, {shared(cases.values())}{saves}",
         remarks=(message, *filter(None, [plot.caption])),

@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 WARNING = "Warning: "
 NO_VALUE = "·"
@@ -77,7 +73,8 @@ def rounded(value: float, form: str) -> str:
 
 
 def number(sheet: Sheet) -> Sheet:
-    """``sheet`` with every note said once, in the order in which a reader meets them, and all text made :func:`plain`.
+    """``sheet`` with every note said once, in the order in which a reader meets them, without empty remarks, and all
+    text made :func:`plain`.
 
     A shared note stands at the heading of the group or of the column if all of their values have it. Warnings that
     differ only in their numbers are one, with the range of each number.
@@ -89,27 +86,27 @@ def number(sheet: Sheet) -> Sheet:
         source=plain(sheet.source),
         rows=tuple(_marked(label, (), notes) for label in sheet.rows),
         groups=tuple(_numbered(group, notes) for group in sheet.groups),
-        remarks=tuple(map(plain, sheet.remarks)),
+        remarks=tuple(map(plain, filter(None, sheet.remarks))),
         notes=tuple(notes),  # last: the lines above fill it
     )
 
 
-def of_frame(
-    frame: pd.DataFrame, *, label: str, title: str, source: str, remarks: Sequence[str], heading: str = "",
+def of_lines(
+    row_header: str, columns: Iterable[str], lines: Iterable[tuple[str, Iterable[CellText | str]]], *,
+    label: str, title: str, source: str, remarks: Iterable[str], heading: str = "",
 ) -> Sheet:  # fmt: skip
-    """The numbered sheet of ``frame``: its index down, below the index's name, its columns across, below ``heading``.
-    Each place is a :class:`CellText`, or a text, :data:`NO_VALUE` where it is empty."""
-    body = [
-        tuple(
-            entry if isinstance(entry, CellText) else CellText(text=entry or NO_VALUE, tone="reported")
-            for entry in line
+    """The numbered sheet of ``lines``, each a label below ``row_header`` and what stands below ``columns``, which stand
+    below ``heading``. Each place is a :class:`CellText`, or a text, :data:`NO_VALUE` where it is empty."""
+    rows, body = [], []
+    for text, entries in lines:
+        rows.append(CellText(text=text, tone="label"))
+        body.append(
+            tuple(e if isinstance(e, CellText) else CellText(text=e or NO_VALUE, tone="reported") for e in entries)
         )
-        for line in frame.itertuples(index=False, name=None)
-    ]
-    rows, columns = ([CellText(text=text, tone="label") for text in axis] for axis in (frame.index, frame.columns))
-    group = ColumnGroup(header=CellText(text=heading, tone="label"), columns=tuple(columns), body=tuple(body))
+    header, *across = (CellText(text=text, tone="label") for text in (heading, *columns))
+    group = ColumnGroup(header=header, columns=tuple(across), body=tuple(body))
     return number(
-        Sheet(label=label, title=title, source=source, row_header=frame.index.name, rows=tuple(rows), groups=(group,),
+        Sheet(label=label, title=title, source=source, row_header=row_header, rows=tuple(rows), groups=(group,),
               remarks=tuple(remarks))
     )  # fmt: skip
 
@@ -166,15 +163,16 @@ def ranges(texts: Iterable[str]) -> Mapping[str, str]:
     ranged = {}
     for pattern, members in alike.items():
         if len(members) > 1:
-            spans = iter([_span(values) for values in zip(*members.values(), strict=True)])
+            spans = iter([span(values) for values in zip(*members.values(), strict=True)])
             text = re.sub(_HOLE, lambda _, spans=spans: next(spans), pattern)  # type: ignore[misc]
             ranged.update(dict.fromkeys(members, text))
     return ranged
 
 
-def _span(numbers: Sequence[str]) -> str:
-    least, most = min(numbers, key=float), max(numbers, key=float)
-    return least if float(least) == float(most) else f"{least} to {most}"
+def span(numbers: Sequence[str]) -> str:
+    """``0.25 to 0.6``, the least and the most of ``numbers``; the number itself if all are equal, "" without any."""
+    least, most = min(numbers, key=float, default=""), max(numbers, key=float, default="")
+    return f"{least} to {most}" if numbers and float(least) != float(most) else least
 
 
 def _numbered(group: ColumnGroup, notes: list[str]) -> ColumnGroup:

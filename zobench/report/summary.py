@@ -12,7 +12,7 @@ from zobench.report import claims
 from zobench.report.cells import Grid, TableCell, flat, mapped
 from zobench.report.forecast_text import joined
 from zobench.report.forecasts import FITTED
-from zobench.report.sheet import WARNING, Sheet, of_frame
+from zobench.report.sheet import WARNING, Sheet, of_lines
 from zobench.report.table import Table
 from zobench.runspec.registries import METRICS
 from zobench.store import metrics
@@ -127,18 +127,17 @@ def _glance(filled: Sequence[Filled], every: pd.DataFrame, machines: Sequence[st
     rows += ["Memory, measured / paper: median", "Throughput, measured / paper: median"]
     rows += [f"Claims of the papers: {words} here" for words in map(_of_many, _VERDICTS)]
     columns = {}
-    for machine in machines:
+    for machine in machines or [""]:
         compared, values = _compared(every, machine), _by_quantity(every, machine)
         runs, deviating = compared[["run", "metric"]].drop_duplicates(), compared.loc[compared["deviates"], "reported"]
         sums = (len(values), len(runs), deviating.nunique())
         medians = [_median(values.loc[values["metric"] == name, "ratio"]) for name in ("gpu_memory", "throughput")]
         counts = verdicts(filled, machine).values()
-        columns[f"On {machine}"] = [*map(str, sums), *medians, *map(str, counts)]
-    blank = ["0", "0", "0", "", "", "0", "0", "0", str(sum(len(item.table.claims) for item in filled))]
+        columns[f"On {machine}" if machine else "Here"] = [*map(str, sums), *medians, *map(str, counts)]
     index = pd.Index(rows, name="The papers' tables and this hardware")
     source = "measured" if machines else "nothing measured yet"
     remarks = [f"{word}: {meaning}." for word, meaning in _VERDICTS.items()] + _caveats(filled, machines)
-    return _sheet("glance", "At a glance", source, pd.DataFrame(columns or {"Here": blank}, index=index), remarks)
+    return _sheet("glance", "At a glance", source, pd.DataFrame(columns, index=index), remarks)
 
 
 def _layers(filled: Sequence[Filled], papers: pd.DataFrame) -> Sheet:
@@ -276,5 +275,9 @@ def _verdict(verdict: claims.CheckedClaim, partly: str = "") -> str:
 
 
 def _sheet(label: str, title: str, source: str, shown: pd.DataFrame, remarks: Sequence[str]) -> Sheet:
-    """A sheet of texts under one heading."""
-    return of_frame(shown, label=f"summary-{label}", title=title, source=source, remarks=remarks)
+    """A sheet of texts: the index of ``shown`` below its name, and its columns."""
+    lines = zip(map(str, shown.index), shown.itertuples(index=False, name=None), strict=True)
+    return of_lines(
+        str(shown.index.name), map(str, shown), lines, label=f"summary-{label}", title=title, source=source,
+        remarks=remarks,
+    )  # fmt: skip

@@ -217,8 +217,7 @@ def parse(
 
 
 def name_of(stem: str, data: Mapping[str, Any]) -> str:
-    """Returns the name of the recipe ``data`` of the file ``stem``: ``zo2/table1`` if it is a paper's, else
-    ``stem``."""
+    """Returns the name of a recipe: ``zo2/table1`` if it is a paper's, else that of its file, ``stem``."""
     return f"{data['paper']}/{data.get('artifact')}" if data.get("paper") else stem
 
 
@@ -263,8 +262,7 @@ def _check_headers(table: Table) -> None:
 
 
 def _check_lines(table: Table) -> None:
-    """Raises ``ValueError`` for a row over no field, an extra column of a paper, and a column that shows in a metric's
-    place what has no such units."""
+    """Raises ``ValueError`` for a row over no field, and a column that is extra or of a quantity and may not be."""
     for over in (row.over for row in table.rows if row.over):
         if over not in FIELDS:
             raise ValueError(f"unknown key {over!r} in `over`; {suggestion(over, FIELDS)}")

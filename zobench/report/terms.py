@@ -84,16 +84,11 @@ def _setting(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         return {"sparsity": (float(value.rstrip("%")) / 100,)}
     if name == "forward_passes" and _reported(paper).counts_queries:
         return {"queries": (int(value),)}
-    return _hybrid(int(value)) if name == "zo_layers" else {}
-
-
-def _hybrid(layers: int) -> dict[str, tuple[Any, ...]]:
-    """ZO-Bench's table 7 for OPT-1.3B: no layer by ZO is FO-SGD, all 24 are ZO-SGD; ``zo_layers`` says the rest."""
-    if layers == 0:
-        return {"method": ("fo-sgd",), "steps": (FO_STEPS,)}
-    if layers == 24:
-        return {"method": ("zo-sgd",)}
-    return {"method": ("hybrid",), "zo_layers": (layers,)}
+    if name == "zo_layers":  # ZO-Bench's table 7 for OPT-1.3B: no layer by ZO is FO-SGD, all 24 are ZO-SGD
+        if int(value) == 0:
+            return {"method": ("fo-sgd",), "steps": (FO_STEPS,)}
+        return {"method": ("zo-sgd",)} if int(value) == 24 else {"method": ("hybrid",), "zo_layers": (int(value),)}
+    return {}
 
 
 def deviations(spec: RunSpec, paper: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:

@@ -43,8 +43,7 @@ _COLORS = dict(zip(ClaimOutcome, ("#2e7d32", "#5d8a1f", "#5f6368", "#b3261e"), s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedClaim:
-    """A claim, or a group of values that are judged together: ``text`` says what, ``evidence`` has the numbers and says
-    where they are from."""
+    """A claim, or a group of values that are judged together. ``evidence``: the numbers and where they are from."""
 
     text: str
     standing: ClaimOutcome
@@ -146,8 +145,8 @@ def _claims_of(table: Table, filled: Sequence[tuple[str | None, Grid]]) -> list[
 def judge(
     paper: CheckedClaim, same: Sequence[ClaimRatio], other: Sequence[ClaimRatio], predicted: CheckedClaim
 ) -> JudgedClaim:
-    """Returns the outcome of a claim, held against the ``paper``'s values, against ratios measured under the ``same``
-    conditions and under ``other`` ones. What fails only under others contradicts nothing."""
+    """Returns the outcome of a claim by the ``paper``'s values, and by ratios measured under the ``same`` conditions
+    and under ``other`` ones. What fails only under others contradicts nothing."""
     on_machine, elsewhere = _checked(paper, same, paper.expected), _checked(paper, other)
     parts = [f"measured: {on_machine.evidence}"] if same else []
     parts += [f"measured under other conditions: {elsewhere.evidence}"] if other else []
@@ -230,8 +229,7 @@ def as_badge(paper: str, items: Sequence[JudgedArtifact]) -> str:
 
 
 def as_text(paper: str, items: Sequence[JudgedArtifact], width: int) -> str:
-    """A block for each table and figure, its claims below it, folded at ``width`` characters; then what the standings
-    mean."""
+    """A block for each table and figure, folded at ``width`` characters; then what the standings mean."""
     wrap = partial(textwrap.wrap, width=width, break_on_hyphens=False, break_long_words=False)
     lines = wrap(f"{PAPERS[paper]}: {summed(all_claims(items))}")
     for item in items:
