@@ -13,7 +13,17 @@ from typing import Annotated, Any
 from zobench.data.tasks.file import task_of
 from zobench.machine import reader
 from zobench.result import Outcome, Result
-from zobench.runspec import DECLARED, METHODS, RunSpec, check_key, check_value, flat, options_taken, suggestion
+from zobench.runspec import (
+    DECLARED,
+    METHODS,
+    RunSpec,
+    check_key,
+    check_value,
+    flat,
+    options_taken,
+    suggestion,
+    value_in,
+)
 
 UNITS = ("forwards", "seconds", "gigabytes")
 """The units of a budget: forwards of one batch (a backward pass is two), seconds of predicted steps, 1e9 bytes of
@@ -106,20 +116,16 @@ class Protocol:
         """Returns the state of the search over ``points``, each with the first tuning seed, by ``results``, which are
         given by their hash."""
         runs = {point: [results.get(run.hash) for run in self.tuning_runs(point)] for point in points}
-        waiting = tuple(point for point, point_runs in runs.items() if not all(map(is_done, point_runs)))
-        ranks = {
-            point: _rank([run for run in point_runs if run])
-            for point, point_runs in runs.items()
-            if point not in waiting
-        }
+        search = Search(points=tuple(points))
+        if waiting := tuple(point for point, of_point in runs.items() if not all(map(is_done, of_point))):
+            return replace(search, waiting=waiting)
+        ranks = {point: _rank([run for run in of_point if run]) for point, of_point in runs.items()}
         best = min(ranks, key=ranks.__getitem__, default=None)
-        if waiting or best is None or math.isinf(ranks[best][0]):
-            return Search(points=tuple(points), waiting=waiting, best=None, beyond=())
-        whole = [
-            point for point, point_runs in runs.items() if all(run and run.outcome == Outcome.OK for run in point_runs)
-        ]
+        if best is None or math.isinf(ranks[best][0]):
+            return search
+        whole = [point for point, of_point in runs.items() if all(run and run.is_ok for run in of_point)]
         beyond = tuple(_untried([*whole, best], best, contender.axes))  # whose run may have been disturbed
-        return Search(points=tuple(points), waiting=(), best=best, beyond=beyond)
+        return replace(search, best=best, beyond=beyond)
 
     def untried(self, contender: Contender, search: Search, price: Price | None) -> list[RunSpec]:
         """The neighbours of the best point that can still be run: the budget, at ``price``, buys a step of them, and
@@ -199,9 +205,9 @@ class Search:
     is interior. A run that ended for lack of memory or time says nothing of its point."""
 
     points: tuple[RunSpec, ...]
-    waiting: tuple[RunSpec, ...]
-    best: RunSpec | None
-    beyond: tuple[RunSpec, ...]
+    waiting: tuple[RunSpec, ...] = ()
+    best: RunSpec | None = None
+    beyond: tuple[RunSpec, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -322,9 +328,8 @@ def _contender(data: Any) -> Contender:
 
 def _with_others(contenders: Sequence[Contender], base: Mapping[str, Any]) -> tuple[Contender, ...]:
     """Each with the values in ``base``, or else the usual ones, of the fields that only others of them state."""
-    usual = RunSpec(model="any")
     stated = {
-        key: check_value(key, base.get(key, usual.value(key)))
+        key: value_in(base, key)
         for contender in contenders for key, values in contender.fields.items()
         if not key.startswith("options.") and all(_times(value) is None for value in _listed(values))
     }  # fmt: skip
@@ -391,7 +396,7 @@ def contest(
             f"a protocol needs a task that is judged by accuracy, but {asked.task_name} is judged by {score}; choose "
             "another task"
         )
-    tested = check_value("test_size", common.get("test_size", RunSpec(model="any").test_size))
+    tested = value_in(common, "test_size")
     if tested < 1:
         raise ValueError("`test_size >= 1` must hold in a protocol, but got test_size=0; its winners see the test set")
     common |= {"seed": protocol.tuning_seeds[0], "test_size": 0}

@@ -187,8 +187,7 @@ class MethodKind:
         return self.as_shipped
 
     def changes(self, spec: SpecFields) -> dict[str, Any]:
-        """Returns the fields of ``spec``, which is of another method, that this one needs otherwise, with their
-        values."""
+        """The values of those fields of ``spec``, which is of another method, that this one needs otherwise."""
         allowed = {need.name: need.allowed(spec) for need in self.needs}
         return {name: values[0] for name, values in allowed.items() if spec.value(name) not in values}
 

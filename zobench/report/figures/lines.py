@@ -37,7 +37,7 @@ def height(panel: Panel) -> float:
 def paint(frame: Frame) -> Fit:
     """Draws the frame's panel; what it returns sets the labels along x once the width is known."""
     axes, panel, legend = frame.axes, frame.panel, frame.legend
-    scales.name(axes, panel.title, panel.x_label, panel.y_label)
+    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     _scale_x(axes, panel)
     scales.scale_y(axes, panel, from_zero=panel.from_zero)
     scales.limit(axes, panel, legend)
@@ -100,8 +100,7 @@ def _join(axes: Axes, points: list[_Point], look: style.Swatch) -> None:
     for dotted, stretch in groupby(pairwise(points), lambda ends: any(mark.source == "predicted" for _, mark in ends)):
         pairs = list(stretch)
         ends = [pairs[0][0], *(second for _, second in pairs)]
-        line = Line2D(*_coordinates(ends), color=look.colour, linestyle=DOTS if dotted else "-", zorder=3)
-        axes.add_line(line)
+        axes.add_line(Line2D(*_coordinates(ends), color=look.colour, linestyle=DOTS if dotted else "-", zorder=3))
 
 
 def _dots(axes: Axes, points: list[_Point], look: style.Swatch, legend: Legend) -> None:
@@ -112,8 +111,8 @@ def _dots(axes: Axes, points: list[_Point], look: style.Swatch, legend: Legend) 
             dots = Line2D(*_coordinates(chosen), linestyle="none", markerfacecolor=fill, clip_on=False, **_shape(look))
             dots.set(zorder=4, markevery=max(1, len(chosen) // _CROWDED))
             axes.add_line(dots)
-        if chosen and source == "predicted":
-            legend.add(1, "predicted", _grey(linestyle=DOTS, markerfacecolor=style.FAINT))
+            if source == "predicted":
+                legend.add(1, "predicted", _grey(linestyle=DOTS, markerfacecolor=style.FAINT))
 
 
 def _coordinates(points: list[_Point]) -> tuple[list[float], list[float]]:

@@ -74,9 +74,8 @@ def paint(frame: Frame) -> Fit:
     name, scale = unit(chart)
     low, high = span(chart)
     last = panel is chart.drawn[-1]
-    scales.name(
-        axes, panel.title, (panel.x_label or f"time since the first operation ({name})") if last else "", panel.y_label
-    )
+    x_label = (panel.x_label or f"time since the first operation ({name})") if last else ""
+    axes.set(title=panel.title, xlabel=x_label, ylabel=panel.y_label)
     axes.tick_params(axis="x", labelbottom=last)
     axes.set_xlim(low * scale, (high + 0.01 * (high - low)) * scale)
     axes.set_ylim(len(lanes) - 0.58, -0.72)
