@@ -44,8 +44,7 @@ class Needs:
 
 
 def _needs_method(field: str, values: tuple[str, ...], has: Callable[[MethodKind], bool], remedy: str) -> Needs:
-    """The rule that ``field``, where it is one of ``values``, needs a method that ``has`` something; its error names
-    those of zobench's own."""
+    """The rule that ``field``, as in :class:`Needs`, needs a method that ``has`` something; its error names our own."""
 
     def methods(spec: SpecFields) -> tuple[str, ...]:
         kinds = (*METHODS.builtin(), METHODS.get(spec.value("method")))

@@ -190,8 +190,7 @@ class RegistryField(WordField):
         return (*self.before, *self.registry.names())
 
     def hint(self, value: str) -> str:
-        """Returns a remedy for a name that no known one is near to: it may be a plug-in's, as in a result of another
-        machine."""
+        """Returns a remedy for a name that none is near to: it may be a plug-in's, as in another machine's result."""
         for entry in self.registry.builtin():
             if value.lower() in getattr(entry, "known_as", ()):
                 return f"{value} is {entry.name} here"

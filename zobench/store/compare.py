@@ -119,8 +119,7 @@ def commit_of(result: Result) -> str | None:
 
 
 def host_of(result: Result) -> str:
-    """Returns a name that two results of the same hardware share; software may differ, which is often what is
-    compared."""
+    """Returns a name that results of the same hardware share; software may differ, which is often what is compared."""
     hardware = result.environment.hardware
     return json.dumps(hardware, sort_keys=True) if hardware else machine_of(result)
 
