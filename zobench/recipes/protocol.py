@@ -307,12 +307,8 @@ def contest(
             raise ValueError(
                 f"`{key}` must be left to a protocol, but is given; {_DECIDED[key]} in [protocol] decides it"
             )
-    multiplied = {
-        key
-        for contender in protocol.contenders
-        for key, values in contender.fields.items()
-        if _times(_listed(values)[0])
-    }
+    fields = [field for contender in protocol.contenders for field in contender.fields.items()]
+    multiplied = {key for key, values in fields if _times(_listed(values)[0])}
     for contender in protocol.contenders:
         for key in set(changes) - multiplied:
             if any(_times(value) is None for value in _listed(contender.fields.get(key, []))):

@@ -20,7 +20,7 @@ from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
 from zobench.stats import LEVEL
 from zobench.stats.intervals import FEW
 from zobench.store import Store, evidence, first_sweep, machine_of, opened, printable, query
-from zobench.store.judging import PROCESSES, STEP, Judgement, Verdict, judge, judge_pairs
+from zobench.store.judging import STEP, Judgement, Verdict, judge, judge_pairs
 from zobench.store.measured import ALLOCATED_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
@@ -252,7 +252,7 @@ def _judged(a: Result, b: Result, tolerance: float) -> Judgement:
     if evidence.are_alone(a, b):
         judgement = judge(a.measured_seconds, [seconds * share for seconds in b.measured_seconds], tolerance)
     elif (ratio := evidence.ratio(b, a, STEP_TIME)) is None:
-        judgement = judge(a.run_seconds, [seconds * share for seconds in b.run_seconds], tolerance, PROCESSES)
+        judgement = judge(a.run_seconds, [seconds * share for seconds in b.run_seconds], tolerance, "processes")
     else:
         ends = ratio.interval and (ratio.interval[0] * share, ratio.interval[1] * share)
         judgement = judge_pairs(replace(ratio, value=ratio.value * share, interval=ends), tolerance)
