@@ -47,7 +47,8 @@ def paint(frame: Frame) -> Fit:
             _band(axes, points, look, legend)
             _join(axes, points, look)
             _dots(axes, points, look, legend)
-        _reported(axes, panel.xs, series.paper, look, legend)
+        if reported := [(x, value) for x, value in zip(panel.xs, series.paper, strict=True) if value is not None]:
+            _reported(axes, reported, look, legend)
     _failures(frame)
     if panel.positions:
         return lambda: scales.label_x(axes, panel.xs, panel.positions)
@@ -125,16 +126,11 @@ def _grey(**look: Any) -> Line2D:
     return Line2D([], [], color=grey.colour, **look, **_shape(grey))
 
 
-def _reported(
-    axes: Axes, xs: tuple[float, ...], paper: tuple[float | None, ...], look: style.Swatch, legend: Legend
-) -> None:
-    pairs = sorted((x, value) for x, value in zip(xs, paper, strict=True) if value is not None)
+def _reported(axes: Axes, pairs: list[tuple[float, float]], look: style.Swatch, legend: Legend) -> None:
     hollow: dict[str, Any] = {"linestyle": DASHES, "linewidth": 1.0, "markerfacecolor": "white"}
-    if pairs:
-        line = Line2D([x for x, _ in pairs], [value for _, value in pairs], color=look.colour, **hollow, **_shape(look))
-        line.set(zorder=5, clip_on=False)
-        axes.add_line(line)
-        legend.add(2, "paper", _grey(**hollow))
+    xs, ys = ([pair[i] for pair in sorted(pairs)] for i in (0, 1))
+    axes.add_line(Line2D(xs, ys, color=look.colour, zorder=5, clip_on=False, **hollow, **_shape(look)))
+    legend.add(2, "paper", _grey(**hollow))
 
 
 def _failures(frame: Frame) -> None:
