@@ -119,6 +119,7 @@ def test_fewer_than_six_pairs_have_students_interval_and_one_has_none() -> None:
         stats.t.interval(0.95, 3, np.mean(logs), stats.sem(logs)), rel=1e-4
     )
     assert ratio_of_pairs([(2.0, 1.0)]) == Ratio(value=2.0, interval=None, pairs=1)
+    assert ratio_of_pairs([(2.0, 1.0)]).width == math.inf
     with pytest.raises(ValueError, match="a ratio needs a pair of values, but got none; measure both in one round"):
         ratio_of_pairs([])
 

@@ -39,6 +39,11 @@ class Ratio:
         """Whether the interval says that it is not 1."""
         return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
 
+    @property
+    def width(self) -> float:
+        """The width of the interval, relative to the estimate; infinite without one."""
+        return math.inf if self.interval is None else (self.interval[1] - self.interval[0]) / self.value
+
     def is_known(self, until: float) -> bool:
         """Whether no more rounds are needed for it: see :func:`is_known`."""
         return is_known(self.interval, self.value, self.pairs, until)

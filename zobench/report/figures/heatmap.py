@@ -84,7 +84,8 @@ def _cell(frame: Frame, x: int, y: int, mark: Mark, reported: float | None, mapp
     if mark.value is None:
         axes.add_patch(_square(x, y, facecolor=fill, **_EMPTY))
     else:
-        fill = to_hex(mapping.to_rgba(mark.value))
+        norm: Any = mapping.norm  # its type admits arrays only
+        fill = to_hex(mapping.cmap(norm(mark.value)))
         axes.add_patch(_square(x, y, facecolor=fill, linewidth=0))
         if mark.source == "predicted":
             axes.add_patch(_square(x, y, facecolor="none", edgecolor=style.MUTED, hatch=style.HATCH, linewidth=0))
