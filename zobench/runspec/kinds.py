@@ -49,8 +49,7 @@ class SpecFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A run needs field ``name`` to be ``value``, one of a tuple, or what a function of the spec gives; ``remedy`` is
-    the end of the error."""
+    """A run needs field ``name`` to be ``value``, one of a tuple, or a function of the spec; ``remedy`` ends errors."""
 
     name: str
     value: Any
