@@ -134,9 +134,10 @@ def _rank(runs: Sequence[Result]) -> tuple[float, float]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
     """How far the tuning of a method is. ``points``: those of its grid, then those that were added; ``waiting``: those
-    that have not run with every tuning seed; ``best``: the one with the least mean loss on dev, None as long as any
-    waits or if none has a finite loss; ``beyond``: the neighbours of the best point that were not evaluated, none if it
-    is interior. A run that ended for lack of memory or time says nothing of its point."""
+    that have not run with every tuning seed; ``best``: the one with the least mean loss on dev, of equal ones the
+    highest score, then the first; None as long as any waits or if none has a finite loss; ``beyond``: the neighbours of
+    the best point that were not evaluated, none if it is interior. A run that ended for lack of memory or time says
+    nothing of its point."""
 
     points: tuple[RunSpec, ...]
     waiting: tuple[RunSpec, ...] = ()
@@ -173,15 +174,6 @@ class Contest:
                 return state
             points += added
 
-    def is_tuned(self, header: str, results: Mapping[str, Result]) -> bool:
-        """Whether ``results`` hold a whole run of every point of the method's grid, and of those that were added."""
-        return not self.search(header, results).waiting
-
-    def winner(self, header: str, results: Mapping[str, Result]) -> RunSpec | None:
-        """The method's point with the least mean loss on dev, of equal ones the highest score, then the first. None
-        until it is tuned, and if no point's loss is finite."""
-        return self.search(header, results).best
-
     def added(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
         """The runs of points that were added to grids, as far as ``results`` tell them."""
         more = [self.search(header, results).points[self.protocol.points :] for header in self.tuning]
@@ -189,7 +181,7 @@ class Contest:
 
     def finals(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
         """The winners' runs, as far as ``results`` tell the winners: all of one seed, then all of the next."""
-        winners = [spec for header in self.tuning if (spec := self.winner(header, results)) is not None]
+        winners = [spec for header in self.tuning if (spec := self.search(header, results).best) is not None]
         return tuple(self.final(spec, seed) for seed in self.protocol.seeds for spec in winners)
 
     def final(self, spec: RunSpec, seed: int) -> RunSpec:
