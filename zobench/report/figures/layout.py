@@ -69,7 +69,7 @@ def _size(kind: str, panels: tuple[Panel, ...]) -> tuple[float, int]:
     needed = sum(_KINDS[kind].need(panel) + _AROUND for panel in panels)
     labels = dict.fromkeys(series.label for panel in panels for series in panel.series)
     named = sum(style.width(label) + 30 for label in labels)
-    if kind == "timeline" or needed > style.PAGE:
+    if needed > style.PAGE:
         return style.PAGE, 1
     return style.COLUMN if needed <= style.COLUMN and named <= 3 * style.COLUMN else style.PAGE, len(panels)
 

@@ -36,7 +36,7 @@ _ABOVE: dict[str, Any] = {
 
 
 def need(panel: Panel) -> float:
-    """Timelines stand one above the other, as wide as the page."""
+    """Timelines stand one above the other, as wide as the page: beside its labels one alone needs more than that."""
     return style.PAGE
 
 
