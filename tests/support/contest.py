@@ -136,7 +136,7 @@ def stored(contest: Contest, test: Callable[[str, int], float], *, best: int = 1
     good = {specs[best].lr for specs in contest.tuning.values()}
     made = tuned(contest, lambda spec: 0.4 if spec.lr in good else 0.6, **changes)
     known = {run.spec.hash: run for run in made}
-    winners = {contest.winner(header, known): header for header in contest.tuning}
+    winners = {contest.search(header, known).best: header for header in contest.tuning}
     for spec in contest.finals(known):
         header = next(winners[won] for won in winners if won and contest.final(won, spec.seed) == spec)
         made.append(result(spec, dev=[0.5, 0.6, 0.7, 0.7, 0.75], test=test(header, spec.seed), **changes))

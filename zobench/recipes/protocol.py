@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 from zobench.data.tasks.file import task_of
 from zobench.machine import reader
+from zobench.recipes.growth import neighbours
 from zobench.result import Outcome, Result
-from zobench.runspec import DECLARED, METHODS, RunSpec, check_key, check_value, flat, options_taken, suggestion
+from zobench.runspec import RunSpec, check_key, check_value, flat, suggestion, value_in
 
 UNITS = ("forwards", "seconds", "gigabytes")
 """The units of a budget: forwards of one batch (a backward pass is two), seconds of predicted steps, 1e9 bytes of
@@ -103,23 +104,18 @@ class Protocol:
         return tuple(point.replace(seed=seed) for seed in self.tuning_seeds)
 
     def search(self, contender: Contender, points: Sequence[RunSpec], results: Mapping[str, Result]) -> Search:
-        """Returns the state of the search over ``points``, each with the first tuning seed, by ``results``, which are
-        given by their hash."""
+        """The search over ``points``, each with the first tuning seed, as far as ``results``, by their hash, go."""
         runs = {point: [results.get(run.hash) for run in self.tuning_runs(point)] for point in points}
-        waiting = tuple(point for point, point_runs in runs.items() if not all(map(is_done, point_runs)))
-        ranks = {
-            point: _rank([run for run in point_runs if run])
-            for point, point_runs in runs.items()
-            if point not in waiting
-        }
+        search = Search(points=tuple(points))
+        if waiting := tuple(point for point, of_point in runs.items() if not all(map(is_done, of_point))):
+            return replace(search, waiting=waiting)
+        ranks = {point: _rank([run for run in of_point if run]) for point, of_point in runs.items()}
         best = min(ranks, key=ranks.__getitem__, default=None)
-        if waiting or best is None or math.isinf(ranks[best][0]):
-            return Search(points=tuple(points), waiting=waiting, best=None, beyond=())
-        whole = [
-            point for point, point_runs in runs.items() if all(run and run.outcome == Outcome.OK for run in point_runs)
-        ]
-        beyond = tuple(_untried([*whole, best], best, contender.axes))  # whose run may have been disturbed
-        return Search(points=tuple(points), waiting=(), best=best, beyond=beyond)
+        if best is None or math.isinf(ranks[best][0]):
+            return search
+        whole = [point for point, of_point in runs.items() if all(run and run.is_ok for run in of_point)]
+        beyond = tuple(neighbours([*whole, best], best, contender.axes))  # whose run may have been disturbed
+        return replace(search, best=best, beyond=beyond)
 
     def untried(self, contender: Contender, search: Search, price: Price | None) -> list[RunSpec]:
         """The neighbours of the best point that can still be run: the budget, at ``price``, buys a step of them, and
@@ -127,62 +123,6 @@ class Protocol:
         tried = {tuple(point.value(key) for key in contender.axes) for point in search.points}
         new = [spec for spec in search.beyond if tuple(spec.value(key) for key in contender.axes) not in tried]
         return new if price is None else [spec for point in new if (spec := _afforded(self, point, price))]
-
-
-def _untried(points: Sequence[RunSpec], best: RunSpec, axes: Sequence[str]) -> list[RunSpec]:
-    """The neighbours of ``best`` that are not among ``points``: on both sides of each of ``axes``, the others as they
-    are. Empty: the best point is interior. A neighbour that no run can have is none."""
-    tried = {tuple(point.value(key) for key in axes) for point in points}
-    neighbours = [_changed(best, key, value) for key in axes for value in _neighbours(key, points, best)]
-    return [spec for spec in neighbours if spec and tuple(spec.value(key) for key in axes) not in tried]
-
-
-def _changed(spec: RunSpec, key: str, value: float | None) -> RunSpec | None:
-    """``spec`` with ``value`` under ``key``; None without one, where it is out of its range, or where the method is
-    another with it."""
-    try:
-        new = None if value is None else spec.replace(**{key: value})
-    except ValueError:
-        return None
-    return None if new is None or METHODS.get(new.method).nothing(new) else new
-
-
-def _neighbours(key: str, points: Sequence[RunSpec], best: RunSpec) -> tuple[float | None, float | None]:
-    """The values below and above that of ``best``: of those tried with the other axes at any value, else new ones."""
-    values = sorted({point.value(key) for point in points})
-    index = values.index(best.value(key))
-    declared = options_taken(best)[key.partition(".")[2]] if key.startswith("options.") else DECLARED[key]
-    below = values[index - 1] if index else _beyond(declared, values[::-1])
-    return below, values[index + 1] if index + 1 < len(values) else _beyond(declared, values)
-
-
-def _beyond(declared: Any, values: Sequence[float]) -> float | None:
-    """The value after the last of ``values``, at the grid's spacing; None after a single one.
-
-    The factors of the grid come in turn, so that 0.3, 1, 3, 10 goes on with 30 and 100. What is ``declared`` to be
-    below 1, as sparsity or a beta, is spaced by what it leaves: 0.5, 0.75 goes on with 0.875, so that a best point at
-    the last one is an end still. A range that ends with a value that may be reached ends there. Whole numbers stay
-    whole.
-    """
-    if len(values) < 2:
-        return None
-    new = _spaced(values, share=getattr(declared, "below", None) == 1)
-    if new is None:
-        return None
-    highest = getattr(declared, "highest", None)
-    return min(max(round(new), 1) if isinstance(values[0], int) else new, math.inf if highest is None else highest)
-
-
-def _spaced(values: Sequence[float], *, share: bool) -> float | None:
-    """The number after the last of ``values`` at their spacing, or at that of what they leave of 1. A 0 spaces nothing:
-    after 0 and another number comes twice that. None where the last is 0."""
-    numbers = [1 - value if share else value for value in values]
-    spacing = [number for number in numbers if number][-3:]
-    if not numbers[-1]:
-        return None
-    factor = spacing[1] / spacing[0] if len(spacing) > 1 else 2.0
-    new = float(f"{spacing[-1] * factor:.6g}")
-    return float(f"{1 - new:.6g}") if share else new
 
 
 def _rank(runs: Sequence[Result]) -> tuple[float, float]:
@@ -194,14 +134,15 @@ def _rank(runs: Sequence[Result]) -> tuple[float, float]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
     """How far the tuning of a method is. ``points``: those of its grid, then those that were added; ``waiting``: those
-    that have not run with every tuning seed; ``best``: the one with the least mean loss on dev, None as long as any
-    waits or if none has a finite loss; ``beyond``: the neighbours of the best point that were not evaluated, none if it
-    is interior. A run that ended for lack of memory or time says nothing of its point."""
+    that have not run with every tuning seed; ``best``: the one with the least mean loss on dev, of equal ones the
+    highest score, then the first; None as long as any waits or if none has a finite loss; ``beyond``: the neighbours of
+    the best point that were not evaluated, none if it is interior. A run that ended for lack of memory or time says
+    nothing of its point."""
 
     points: tuple[RunSpec, ...]
-    waiting: tuple[RunSpec, ...]
-    best: RunSpec | None
-    beyond: tuple[RunSpec, ...]
+    waiting: tuple[RunSpec, ...] = ()
+    best: RunSpec | None = None
+    beyond: tuple[RunSpec, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,15 +174,6 @@ class Contest:
                 return state
             points += added
 
-    def is_tuned(self, header: str, results: Mapping[str, Result]) -> bool:
-        """Whether ``results`` hold a whole run of every point of the method's grid, and of those that were added."""
-        return not self.search(header, results).waiting
-
-    def winner(self, header: str, results: Mapping[str, Result]) -> RunSpec | None:
-        """The method's point with the least mean loss on dev, of equal ones the highest score, then the first. None
-        until it is tuned, and if no point's loss is finite."""
-        return self.search(header, results).best
-
     def added(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
         """The runs of points that were added to grids, as far as ``results`` tell them."""
         more = [self.search(header, results).points[self.protocol.points :] for header in self.tuning]
@@ -249,7 +181,7 @@ class Contest:
 
     def finals(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
         """The winners' runs, as far as ``results`` tell the winners: all of one seed, then all of the next."""
-        winners = [spec for header in self.tuning if (spec := self.winner(header, results)) is not None]
+        winners = [spec for header in self.tuning if (spec := self.search(header, results).best) is not None]
         return tuple(self.final(spec, seed) for seed in self.protocol.seeds for spec in winners)
 
     def final(self, spec: RunSpec, seed: int) -> RunSpec:
@@ -270,8 +202,7 @@ class Contest:
         return any(run.hash in unfit for point in state.waiting for run in self.protocol.tuning_runs(point))
 
     def addable(self, results: Mapping[str, Result], unfit: Collection[str] = ()) -> tuple[RunSpec, ...]:
-        """The most runs that grids may add to those of :meth:`foreseen`: for each its method's first point, which
-        costs as much."""
+        """The most runs that grids may add to :meth:`foreseen`: for each its method's first point, as costly as it."""
         runs, most = list[RunSpec](), self.protocol.points + self.protocol.extra
         for header in self.tuning:
             state = self.search(header, results)
@@ -322,9 +253,8 @@ def _contender(data: Any) -> Contender:
 
 def _with_others(contenders: Sequence[Contender], base: Mapping[str, Any]) -> tuple[Contender, ...]:
     """Each with the values in ``base``, or else the usual ones, of the fields that only others of them state."""
-    usual = RunSpec(model="any")
     stated = {
-        key: check_value(key, base.get(key, usual.value(key)))
+        key: value_in(base, key)
         for contender in contenders for key, values in contender.fields.items()
         if not key.startswith("options.") and all(_times(value) is None for value in _listed(values))
     }  # fmt: skip
@@ -369,12 +299,8 @@ def contest(
             raise ValueError(
                 f"`{key}` must be left to a protocol, but is given; {_DECIDED[key]} in [protocol] decides it"
             )
-    multiplied = {
-        key
-        for contender in protocol.contenders
-        for key, values in contender.fields.items()
-        if _times(_listed(values)[0])
-    }
+    fields = [field for contender in protocol.contenders for field in contender.fields.items()]
+    multiplied = {key for key, values in fields if _times(_listed(values)[0])}
     for contender in protocol.contenders:
         for key in set(changes) - multiplied:
             if any(_times(value) is None for value in _listed(contender.fields.get(key, []))):
@@ -391,7 +317,7 @@ def contest(
             f"a protocol needs a task that is judged by accuracy, but {asked.task_name} is judged by {score}; choose "
             "another task"
         )
-    tested = check_value("test_size", common.get("test_size", RunSpec(model="any").test_size))
+    tested = value_in(common, "test_size")
     if tested < 1:
         raise ValueError("`test_size >= 1` must hold in a protocol, but got test_size=0; its winners see the test set")
     common |= {"seed": protocol.tuning_seeds[0], "test_size": 0}

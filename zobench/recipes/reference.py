@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import itertools
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,8 +59,8 @@ class Reference:
     @functools.cached_property
     def _of_tables(self) -> Mapping[tuple[str, str], tuple[Mapping[str, str], ...]]:
         """(paper, table or figure) -> its rows: a report looks thousands of values up."""
-        ordered = sorted(self.rows, key=_table_of)
-        return {table: tuple(rows) for table, rows in itertools.groupby(ordered, _table_of)}
+        table_of = operator.itemgetter("paper", "artifact")
+        return {table: tuple(rows) for table, rows in itertools.groupby(sorted(self.rows, key=table_of), table_of)}
 
 
 def _checked(row: dict[str, str], line: str) -> Mapping[str, str]:
@@ -70,7 +71,3 @@ def _checked(row: dict[str, str], line: str) -> Mapping[str, str]:
         if row[name] and not re.fullmatch(pattern, row[name]):
             raise ValueError(f"`{name}` must be a number or empty, but {line} has {row[name][:80]!r}; correct it")
     return row
-
-
-def _table_of(row: Mapping[str, str]) -> tuple[str, str]:
-    return row["paper"], row["artifact"]

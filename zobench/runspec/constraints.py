@@ -31,47 +31,26 @@ class Needs:
 
     def check(self, spec: SpecFields, fields: Fields) -> None:
         """Raises ``ValueError`` if ``spec``, of these ``fields``, breaks the rule."""
-        if not _applies(spec, fields[self.field], self.values):
+        field, given = fields[self.field], spec.value(self.field)
+        if given not in self.values if self.values else given == field.default:
             return
-        allowed = Need(self.needs, self.value, self.remedy).allowed(spec)
-        if spec.value(self.needs) not in allowed:
-            raise _error(spec, fields[self.field], self.needs, allowed, self.remedy)
+        allowed, got = Need(self.needs, self.value, self.remedy).allowed(spec), spec.value(self.needs)
+        if got not in allowed:
+            needed = " or ".join(map(str, allowed))
+            raise ValueError(
+                f"`{self.field}={field.write(given)}` needs {self.needs}={needed}, but got {self.needs}={got}; "
+                f"{self.remedy}"
+            )
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsMethod:
-    """``field``, where it is one of ``values`` (none: not at its default), needs a method that ``has`` something."""
+def _needs_method(field: str, values: tuple[str, ...], has: Callable[[MethodKind], bool], remedy: str) -> Needs:
+    """The rule that ``field``, as in :class:`Needs`, needs a method that ``has`` something; its error names our own."""
 
-    field: str
-    values: tuple[str, ...]
-    has: Callable[[MethodKind], bool]
-    remedy: str
+    def methods(spec: SpecFields) -> tuple[str, ...]:
+        kinds = (*METHODS.builtin(), METHODS.get(spec.value("method")))
+        return tuple(kind.name for kind in kinds if has(kind))
 
-    def check(self, spec: SpecFields, fields: Fields) -> None:
-        """Raises ``ValueError`` if ``spec`` breaks the rule; it names those of zobench's own methods that it allows."""
-        if _applies(spec, fields[self.field], self.values) and not self.has(METHODS.get(spec.value("method"))):
-            allowed = tuple(kind.name for kind in METHODS.builtin() if self.has(kind))
-            raise _error(spec, fields[self.field], "method", allowed, self.remedy)
-
-
-class MethodNeeds:
-    """The needs of the spec's method, as it declares them."""
-
-    def check(self, spec: SpecFields, fields: Fields) -> None:
-        """Raises ``ValueError`` for the first of its needs that ``spec`` does not meet."""
-        for need in METHODS.get(spec.value("method")).needs:
-            Needs("method", (spec.value("method"),), need.name, need.value, need.remedy).check(spec, fields)
-
-
-def _applies(spec: SpecFields, field: SpecField[Any], values: tuple[str, ...]) -> bool:
-    value = spec.value(field.name)
-    return value in values if values else value != field.default
-
-
-def _error(spec: SpecFields, field: SpecField[Any], needs: str, allowed: tuple[Any, ...], remedy: str) -> ValueError:
-    written, needed = field.write(spec.value(field.name)), " or ".join(map(str, allowed))
-    got = spec.value(needs)
-    return ValueError(f"`{field.name}={written}` needs {needs}={needed}, but got {needs}={got}; {remedy}")
+    return Needs(field, values, "method", methods, remedy)
 
 
 def _tasks(spec: SpecFields) -> tuple[str, ...]:
@@ -90,13 +69,13 @@ def _takes(field: str) -> Callable[[MethodKind], bool]:
     return lambda kind: field in kind.takes
 
 
-CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
+_BEFORE_METHODS = (
     Needs("weights", ("shared",), "engine", "offload", "a resident model has no host blocks to share"),
     Needs("noise", ("stored",), "engine", "resident", "z takes as much memory as what it moves; use noise=torch"),
     Needs("granularity", (), "noise", "counter", "torch noise can only be drawn a block at a time; use noise=counter"),
     Needs("law", (), "noise", "counter", "torch draws normal numbers alone; use noise=counter"),
-    NeedsMethod("law", (), lambda kind: kind.structure is None and kind.thresholds is None and kind.scheme is None,
-                "it is about normal numbers; use law=normal"),
+    _needs_method("law", (), lambda kind: kind.structure is None and kind.thresholds is None and kind.scheme is None,
+                  "it is about normal numbers; use law=normal"),
     Needs(
         "writeback_every", (), "noise", "counter",
         "torch noise perturbs the weights in place, so an update that is not written back cannot be exact; "
@@ -120,20 +99,22 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     Needs("device_memory", (), "compile", False, "the planner may cut blocks; use compile=false"),
     Needs("compile", (), "granularity", "block", "what is compiled is a block's forward; use compile=false"),
     Needs("survival", (), "noise", "counter", "only its z can be made again for a sample; use noise=counter"),
-    NeedsMethod("survival", (), lambda kind: not (kind.states or kind.backpropagates),
+    _needs_method("survival", (), lambda kind: not (kind.states or kind.backpropagates),
                 "other updates are no sum of g * z; use survival=false"),
     Needs(
         "fused_update", (), "writeback_every", 1,
         "without the fused update every update is written back at once; use writeback_every=1",
     ),
-    MethodNeeds(),
-    NeedsMethod("definition", ("as-shipped",), lambda kind: kind.as_shipped is not None,
-                "only theirs differs; use definition=as-written"),
-    *(NeedsMethod(name, (), _takes(name), f"no other method takes it; leave {name} out")
+)  # fmt: skip
+"""The rules that are checked before the needs of the spec's method, and those that are checked after them."""
+_AFTER_METHODS = (
+    _needs_method("definition", ("as-shipped",), lambda kind: kind.as_shipped is not None,
+                  "only theirs differs; use definition=as-written"),
+    *(_needs_method(name, (), _takes(name), f"no other method takes it; leave {name} out")
       for name in ("momentum", "sparsity", "zo_layers")),
-    NeedsMethod("checkpointing", (), _takes("checkpointing"),
-                "without backpropagation nothing is kept; use checkpointing=false"),
-    NeedsMethod("foreach", (), _takes("foreach"), "no other method takes it; leave foreach out"),
+    _needs_method("checkpointing", (), _takes("checkpointing"),
+                  "without backpropagation nothing is kept; use checkpointing=false"),
+    _needs_method("foreach", (), _takes("foreach"), "no other method takes it; leave foreach out"),
     Needs("scheme", (), "wire", "none", "only what is tuned is written back, as it is; use wire=none"),
     Needs("scheme", (), "tier", ("auto", "device", "pinned", "pageable", "disk"),
           "a checkpoint holds no adapter; use tier=disk"),
@@ -143,29 +124,29 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     *(Needs(name, (), "task", _tasks, f"only a task has it; leave {name} out")
       for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping",
                    "packed")),
-    NeedsMethod("accumulate", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
-                "a population's members have rows of their own; use accumulate=1"),
+    _needs_method("accumulate", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
+                  "a population's members have rows of their own; use accumulate=1"),
     Needs("accumulate", (), "gpus", 1, "the ranks share a batch out already; use accumulate=1"),
     Needs("packed", (), "checkpointing", False,
           "a block that is computed again does not know the rows; use packed=false"),
-    NeedsMethod("packed", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
-                "a population's members have rows of their own; use packed=false"),
+    _needs_method("packed", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
+                  "a population's members have rows of their own; use packed=false"),
     Needs("attention", (), "gpus", 1, "each rank would choose for itself; use attention=model"),
     Needs("attention", (), "compile", False, "what is compiled keeps one kernel; use attention=model"),
     Needs("attention", (), "scheme", ("full", "lora", "prompt"),
           "a prefix makes keys longer than queries, for which there is one kernel; use attention=model"),
-    NeedsMethod("attention", (), lambda kind: not (kind.backpropagates or kind.tangents),
+    _needs_method("attention", (), lambda kind: not (kind.backpropagates or kind.tangents),
                 "kernels are timed without derivatives; use attention=model"),
     Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
-    NeedsMethod("parallel", ("ddp", *SIGNED), lambda kind: not kind.backpropagates,
-                "gradients would have to travel; use parallel=fsdp"),
-    NeedsMethod("parallel", ("fsdp",), lambda kind: kind.backpropagates and "zo_layers" not in kind.takes,
-                "nothing else has gradients of all weights; use parallel=ddp"),
+    _needs_method("parallel", ("ddp", *SIGNED), lambda kind: not kind.backpropagates,
+                  "gradients would have to travel; use parallel=fsdp"),
+    _needs_method("parallel", ("fsdp",), lambda kind: kind.backpropagates and "zo_layers" not in kind.takes,
+                  "nothing else has gradients of all weights; use parallel=ddp"),
     Needs("parallel", ("fsdp",), "scheme", "full", "an adapter's gradients fit one device; use scheme=full"),
     Needs("parallel", ("fsdp",), "task", "none", "it is there for the cost of a step; fine-tune with parallel=none"),
     Needs("parallel", ("fsdp",), "checkpoint", "none", "its weights lie in shares; use checkpoint=none"),
-    NeedsMethod("parallel", SIGNED, lambda kind: kind.has_pairs,
-                "it has no pair of points to share out; use parallel=ddp"),
+    _needs_method("parallel", SIGNED, lambda kind: kind.has_pairs,
+                  "it has no pair of points to share out; use parallel=ddp"),
     Needs("exact", (), "parallel", SIGNED, "others look at both signs anyway; leave exact out"),
     Needs("parallel", (), "survival", False, "it is a single device's look at its weights; use survival=false"),
     Needs("transfers", ("sliced", "naive"), "engine", "offload",
@@ -174,14 +155,16 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
          "they are of blocks in host memory that the ranks share; use tier=auto"),
     Needs("checkpoint", (), "weights", ("random", "pretrained"), "shared weights are not worth keeping; use none"),
     Needs("checkpoint", ("async",), "engine", "offload", "it saves what rests in a tier; use checkpoint=journal"),
-    NeedsMethod("checkpoint", ("async", "journal"), lambda kind: not kind.backpropagates,
-                "what backpropagation changes is in no journal; use checkpoint=sync"),
+    _needs_method("checkpoint", ("async", "journal"), lambda kind: not kind.backpropagates,
+                  "what backpropagation changes is in no journal; use checkpoint=sync"),
 )  # fmt: skip
 
 
 def check_constraints(spec: SpecFields, fields: Fields) -> None:
     """Raises ``ValueError`` for the first rule that ``spec``, of these ``fields``, breaks."""
-    for rule in CONSTRAINTS:
+    method = METHODS.get(spec.value("method"))
+    of_method = (Needs("method", (method.name,), need.name, need.value, need.remedy) for need in method.needs)
+    for rule in (*_BEFORE_METHODS, *of_method, *_AFTER_METHODS):
         rule.check(spec, fields)
     _check_world(spec)
     kind, every = spec.value("checkpoint"), spec.value("checkpoint_every")
@@ -190,10 +173,9 @@ def check_constraints(spec: SpecFields, fields: Fields) -> None:
             f"`checkpoint` and `checkpoint_every` go together, but got checkpoint={kind}, "
             f"checkpoint_every={every}; use checkpoint=journal with checkpoint_every=100, or neither"
         )
-    definition = METHODS.get(spec.value("method")).definition(spec)
-    if spec.value("survival") and definition.rule is not None:
+    if spec.value("survival") and method.definition(spec).rule is not None:
         raise ValueError(
-            f"`survival` needs a method whose update is lr * g * z, but got method={spec.value('method')}, "
+            f"`survival` needs a method whose update is lr * g * z, but got method={method.name}, "
             f"definition={spec.definition}; use survival=false"
         )
     batch, parts = spec.value("batch_size"), spec.value("accumulate")

@@ -31,6 +31,9 @@ class LabelForm(enum.Enum):
     CONTRAST = enum.auto()  # ``steps=2``, but only beside another that differs in nothing else
 
 
+_NOUNS = {bool: "switch", float: "number", int: "integer", str: "text", NoneType: "none"}
+
+
 @dataclass(frozen=True)
 class SpecField(Generic[T]):
     """The declaration of a field. ``default``: of a field that must be given, an example. ``about``: one line.
@@ -62,7 +65,6 @@ class SpecField(Generic[T]):
     ablated: bool = False
     unhashed: bool = False
 
-    noun: ClassVar[str] = "text"  # the type, for people
     size: ClassVar[bool] = False  # whether it is in bytes, which text may give with a unit
 
     def names(self, value: T) -> bool:
@@ -73,6 +75,11 @@ class SpecField(Generic[T]):
     def types(self) -> tuple[type, ...]:
         """The types of its values."""
         return (type(self.default),)
+
+    @property
+    def noun(self) -> str:
+        """The type of its values, for people."""
+        return " or ".join(_NOUNS[kind] for kind in self.types)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -148,7 +155,7 @@ class WordField(SpecField[str]):
     """A word of ``allowed``."""
 
     allowed: tuple[str, ...] = ()
-    noun: ClassVar[str] = "word"
+    noun = "word"
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -183,8 +190,7 @@ class RegistryField(WordField):
         return (*self.before, *self.registry.names())
 
     def hint(self, value: str) -> str:
-        """Returns a remedy for a name that no known one is near to: it may be a plug-in's, as in a result of another
-        machine."""
+        """Returns a remedy for a name that none is near to: it may be a plug-in's, as in another machine's result."""
         for entry in self.registry.builtin():
             if value.lower() in getattr(entry, "known_as", ()):
                 return f"{value} is {entry.name} here"
@@ -192,11 +198,11 @@ class RegistryField(WordField):
         return near if near.endswith("?") else "if a package gives it, install that package"
 
     def options(self, value: str) -> Mapping[str, Option]:
-        taken = {} if value in self.before else getattr(self.registry.get(value), "options", {})
+        taken = getattr(self.registry.get(value), "options", {}) if self.names(value) else {}
         return {name: Option.of(declared) for name, declared in taken.items()}
 
     def origin(self, value: str) -> str:
-        return "" if value in self.before else self.registry.origin(value)
+        return self.registry.origin(value) if self.names(value) else ""
 
 
 _DATA = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")  # how the names of files of rows end
@@ -227,22 +233,12 @@ class FileField(RegistryField):
     def shown(self, value: str) -> str:
         return value.partition("@")[0]  # without the fingerprint
 
-    def options(self, value: str) -> Mapping[str, Option]:
-        return super().options(value) if self.names(value) else {}
-
-    def origin(self, value: str) -> str:
-        return super().origin(value) if self.names(value) else ""
-
 
 @dataclass(frozen=True)
 class SwitchField(SpecField[T]):
     """True or false; None too where that is the default."""
 
     label: LabelForm = LabelForm.SWITCH
-
-    @property
-    def noun(self) -> str:  # type: ignore[override]
-        return "switch or none" if NoneType in self.types else "switch"
 
     @property
     def types(self) -> tuple[type, ...]:
@@ -276,11 +272,7 @@ class ScalarField(SpecField[Any]):
 class TableField(SpecField[Mapping[str, Any]]):
     """Options by their names."""
 
-    noun: ClassVar[str] = "table"
-
-    @property
-    def types(self) -> tuple[type, ...]:
-        return (Mapping,)
+    noun = "table"
 
     def check(self, value: Any) -> Options:
         if not isinstance(value, Mapping):

@@ -49,8 +49,7 @@ class SpecFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A run needs field ``name`` to be ``value``, one of a tuple, or what a function of the spec gives; ``remedy`` is
-    the end of the error."""
+    """A run needs field ``name`` to be ``value``, one of a tuple, or a function of the spec; ``remedy`` ends errors."""
 
     name: str
     value: Any
@@ -187,8 +186,7 @@ class MethodKind:
         return self.as_shipped
 
     def changes(self, spec: SpecFields) -> dict[str, Any]:
-        """Returns the fields of ``spec``, which is of another method, that this one needs otherwise, with their
-        values."""
+        """The values of those fields of ``spec``, which is of another method, that this one needs otherwise."""
         allowed = {need.name: need.allowed(spec) for need in self.needs}
         return {name: values[0] for name, values in allowed.items() if spec.value(name) not in values}
 

@@ -24,10 +24,6 @@ class NumberField(SpecField[T]):
     highest: int = 2**31 - 1  # of whole numbers: no run counts more, and no sum over it overflows
 
     @property
-    def noun(self) -> str:  # type: ignore[override]
-        return "integer" if int in self.types else "number"
-
-    @property
     def wanted(self) -> str:
         return "a whole number" if int in self.types else "a number"
 
@@ -55,17 +51,8 @@ class NumberField(SpecField[T]):
 class IntervalField(NumberField[int | str]):
     """A number of steps, or inf for never."""
 
-    @property
-    def noun(self) -> str:  # type: ignore[override]
-        return "integer or inf"
-
-    @property
-    def wanted(self) -> str:
-        return "a whole number or inf"
-
-    @property
-    def types(self) -> tuple[type, ...]:
-        return (int, str)
+    noun, wanted = "integer or inf", "a whole number or inf"
+    types = (int, str)
 
     def check(self, value: Any) -> Any:
         if value in ("inf", math.inf):  # TOML's and Python's own infinity too
@@ -88,10 +75,7 @@ class SizeField(NumberField[int]):
 
     highest: int = 2**63 - 1
     size: ClassVar[bool] = True
-
-    @property
-    def noun(self) -> str:  # type: ignore[override]
-        return "bytes"
+    noun = "bytes"
 
     def check(self, value: Any) -> int:
         return int(super().check(self.parse(value) if isinstance(value, str) else value))

@@ -153,7 +153,6 @@ def _package(point: metadata.EntryPoint) -> str:
 
 
 def resolve(dotted: str) -> Any:
-    """Returns the object that ``module:attribute`` names. Torch-free descriptions name what imports torch in this
-    way."""
+    """Returns the object that ``module:attribute`` names, as torch-free descriptions name what imports torch."""
     module, _, attribute = dotted.partition(":")
     return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))

@@ -119,7 +119,7 @@ class Stages:
 
     def _untuned(self, results: Mapping[str, Result]) -> list[str]:
         """The methods whose grids have not run whole; one that is tuned and has no finite loss has no last stage."""
-        return [header for header in self.contest.tuning if not self.contest.is_tuned(header, results)]
+        return [header for header in self.contest.tuning if self.contest.search(header, results).waiting]
 
 
 def refuse_torchrun() -> None:

@@ -4,6 +4,7 @@ ratios (Wilcoxon). No distribution is assumed; scipy and numpy are imported wher
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -71,12 +72,8 @@ def critical(n: int, m: int) -> int:
     if n * m > _EXACT:
         spread = math.sqrt(n * m * (n + m + 1) / 12)
         return max(0, int(n * m / 2 - statistics.NormalDist().inv_cdf(1 - LEVEL / 2) * spread))
-    total, tail = math.comb(n + m, n), 0
-    for rank, count in enumerate(_orders(n, m)):
-        tail += count
-        if 2 * tail > LEVEL * total:
-            return rank
-    return 0
+    total, tails = math.comb(n + m, n), itertools.accumulate(_orders(n, m))
+    return next(rank for rank, tail in enumerate(tails) if 2 * tail > LEVEL * total)
 
 
 def _orders(n: int, m: int) -> list[int]:

@@ -20,7 +20,7 @@ from zobench.runspec import FIELDS, METHODS, RunSpec, suggestion
 from zobench.stats import LEVEL
 from zobench.stats.intervals import FEW
 from zobench.store import Store, evidence, first_sweep, machine_of, opened, printable, query
-from zobench.store.judging import PROCESSES, STEP, Judgement, Verdict, judge, judge_pairs
+from zobench.store.judging import STEP, Judgement, Verdict, judge, judge_pairs
 from zobench.store.measured import ALLOCATED_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
@@ -119,8 +119,7 @@ def commit_of(result: Result) -> str | None:
 
 
 def host_of(result: Result) -> str:
-    """Returns a name that two results of the same hardware share; software may differ, which is often what is
-    compared."""
+    """Returns a name that results of the same hardware share; software may differ, which is often what is compared."""
     hardware = result.environment.hardware
     return json.dumps(hardware, sort_keys=True) if hardware else machine_of(result)
 
@@ -154,16 +153,11 @@ def compare(
         if key in cells_b
     ]
     if not pairs:
-        options = {f"options.{name}" for result in [*a, *b] for name in result.spec.options}
-        fields = [field for field in (*FIELDS, *sorted(options)) if field not in (*may_differ, "options")]
-        rows = [
-            [tuple(run.spec.replace(device=_kind(run)).value(field) for field in fields) for run in cells.values()]
-            for cells in (cells_a, cells_b)
-        ]
-        differ = _differing(fields, *rows)
+        words, differences = _differences(list(cells_a.values()), list(cells_b.values()), may_differ)
         raise ValueError(
             f"A and B must share a cell, but none of {len(cells_a)} and {len(cells_b)} cells is in both; "
-            f"{_equal_sides(differ[1]) if may_differ else 'run the same matrix on both sides'}{_said(*differ)}"
+            f"{_equal_sides(differences) if may_differ else 'run the same matrix on both sides'}"
+            f"{_said(words, differences)}"
         )
     return Comparison(
         pairs=pairs,
@@ -172,30 +166,27 @@ def compare(
     )
 
 
-def _differing(
-    fields: Sequence[str], a: Sequence[tuple[Any, ...]], b: Sequence[tuple[Any, ...]]
+def _differences(
+    a: Sequence[Result], b: Sequence[Result], may_differ: Collection[str]
 ) -> tuple[str, list[tuple[str, list[Any], list[Any]]]]:
-    """("they" or "the nearest two", the fields in which they differ, each with its values in A and in B), for cells
-    ``a`` and ``b``, rows of the values of ``fields``.
+    """("they" or "the nearest two", the fields in which they differ, each with its values in A and in B).
 
     Named are the fields of which no value is on both sides; if there is none, those in which the two nearest cells
     differ; none where only the machine does.
     """
-    columns = [
-        tuple(list(dict.fromkeys(side)) for side in pair)
-        for pair in zip(zip(*a, strict=True), zip(*b, strict=True), strict=True)
-    ]
-    words = "they"
-    if all(set(values_a) & set(values_b) for values_a, values_b in columns):
-        cell_a, cell_b = min(itertools.product(a[:MANY], b[:MANY]), key=lambda pair: sum(map(operator.ne, *pair)))
-        columns, words = (
-            [([values_a], [values_b]) for values_a, values_b in zip(cell_a, cell_b, strict=True)],
-            "the nearest two",
-        )
-    return words, [
-        (field, values_a, values_b) for field, (values_a, values_b) in zip(fields, columns, strict=True)
-        if not set(values_a) & set(values_b)
-    ]  # fmt: skip
+    options = sorted({f"options.{name}" for result in (*a, *b) for name in result.spec.options})
+    fields = [field for field in (*FIELDS, *options) if field not in (*may_differ, "options")]
+    specs = [[result.spec.replace(device=_kind(result)) for result in side] for side in (a, b)]
+    rows_a, rows_b = ([tuple(map(spec.value, fields)) for spec in side] for side in specs)
+
+    def differing(a: Iterable[tuple[Any, ...]], b: Iterable[tuple[Any, ...]]) -> list[tuple[str, list[Any], list[Any]]]:
+        columns = zip(fields, zip(*a, strict=True), zip(*b, strict=True), strict=True)
+        return [(field, list(dict.fromkeys(x)), list(dict.fromkeys(y))) for field, x, y in columns if not {*x} & {*y}]
+
+    if differences := differing(rows_a, rows_b):
+        return "they", differences
+    nearest = min(itertools.product(rows_a[:MANY], rows_b[:MANY]), key=lambda pair: sum(map(operator.ne, *pair)))
+    return "the nearest two", differing(nearest[:1], nearest[1:])
 
 
 def _said(words: str, differences: Sequence[tuple[str, list[Any], list[Any]]]) -> str:
@@ -261,7 +252,7 @@ def _judged(a: Result, b: Result, tolerance: float) -> Judgement:
     if evidence.are_alone(a, b):
         judgement = judge(a.measured_seconds, [seconds * share for seconds in b.measured_seconds], tolerance)
     elif (ratio := evidence.ratio(b, a, STEP_TIME)) is None:
-        judgement = judge(a.run_seconds, [seconds * share for seconds in b.run_seconds], tolerance, PROCESSES)
+        judgement = judge(a.run_seconds, [seconds * share for seconds in b.run_seconds], tolerance, "processes")
     else:
         ends = ratio.interval and (ratio.interval[0] * share, ratio.interval[1] * share)
         judgement = judge_pairs(replace(ratio, value=ratio.value * share, interval=ends), tolerance)

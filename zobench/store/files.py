@@ -37,8 +37,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _REMEDY = {
     **REMEDY,
     errno.EROFS: "choose a results folder on a writable disk",
-    errno.EACCES: "choose a results folder that you may write to",
-    errno.EPERM: "choose a results folder that you may write to",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "choose a results folder that you may write to"),
 }
 
 
@@ -62,6 +61,10 @@ class NoLocksError(StoreError):
 
 class BusyError(OSError):
     """Another sweep writes into this store."""
+
+
+def _refused(error: OSError, text: str) -> StoreError:
+    return StoreError(error.errno, f"{text}; {_REMEDY.get(error.errno or 0, 'choose another results folder')}")
 
 
 class Store:
@@ -93,15 +96,11 @@ class Store:
                         error.errno, f"{self.root} must be on a disk with working locks, but got {error.strerror!r}; "
                         "choose a results folder on another"
                     ) from None  # fmt: skip
-                remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
-                raise StoreError(
-                    error.errno, f"{self.root} must be writable, but got {error.strerror!r}; {remedy}"
-                ) from None
+                raise _refused(error, f"{self.root} must be writable, but got {error.strerror!r}") from None
             yield
 
     def path(self, spec: RunSpec, machine: str, number: int = 0) -> Path:
-        """Where the result of ``spec`` on ``machine`` in round ``number`` is kept. The hash separates what cleaning
-        makes equal."""
+        """Where a result is kept, ``number`` being its round's. The hash separates what cleaning makes equal."""
         name = "-".join((spec.model[:80], spec.engine, spec.dtype, spec.hash, *([f"r{number}"] if number else [])))
         clean = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")
         return self.root / _machine_folder(machine) / f"{clean}.json"
@@ -132,10 +131,7 @@ class Store:
                     file.unlink(missing_ok=True)
         except OSError as error:
             cause = error.strerror or str(error)
-            remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
-            raise StoreError(
-                error.errno, f"a result must be writable, but got {cause!r} for {path}; {remedy}"
-            ) from error
+            raise _refused(error, f"a result must be writable, but got {cause!r} for {path}") from error
         return path
 
     def draft(self, spec: RunSpec, machine: str) -> Path:
@@ -143,15 +139,13 @@ class Store:
         return self.root / f".{machine}-{spec.hash}{JOURNAL}"
 
     def journal(self, result: Result) -> Path:
-        """Where the journal of the stored ``result`` is, if it has one: beside it, or where it waited if :meth:`save`
-        was killed."""
+        """Where the journal of the stored ``result`` is: beside it, or where it waited if :meth:`save` was killed."""
         draft = self.draft(result.spec, machine_of(result))
         kept = self._kept(result.spec, machine_of(result), number_of(result)).with_suffix(JOURNAL)
         return draft if _is_of(draft, result) and not _is_of(kept, result) else kept
 
     def find(self, spec: RunSpec, machine: str, number: int = 0) -> Result | None:
-        """The stored result of exactly this (resolved) ``spec`` in round ``number``, or None; an unreadable one counts
-        as none."""
+        """The stored result of exactly this resolved ``spec`` in round ``number``; None without a readable one."""
         path = self._kept(spec, machine, number)
         return self.read(path) if path.exists() else None
 

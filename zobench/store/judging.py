@@ -53,30 +53,22 @@ def judge_pairs(ratio: Ratio, tolerance: float) -> Judgement:
     return _within(unjudged, ratio.interval, tolerance, "rounds")
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """The name of what two sides have several of, and the way to get more."""
-
-    name: str
-    times: str
-    more: str
+_MORE = {"steps": ("step times", "--set steps={}"), "processes": ("processes", "--repeats {}")}
+"""Of what two sides have several of: the words for them in a reason, and the option that gives more."""
 
 
-STEPS = Values("steps", "step times", "--set steps={}")
-PROCESSES = Values("processes", "processes", "--repeats {}")
-
-
-def judge(a: Sequence[float], b: Sequence[float], tolerance: float, values: Values = STEPS) -> Judgement:
+def judge(a: Sequence[float], b: Sequence[float], tolerance: float, values: str = "steps") -> Judgement:
     """The verdict on step times ``b``, seen from ``a``: of steps, or the medians of processes. ``tolerance``: SAME
     needs an interval between 1 / (1 + tolerance) and 1 + tolerance, so that exchanging the sides changes nothing."""
     if not a or not b or min(*a, *b) <= 0:
         return Judgement(verdict=Verdict.AMBIGUOUS, reason="a side has no step times above 0")
     ratio, interval = statistics.median(b) / statistics.median(a), ranks.ratio_interval(a, b)
-    unjudged = Judgement(verdict=Verdict.AMBIGUOUS, ratio=ratio, interval=interval, values=values.name)
+    unjudged = Judgement(verdict=Verdict.AMBIGUOUS, ratio=ratio, interval=interval, values=values)
     if interval is None:
+        words, more = _MORE[values]
         reason = (
-            f"{len(a)} against {len(b)} {values.times} cannot reach 5 %, whatever they are; measure at least "
-            f"{ranks.LEAST} on each side ({values.more.format(ranks.LEAST)})"
+            f"{len(a)} against {len(b)} {words} cannot reach 5 %, whatever they are; measure at least "
+            f"{ranks.LEAST} on each side ({more.format(ranks.LEAST)})"
         )
         return replace(unjudged, reason=reason)
     probability, larger = ranks.rank_test(a, b)
@@ -86,7 +78,7 @@ def judge(a: Sequence[float], b: Sequence[float], tolerance: float, values: Valu
         return replace(unjudged, verdict=Verdict.SLOWER)
     if probability <= LEVEL:
         return replace(unjudged, reason="the ranks differ, but the medians do not agree; look at the step times")
-    return _within(unjudged, interval, tolerance, values.name)
+    return _within(unjudged, interval, tolerance, values)
 
 
 def _within(unjudged: Judgement, interval: tuple[float, float], tolerance: float, values: str) -> Judgement:

@@ -107,8 +107,7 @@ def _memory_of(result: Result) -> Sequence[str]:
 
 
 def _of_device(run: Result) -> float | None:
-    """Returns the papers' peak memory of a GPU, where NVML was read; else the peak of torch's allocator, or of a
-    CPU."""
+    """Returns the papers' peak memory of a GPU where NVML was read; else that of torch's allocator, or of a CPU."""
     wide = None if run.spec.device.startswith("cpu") else run.memory.get("device_wide_peak_bytes")
     return run.memory.get("device_peak_bytes") if wide is None else wide
 
@@ -163,8 +162,7 @@ LOSS_DIFFERENCE = Quantity(
 
 
 def _joules_per_token(run: Result) -> float | None:
-    """Returns the energy of a token, over all measured steps together, that the device or the CPU packages used
-    meanwhile."""
+    """Returns the energy of a token over all measured steps, as the device or the CPU packages used it meanwhile."""
     joules = run.power.get("energy_joules")
     steps = len(run.measured_seconds) + (run.environment.warm_up_detected or 0)
     return joules / (steps * run.tokens_per_step) if joules and steps and run.spec.task == "none" else None
@@ -187,8 +185,7 @@ def _seconds_to_target(run: Result) -> float | None:
 
 
 def step_at(run: Result, target: float, score: int = 0) -> int | None:
-    """The step of the first evaluation on dev whose ``score``, by number, is the target at least; None where that is
-    the start, to which no step has led."""
+    """The step of the first evaluation on dev whose ``score``, by number, reaches the target; None of the start."""
     return next((int(row[0]) for row in run.evaluation.get("curve", []) if row[2 + score] >= target), 0) or None
 
 

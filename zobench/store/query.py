@@ -74,9 +74,8 @@ def distinct_names(results: Iterable[Result]) -> Mapping[str, str]:
     kinds: dict[tuple[str, str], set[str]] = {}
     for spec in specs:
         for fingerprint in ("config_hash", "weights_hash"):  # random weights have no fingerprint, and are of any
-            kinds.setdefault((spec.model.casefold(), fingerprint), set()).update(
-                filter(None, [spec.value(fingerprint)])
-            )
+            hashes = kinds.setdefault((spec.model.casefold(), fingerprint), set())
+            hashes |= {spec.value(fingerprint)} - {""}
     ambiguous = {name for (name, _), hashes in kinds.items() if len(hashes) > 1}
     tags = {spec.hash: f"@{(spec.weights_hash or spec.config_hash)[:_DIGITS]}" for spec in specs}
     return {spec.hash: spec.model + tags[spec.hash] * (spec.model.casefold() in ambiguous) for spec in specs}
@@ -118,8 +117,7 @@ def _first_rounds(store: Store, run: str) -> list[Path]:
 
 
 def export(results: Sequence[Result], path: Path) -> None:
-    """Writes all columns of the results' data frame to ``path``, whole or not at all; its ending chooses CSV or
-    Parquet."""
+    """Writes all columns of the results' data frame to ``path``, whole or not at all: CSV or Parquet by its ending."""
     check_export(path)
     table = frame(results)
     if path.suffix == ".csv":
@@ -130,8 +128,7 @@ def export(results: Sequence[Result], path: Path) -> None:
 
 
 def check_export(path: Path) -> None:
-    """Raises ``ValueError`` unless ``path`` ends as a format that can be written, ``ImportError`` for Parquet where its
-    package is missing."""
+    """Raises ``ValueError`` for another ending of ``path``, ``ImportError`` for Parquet without its package."""
     if path.suffix not in EXPORTS:
         raise ValueError(f"`--out` must end in {' or '.join(EXPORTS)}, but got {str(path)!r}; name it runs.csv")
     if path.suffix == ".parquet":
@@ -153,8 +150,7 @@ def _wanted(key: str, text: str) -> Any:
 
 
 def _has(result: Result, key: str) -> tuple[Any, ...]:
-    """Returns the values of ``key`` with which a condition gets ``result``: a task of one's own is had by its name
-    too."""
+    """Returns the values of ``key`` with which a condition gets ``result``; of a task of one's own also its name."""
     if key == "task":
         return result.spec.task, result.spec.task_name
     if key == "machine":

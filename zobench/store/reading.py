@@ -166,16 +166,12 @@ def _is_timeline(rows: list[Any]) -> bool:
     if set(map(type, rows)) != {list} or set(map(len, rows)) != {5}:
         return False
     lanes, kinds, blocks, starts, ends = zip(*rows, strict=True)
-    if (
-        set(map(type, lanes + kinds)) != {str}
-        or set(map(type, blocks)) != {int}
-        or set(map(type, starts + ends)) - _REAL
-    ):
-        return False
     times = starts + ends
-    if not _finite(times) or max(map(abs, times)) > _LONGEST:
-        return False
-    return _bounded(min(blocks)) and _bounded(max(blocks)) and all(map(le, starts, ends))
+    return (
+        set(map(type, lanes + kinds)) == {str} and set(map(type, blocks)) == {int} and set(map(type, times)) <= _REAL
+        and _finite(times) and max(map(abs, times)) <= _LONGEST
+        and _bounded(min(blocks)) and _bounded(max(blocks)) and all(map(le, starts, ends))
+    )  # fmt: skip
 
 
 def _check_trace(trace: dict[str, Any]) -> None:

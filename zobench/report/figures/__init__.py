@@ -25,8 +25,7 @@ _DOTS_PER_INCH = 300
 
 
 def draw(chart: Chart) -> Figure:
-    """The figure of ``chart``, at the size in which it is meant to be printed. Raises ``ValueError`` for a chart that
-    cannot be drawn."""
+    """The figure of ``chart``, as large as it is printed. Raises ``ValueError`` for a chart that cannot be drawn."""
     _check(chart)
     from zobench.report.figures import layout, style
 

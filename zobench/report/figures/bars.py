@@ -27,7 +27,7 @@ def height(panel: Panel) -> float:
 def paint(frame: Frame) -> Fit:
     """Draws the frame's panel; what it returns sets the labels along x once the width is known."""
     axes, panel, legend = frame.axes, frame.panel, frame.legend
-    scales.name(axes, panel.title, panel.x_label, panel.y_label)
+    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     count = len(panel.positions)
     space = max(count, 2.2)
     axes.set_xlim((count - 1 - space) / 2, (count - 1 + space) / 2)
@@ -50,10 +50,10 @@ def _series(frame: Frame, series: Series, look: style.Swatch, centres: list[floa
     bar = Patch(facecolor=look.colour, edgecolor=style.INK, linewidth=0.3)
     reported = [(x, value) for x, value in zip(centres, series.paper, strict=True) if value is not None]
     is_bare = bool(reported) and all(mark.value is None and not mark.failure for mark in series.marks)
-    handle = paper_marker([], []) if is_bare else _marker([], [], look, look.colour) if log else bar
-    if is_bare:
-        handle.set(markerfacecolor=look.colour)  # no bar below tells whose it is
-    legend.add(0, series.label, handle)
+    if is_bare:  # no bar below tells whose it is
+        legend.add(0, series.label, paper_marker([], [], look.colour))
+    else:
+        legend.add(0, series.label, _marker([], [], look, look.colour) if log else bar)
     aside = 0.2 * pitch if reported else 0.0
     for x, mark in zip(centres, series.marks, strict=True):
         if mark.value is not None and log:
@@ -68,17 +68,14 @@ def _series(frame: Frame, series: Series, look: style.Swatch, centres: list[floa
         if mark.low is not None and mark.high is not None:
             scales.interval(axes, x - aside, mark.low, mark.high, legend)
     if reported:
-        diamonds = paper_marker([x + aside for x, _ in reported], [value for _, value in reported])
-        if all(mark.value is None for mark in series.marks):
-            diamonds.set_markerfacecolor(look.colour)
-        axes.add_line(diamonds)
+        fill = look.colour if all(mark.value is None for mark in series.marks) else "white"
+        axes.add_line(paper_marker([x + aside for x, _ in reported], [value for _, value in reported], fill))
         legend.paper()
 
 
 def _marker(xs: list[float], ys: list[float], look: style.Swatch, fill: str) -> Line2D:
-    line = Line2D(xs, ys, linestyle="none", marker=look.marker, markersize=5, markeredgewidth=0.8, zorder=3)
-    line.set(markeredgecolor=look.colour, markerfacecolor=fill)
-    return line
+    edge = {"markeredgewidth": 0.8, "markeredgecolor": look.colour}
+    return scales.dots(xs, ys, look.marker, 5, markerfacecolor=fill, zorder=3, **edge)
 
 
 def _name_predicted(legend: Legend, log: bool) -> None:

@@ -39,7 +39,7 @@ def height(panel: Panel) -> float:
 def paint(frame: Frame) -> Fit:
     """Draws the frame's panel; what it returns sets the labels along x once the width is known."""
     axes, panel = frame.axes, frame.panel
-    scales.name(axes, panel.title, panel.x_label, "")
+    axes.set(title=panel.title, xlabel=panel.x_label)
     columns, rows = len(panel.positions), len(panel.series)
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
@@ -81,15 +81,15 @@ def _between(name: str, low: float, high: float) -> Colormap:
 def _cell(frame: Frame, x: int, y: int, mark: Mark, reported: float | None, mapping: ScalarMappable) -> None:
     axes, legend = frame.axes, frame.legend
     fill, hidden = "#FFFFFF", mark.value is None or mark.source == "predicted"
-    if mark.value is not None:
+    if mark.value is None:
+        axes.add_patch(_square(x, y, facecolor=fill, **_EMPTY))
+    else:
         norm: Any = mapping.norm  # its type admits arrays only
         fill = to_hex(mapping.cmap(norm(mark.value)))
         axes.add_patch(_square(x, y, facecolor=fill, linewidth=0))
-    if mark.value is None:
-        axes.add_patch(_square(x, y, facecolor=fill, **_EMPTY))
-    elif mark.source == "predicted":
-        axes.add_patch(_square(x, y, facecolor="none", edgecolor=style.MUTED, hatch=style.HATCH, linewidth=0))
-        legend.predicted()
+        if mark.source == "predicted":
+            axes.add_patch(_square(x, y, facecolor="none", edgecolor=style.MUTED, hatch=style.HATCH, linewidth=0))
+            legend.predicted()
     axes.add_patch(_square(x, y, facecolor="none", edgecolor="white", linewidth=1.2))
     if mark.value is None and mark.failure:
         height = y - (0.2 if reported is not None else 0)

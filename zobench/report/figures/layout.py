@@ -7,9 +7,6 @@ labels that wrap, so it is executed three times.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -21,7 +18,7 @@ from matplotlib.transforms import Bbox
 
 from zobench.report.chart import Chart, Panel
 from zobench.report.figures import bars, heatmap, lines, pareto, style, timeline
-from zobench.report.figures.scales import Fit, Frame, Legend
+from zobench.report.figures.scales import Frame, Legend
 
 _KINDS: dict[str, ModuleType] = {
     "bars": bars, "lines": lines, "heatmap": heatmap, "timeline": timeline, "pareto": pareto,
@@ -38,16 +35,6 @@ _HANDLE, _BETWEEN = 20.0, 10.0
 """The widths in a legend's row of what stands before a label, and between entries."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedAxes:
-    """Axes with their height and what is left to do; ``names``: title, x and y label."""
-
-    axes: Axes
-    height: float
-    fit: Fit
-    names: tuple[str, str, str]
-
-
 def figure(chart: Chart) -> Figure:
     """The figure of a checked ``chart``, with a remark for each panel that has nothing to draw; call it with the look
     of :func:`zobench.report.figures.style.context`."""
@@ -56,19 +43,24 @@ def figure(chart: Chart) -> Figure:
     whole, legend = Figure(figsize=(width / 72, 4), dpi=72, facecolor="white"), Legend()  # whose pixels are points
     FigureCanvasAgg(whole)
     looks = style.swatches(chart)
-    heights = [kind.height(panel) for panel in panels]
-    if columns > 1:
-        grid = whole.add_gridspec(1, columns, width_ratios=[kind.need(panel) for panel in panels])
-    else:
-        grid = whole.add_gridspec(len(panels), 1, height_ratios=heights)
+    needs, heights = [kind.need(panel) for panel in panels], [kind.height(panel) for panel in panels]
+    ratios = {"width_ratios": needs[:columns], "height_ratios": heights[::columns]}
+    grid = whole.add_gridspec(len(panels) // columns, columns, **ratios)
     cells = []
     for i, panel in enumerate(panels):
         axes = whole.add_subplot(grid[i])
         fit = kind.paint(Frame(axes, panel, chart, looks[i], legend))
-        names = axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()
-        cells.append(PlacedAxes(axes, heights[i], fit, names))
-    rows = [cells[i : i + columns] for i in range(0, len(cells), columns)]
-    _arrange(whole, rows, chart.title, legend, (*chart.remarks, *chart.lacking, chart.source))
+        cells.append((axes, fit, axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()))
+    _heads_and_foot(whole, chart, legend)
+    wanted = max(heights) if columns > 1 else sum(heights)
+    total = 2 * wanted + _SPARE
+    for _ in range(3):  # labels depend on widths, and both on what the labels take
+        for axes, fit, *names in cells:
+            _wrap_names(axes, *names)
+            fit()
+        _constrain(whole, total)
+        total = round(total + wanted - sum(float(axes.bbox.height) for axes, *_ in cells[::columns]), 6)
+    _constrain(whole, total)
     return whole
 
 
@@ -77,34 +69,24 @@ def _size(kind: str, panels: tuple[Panel, ...]) -> tuple[float, int]:
     needed = sum(_KINDS[kind].need(panel) + _AROUND for panel in panels)
     labels = dict.fromkeys(series.label for panel in panels for series in panel.series)
     named = sum(style.width(label) + 30 for label in labels)
-    if kind == "timeline" or needed > style.PAGE:
+    if needed > style.PAGE:
         return style.PAGE, 1
     return style.COLUMN if needed <= style.COLUMN and named <= 3 * style.COLUMN else style.PAGE, len(panels)
 
 
-def _arrange(
-    figure: Figure, rows: Sequence[Sequence[PlacedAxes]], title: str, legend: Legend, foot: Sequence[str]
-) -> None:
-    """Places everything and sets the figure's height; the axes of ``rows`` stand in a grid of ``figure``."""
+def _heads_and_foot(figure: Figure, chart: Chart, legend: Legend) -> None:
+    """The title, as the legend's where there is one, and the remarks."""
     width = figure.get_figwidth() * 72
     room = width - 2 * MARGIN
-    heading = style.wrap(title, room, size=style.LARGE, weight="bold", lines=3)
+    heading = style.wrap(chart.title, room, size=style.LARGE, weight="bold", lines=3)
     if legend.items():
         _legend(figure, legend, heading, room)
     else:
         figure.suptitle(heading, x=MARGIN / width, ha="left", size=style.LARGE, weight="bold")
+    foot = (*chart.remarks, *chart.lacking, chart.source)
     remarks = [style.wrap(text, room) for text in foot if style.plain(text)]
     if remarks:
         figure.supxlabel("\n".join(remarks), x=MARGIN / width, ha="left", size=style.SMALL, color=style.MUTED)
-    wanted = sum(max(cell.height for cell in row) for row in rows)
-    total = 2 * wanted + _SPARE
-    for _ in range(3):  # labels depend on widths, and both on what the labels take
-        for cell in itertools.chain(*rows):
-            _wrap_names(cell)
-            cell.fit()
-        _constrain(figure, total)
-        total = round(total + wanted - sum(float(row[0].axes.bbox.height) for row in rows), 6)
-    _constrain(figure, total)
 
 
 def _legend(figure: Figure, legend: Legend, heading: str, room: float) -> None:
@@ -124,12 +106,11 @@ def _legend(figure: Figure, legend: Legend, heading: str, room: float) -> None:
     )  # fmt: skip
 
 
-def _wrap_names(cell: PlacedAxes) -> None:
-    title, x_label, y_label = cell.names
-    length, tall = float(cell.axes.bbox.width), float(cell.axes.bbox.height)
-    cell.axes.set_title(style.wrap(title, length, size=style.NORMAL, lines=3))
-    cell.axes.set_xlabel(style.wrap(x_label, length, size=style.NORMAL, lines=2))
-    cell.axes.set_ylabel(style.wrap(y_label, tall, size=style.NORMAL, lines=3))
+def _wrap_names(axes: Axes, title: str, x_label: str, y_label: str) -> None:
+    length, tall = float(axes.bbox.width), float(axes.bbox.height)
+    axes.set_title(style.wrap(title, length, size=style.NORMAL, lines=3))
+    axes.set_xlabel(style.wrap(x_label, length, size=style.NORMAL, lines=2))
+    axes.set_ylabel(style.wrap(y_label, tall, size=style.NORMAL, lines=3))
 
 
 def _constrain(figure: Figure, total: float) -> None:

@@ -37,7 +37,7 @@ def height(panel: Panel) -> float:
 def paint(frame: Frame) -> Fit:
     """Draws the frame's panel; what it returns sets the labels along x once the width is known."""
     axes, panel, legend = frame.axes, frame.panel, frame.legend
-    scales.name(axes, panel.title, panel.x_label, panel.y_label)
+    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     _scale_x(axes, panel)
     scales.scale_y(axes, panel, from_zero=panel.from_zero)
     scales.limit(axes, panel, legend)
@@ -47,7 +47,8 @@ def paint(frame: Frame) -> Fit:
             _band(axes, points, look, legend)
             _join(axes, points, look)
             _dots(axes, points, look, legend)
-        _reported(axes, panel.xs, series.paper, look, legend)
+        if reported := [(x, value) for x, value in zip(panel.xs, series.paper, strict=True) if value is not None]:
+            _reported(axes, reported, look, legend)
     _failures(frame)
     if panel.positions:
         return lambda: scales.label_x(axes, panel.xs, panel.positions)
@@ -100,8 +101,7 @@ def _join(axes: Axes, points: list[_Point], look: style.Swatch) -> None:
     for dotted, stretch in groupby(pairwise(points), lambda ends: any(mark.source == "predicted" for _, mark in ends)):
         pairs = list(stretch)
         ends = [pairs[0][0], *(second for _, second in pairs)]
-        line = Line2D(*_coordinates(ends), color=look.colour, linestyle=DOTS if dotted else "-", zorder=3)
-        axes.add_line(line)
+        axes.add_line(Line2D(*_coordinates(ends), color=look.colour, linestyle=DOTS if dotted else "-", zorder=3))
 
 
 def _dots(axes: Axes, points: list[_Point], look: style.Swatch, legend: Legend) -> None:
@@ -112,8 +112,8 @@ def _dots(axes: Axes, points: list[_Point], look: style.Swatch, legend: Legend) 
             dots = Line2D(*_coordinates(chosen), linestyle="none", markerfacecolor=fill, clip_on=False, **_shape(look))
             dots.set(zorder=4, markevery=max(1, len(chosen) // _CROWDED))
             axes.add_line(dots)
-        if chosen and source == "predicted":
-            legend.add(1, "predicted", _grey(linestyle=DOTS, markerfacecolor=style.FAINT))
+            if source == "predicted":
+                legend.add(1, "predicted", _grey(linestyle=DOTS, markerfacecolor=style.FAINT))
 
 
 def _coordinates(points: list[_Point]) -> tuple[list[float], list[float]]:
@@ -126,16 +126,11 @@ def _grey(**look: Any) -> Line2D:
     return Line2D([], [], color=grey.colour, **look, **_shape(grey))
 
 
-def _reported(
-    axes: Axes, xs: tuple[float, ...], paper: tuple[float | None, ...], look: style.Swatch, legend: Legend
-) -> None:
-    pairs = sorted((x, value) for x, value in zip(xs, paper, strict=True) if value is not None)
+def _reported(axes: Axes, pairs: list[tuple[float, float]], look: style.Swatch, legend: Legend) -> None:
     hollow: dict[str, Any] = {"linestyle": DASHES, "linewidth": 1.0, "markerfacecolor": "white"}
-    if pairs:
-        line = Line2D([x for x, _ in pairs], [value for _, value in pairs], color=look.colour, **hollow, **_shape(look))
-        line.set(zorder=5, clip_on=False)
-        axes.add_line(line)
-        legend.add(2, "paper", _grey(**hollow))
+    xs, ys = ([pair[i] for pair in sorted(pairs)] for i in (0, 1))
+    axes.add_line(Line2D(xs, ys, color=look.colour, zorder=5, clip_on=False, **hollow, **_shape(look)))
+    legend.add(2, "paper", _grey(**hollow))
 
 
 def _failures(frame: Frame) -> None:

@@ -39,7 +39,7 @@ def height(panel: Panel) -> float:
 def paint(frame: Frame) -> Fit:
     """Draws the frame's panel; what it returns writes the labels once the width is known."""
     axes, panel, legend = frame.axes, frame.panel, frame.legend
-    scales.name(axes, panel.title, panel.x_label, panel.y_label)
+    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     scales.scale_y(axes, panel, from_zero=False)
     _scale_x(axes, panel)
     marks = panel.series[0].marks
@@ -49,15 +49,16 @@ def paint(frame: Frame) -> Fit:
     steps = zip(*sorted(points[index] for index in best), strict=True)  # level until the next one, then up to it
     axes.add_line(Line2D(*map(list, steps), drawstyle="steps-post", zorder=2, **stairs))
     legend.add(1, "not beaten in both", Line2D([], [], **stairs))
-    diameters = [_diameter(size, panel) for size in panel.sizes or [None] * len(panel.xs)]
+    sizes = [size for size in panel.sizes if size is not None]
+    diameter_of = {size: max(_SMALLEST, _LARGEST * math.sqrt(size / max(sizes))) for size in sizes}
+    diameters = [_SMALLEST if size is None else diameter_of[size] for size in panel.sizes or [None] * len(panel.xs)]
     for index, ((x, y), diameter, mark) in enumerate(zip(points, diameters, marks, strict=True)):
         colour = frame.looks[0].colour if index in best else style.lighter(frame.looks[0].colour, 0.55)
         if mark.low is not None and mark.high is not None:
             scales.interval(axes, x, mark.low, mark.high, legend, style.lighter(style.INK, 0.45))
         axes.add_line(_dot([x], [y], diameter, colour))
-    for size in _examples(panel):
-        label = f"{size:.0f} {panel.size_unit}"
-        legend.add(2, label, _dot([], [], _diameter(size, panel), frame.looks[0].colour))
+    for size in sorted({min(sizes), max(sizes)}) if sizes else ():
+        legend.add(2, f"{size:.0f} {panel.size_unit}", _dot([], [], diameter_of[size], frame.looks[0].colour))
     written: list[Annotation] = []
     return lambda: _label(axes, panel, points, diameters, written)
 
@@ -79,23 +80,8 @@ def _scale_x(axes: Axes, panel: Panel) -> None:
 
 
 def _dot(xs: Sequence[float], ys: Sequence[float], diameter: float, colour: str) -> Line2D:
-    dot = Line2D(list(xs), list(ys), linestyle="none", marker="o", markersize=diameter, color=colour, zorder=5)
-    dot.set(markeredgecolor="white", markeredgewidth=0.5)
-    return dot
-
-
-def _sizes(panel: Panel) -> list[float]:
-    return [size for size in panel.sizes if size is not None]
-
-
-def _diameter(size: float | None, panel: Panel) -> float:
-    return _SMALLEST if size is None else max(_SMALLEST, _LARGEST * math.sqrt(size / max(_sizes(panel))))
-
-
-def _examples(panel: Panel) -> list[float]:
-    """Sizes that the legend shows: the least and the most."""
-    sizes = _sizes(panel)
-    return sorted({min(sizes), max(sizes)}) if sizes else []
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.5}
+    return scales.dots(xs, ys, "o", diameter, color=colour, zorder=5, **edge)
 
 
 def _label(

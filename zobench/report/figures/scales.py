@@ -88,18 +88,19 @@ class Frame:
     legend: Legend
 
 
-def paper_marker(xs: list[float], ys: list[float]) -> Line2D:
+def dots(xs: Sequence[float], ys: Sequence[float], marker: str | Path, size: float, **look: Any) -> Line2D:
+    """Markers without a line between them."""
+    return Line2D(list(xs), list(ys), linestyle="none", marker=marker, markersize=size, **look)
+
+
+def paper_marker(xs: Sequence[float], ys: Sequence[float], fill: str = "white") -> Line2D:
     """Hollow diamonds: white inside, so that they show on any bar."""
-    line = Line2D(xs, ys, linestyle="none", marker="D", markersize=3.6, markeredgewidth=0.8, zorder=5)
-    line.set(markerfacecolor="white", markeredgecolor=style.INK)
-    return line
+    return dots(xs, ys, "D", 3.6, markeredgewidth=0.8, zorder=5, markerfacecolor=fill, markeredgecolor=style.INK)
 
 
-def cross(xs: list[float], ys: list[float], marker: str, colour: str) -> Line2D:
+def cross(xs: Sequence[float], ys: Sequence[float], marker: str, colour: str) -> Line2D:
     """The mark of a run that gave no value."""
-    line = Line2D(xs, ys, linestyle="none", marker=marker, markersize=4.5, markeredgewidth=1.1, zorder=6)
-    line.set_markeredgecolor(colour)
-    return line
+    return dots(xs, ys, marker, 4.5, markeredgewidth=1.1, zorder=6, markeredgecolor=colour)
 
 
 def values(panel: Panel) -> list[float]:
@@ -119,7 +120,7 @@ def scale_y(axes: Axes, panel: Panel, *, from_zero: bool) -> None:
     elif panel.log_y and min(reached) > 0:
         reached += [end for end in ends if end > 0]
         axes.set_yscale("log")
-        axes.set_ylim(below(min(reached) / 1.3), above(max(reached) * 1.15))
+        axes.set_ylim(*_log_ends(min(reached) / 1.3, max(reached) * 1.15))
         log_ticks(axes.yaxis, *axes.get_ylim())
     else:
         reached += ends
@@ -134,19 +135,12 @@ def _linear(low: float, high: float, from_zero: bool) -> tuple[float, float]:
     return (low - space if low != 0 else 0.0), (high + space if high != 0 else 0.0 if low < 0 else space)
 
 
-def below(value: float) -> float:
-    """The greatest 1, 2 or 5 times a power of ten that is not above ``value``."""
-    return max(step for step in _rounds(value) if step <= value * (1 + 1e-9))
-
-
-def above(value: float) -> float:
-    """The least 1, 2 or 5 times a power of ten that is not below ``value``."""
-    return min(step for step in _rounds(value) if step >= value * (1 - 1e-9))
-
-
-def _rounds(value: float) -> list[float]:
-    decade = math.floor(math.log10(value))
-    return [step * 10.0**power for power in (decade - 1, decade, decade + 1) for step in _STEPS]
+def _log_ends(low: float, high: float) -> tuple[float, float]:
+    """The next 1, 2 or 5 times a power of ten that is not above ``low``, and the next that is not below ``high``."""
+    powers = range(math.floor(math.log10(low)) - 1, math.floor(math.log10(high)) + 2)
+    steps = [step * 10.0**power for power in powers for step in _STEPS]
+    least = max(step for step in steps if step <= low * (1 + 1e-9))
+    return least, min(step for step in steps if step >= high * (1 - 1e-9))
 
 
 def log_ticks(axis: Axis, low: float, high: float) -> None:
@@ -213,13 +207,6 @@ def _set_x(axes: Axes, ticks: Sequence[float], labels: Sequence[str], slant: int
         label.set_horizontalalignment("right" if slant == 40 else "center")
 
 
-def name(axes: Axes, title: str, x_label: str, y_label: str) -> None:
-    """The panel's title and the names of its axes."""
-    axes.set_title(style.plain(title))
-    axes.set_xlabel(style.plain(x_label))
-    axes.set_ylabel(style.plain(y_label))
-
-
 def limit(axes: Axes, panel: Panel, legend: Legend) -> None:
     """A dashed line across, named in the legend, where it covers nothing."""
     if panel.limit is not None:
@@ -238,10 +225,7 @@ def interval(axes: Axes, x: float, low: float, high: float, legend: Legend, colo
         line = Line2D([x, x], [low, high], color=ink, linewidth=0.7 + extra, zorder=4)
         line.set(marker="_", markersize=3.2 + extra, markeredgewidth=0.7 + extra)
         axes.add_line(line)
-    example = Line2D(
-        [], [], linestyle="none", marker=_BAR_WITH_ENDS, markersize=7, color=style.INK, markeredgewidth=0.7
-    )
-    legend.interval(example)
+    legend.interval(dots([], [], _BAR_WITH_ENDS, 7, color=style.INK, markeredgewidth=0.7))
 
 
 def failure(axes: Axes, x: float, marker: str, colour: str, *, aside: float = 0, up: float = 5.5) -> None:

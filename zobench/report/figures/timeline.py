@@ -36,7 +36,7 @@ _ABOVE: dict[str, Any] = {
 
 
 def need(panel: Panel) -> float:
-    """Timelines stand one above the other, as wide as the page."""
+    """Timelines stand one above the other, as wide as the page: beside its labels one alone needs more than that."""
     return style.PAGE
 
 
@@ -74,9 +74,8 @@ def paint(frame: Frame) -> Fit:
     name, scale = unit(chart)
     low, high = span(chart)
     last = panel is chart.drawn[-1]
-    scales.name(
-        axes, panel.title, (panel.x_label or f"time since the first operation ({name})") if last else "", panel.y_label
-    )
+    x_label = (panel.x_label or f"time since the first operation ({name})") if last else ""
+    axes.set(title=panel.title, xlabel=x_label, ylabel=panel.y_label)
     axes.tick_params(axis="x", labelbottom=last)
     axes.set_xlim(low * scale, (high + 0.01 * (high - low)) * scale)
     axes.set_ylim(len(lanes) - 0.58, -0.72)
@@ -125,8 +124,8 @@ def _number(
                 ink = style.readable(palette[event.kind])
                 written.append(axes.text(_middle([event]) * scale, row, str(event.block), color=ink, **_INSIDE))
             continue
-        for block, middle in _every([(group[0].block, _middle(group)) for group in groups], points):
-            written.append(axes.text(middle * scale, row - _BAR / 2 - 0.08, str(block), **_ABOVE))
+        for block, middle in _every([(str(group[0].block), _middle(group)) for group in groups], points):
+            written.append(axes.text(middle * scale, row - _BAR / 2 - 0.08, block, **_ABOVE))
 
 
 def _fits(event: Event, points: float) -> bool:
@@ -137,14 +136,10 @@ def _middle(group: list[Event]) -> float:
     return (group[0].start + max(event.end for event in group)) / 2
 
 
-def _every(numbers: list[tuple[int, float]], points: float) -> list[tuple[int, float]]:
+def _every(numbers: list[tuple[str, float]], points: float) -> list[tuple[str, float]]:
     """Each nth of the (block, middle), with the least n for which they stand apart."""
     for n in range(1, len(numbers)):
         chosen = numbers[::n]
-        if all((y - x) * points >= (_wide(a) + _wide(b)) / 2 + 3 for (a, x), (b, y) in pairwise(chosen)):
+        if all((y - x) * points >= (style.width(a) + style.width(b)) / 2 + 3 for (a, x), (b, y) in pairwise(chosen)):
             return chosen
     return numbers[:1]
-
-
-def _wide(block: int) -> float:
-    return style.width(str(block))

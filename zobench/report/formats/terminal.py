@@ -20,14 +20,7 @@ NOTES = 4
 """The most notes below a table; Markdown, LaTeX and the page have all."""
 _GAP, _EDGES = 2, 4
 """Characters between two columns, and those of the table's edges and of the first gap."""
-_STYLE = {
-    "value": "",
-    "predicted": "bright_black",
-    "reported": "",
-    "failure": "yellow",
-    "blank": "dim",
-    "label": "bold",
-}
+_STYLE = {"predicted": "bright_black", "failure": "yellow", "blank": "dim", "label": "bold"}
 
 
 def write(sheets: Iterable[model.Sheet], width: int, color: bool) -> str:
@@ -148,7 +141,7 @@ def _aligned(entries: Sequence[model.CellText]) -> list[Text]:
 
 def _marked(entry: model.CellText, style: str | None = None) -> Text:
     """Built from pieces of plain text: nothing in it is read as markup."""
-    text = Text(entry.text, style=_STYLE[entry.tone] if style is None else style)
+    text = Text(entry.text, style=_STYLE.get(entry.tone, "") if style is None else style)
     if entry.detail:
         text.append(f" {entry.detail}", style="dim")
     return text.append(" ".join(map(_superscript, entry.marks)), style="cyan")

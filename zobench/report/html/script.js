@@ -144,8 +144,14 @@ function xAxis(svg, area, values, label, height) {
   svg.append(make("svg:text", { x: area.right, y: height - 2, "text-anchor": "end" }, label));
 }
 
-/* A drawing that follows the width of its place. */
-function responsive(host, draw) {
+/* A section whose drawing of `count` things follows the width of its place. */
+function plot(title, look, count, draw) {
+  const host = make("div");
+  const section = make("section", look, make("h3", {}, title), host);
+  if (count === 0) {
+    host.append(make("p", { class: "remark" }, "Not recorded."));
+    return section;
+  }
   let drawn = 0;
   new ResizeObserver(() => {
     const width = Math.floor(host.clientWidth);
@@ -153,21 +159,15 @@ function responsive(host, draw) {
     drawn = width;
     host.replaceChildren(...draw(width));
   }).observe(host);
+  return section;
 }
 
 /* ---- a chart of lines: series = [{name, color, points: [[x, y, open]]}] ---- */
 
-function lineChart({ title, xLabel, yLabel, xName, series, fromZero, whole }) {
-  const host = make("div");
-  const section = make("section", {}, make("h3", {}, title), host);
+function lineChart({ series, ...about }) {
   const drawn = series.map((each) => ({ ...each, points: each.points.filter(([x, y]) => x !== null && y !== null) }));
   const all = drawn.flatMap((each) => each.points);
-  if (all.length === 0) {
-    host.append(make("p", { class: "remark" }, "Not recorded."));
-    return section;
-  }
-  responsive(host, (width) => drawLines(width, { title, xLabel, yLabel, xName, fromZero, whole }, drawn, all));
-  return section;
+  return plot(about.title, {}, all.length, (width) => drawLines(width, about, drawn, all));
 }
 
 function drawLines(width, about, series, all) {
@@ -244,14 +244,7 @@ function legendOf(series, svg, area, about) {
 const LANES = ["upload", "compute", "offload"];
 
 function timelineChart(events) {
-  const host = make("div");
-  const section = make("section", { class: "wide" }, make("h3", {}, "Timeline of the last step"), host);
-  if (events.length === 0) {
-    host.append(make("p", { class: "remark" }, "Not recorded."));
-    return section;
-  }
-  responsive(host, (width) => drawTimeline(width, events));
-  return section;
+  return plot("Timeline of the last step", { class: "wide" }, events.length, (width) => drawTimeline(width, events));
 }
 
 function inOrder(names) {
