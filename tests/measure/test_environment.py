@@ -83,10 +83,9 @@ def test_source_is_known_only_for_a_checkout_of_zobench(tmp_path, monkeypatch):
 
 
 def test_source_of_what_pip_installed_from_a_repository_is_its_commit(tmp_path, monkeypatch):
-    package = tmp_path / "zobench-1.dist-info"
-    written(package / "METADATA", "Name: zobench\nVersion: 1\n")
-    monkeypatch.setattr(environment.metadata, "distribution", lambda _: metadata.PathDistribution(package))
+    package = metadata.PathDistribution(tmp_path / "zobench-1.dist-info")
+    monkeypatch.setattr(environment.metadata, "distribution", lambda _: package)
     assert environment.source(tmp_path) is None
-    written(package / "direct_url.json", json.dumps({"url": "https://x/y", "vcs_info": {"commit_id": "abc"}}))
+    written(tmp_path / "zobench-1.dist-info" / "direct_url.json", '{"vcs_info": {"commit_id": "abc"}}')
     assert environment.source(tmp_path) == {"commit": "abc", "dirty": False}
     assert environment.source(tmp_path / "elsewhere") is None

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,9 @@ from zobench import models
 from zobench.models.weights import POOL, ModelWeights, PretrainedWeights, RandomWeights, Weights, materialise
 
 
-def filled(name: str, seed: int = 0, dtype: str = "fp32", tie: bool | None = None):  # type: ignore[no-untyped-def]
+def filled(name: str, seed: int = 0, dtype: str = "fp32", tie: bool | None = None, folder: Path | None = None) -> Any:
     model = models.build(name, dtype, tie)
-    materialise(model, RandomWeights(model, seed), "cpu")
+    materialise(model, RandomWeights(model, seed) if folder is None else PretrainedWeights(folder, model), "cpu")
     return model
 
 
@@ -96,18 +97,12 @@ def test_a_module_without_a_rule_is_named() -> None:
 # ---- checkpoints
 
 
-def loaded(folder: Path, name: str, dtype: str = "fp32", tie: bool | None = None):  # type: ignore[no-untyped-def]
-    model = models.build(name, dtype, tie)
-    materialise(model, PretrainedWeights(folder, model), "cpu")
-    return model
-
-
 @pytest.mark.parametrize("old", ["decoder.", "model.decoder."])
 def test_both_prefixes_of_opt_checkpoints_are_understood(old: str, tmp_path: Path) -> None:
     original = filled("opt-tiny")
     tensors = {name.replace("model.decoder.", old): value.detach() for name, value in original.named_parameters()}
     save_file(tensors, tmp_path / "model.safetensors")
-    copy = loaded(tmp_path, "opt-tiny")
+    copy = filled("opt-tiny", folder=tmp_path)
     assert_equal(dict(copy.named_parameters()), dict(original.named_parameters()))
 
 
@@ -115,7 +110,7 @@ def test_a_tied_checkpoint_fills_an_untied_model(tmp_path: Path) -> None:
     original = filled("opt-tiny")
     original.save_pretrained(tmp_path)
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
-    copy = loaded(tmp_path, "opt-tiny", tie=False)
+    copy = filled("opt-tiny", tie=False, folder=tmp_path)
     assert copy.lm_head.weight is not copy.get_input_embeddings().weight
     assert torch.equal(copy.lm_head.weight, original.lm_head.weight)
 
@@ -123,7 +118,7 @@ def test_a_tied_checkpoint_fills_an_untied_model(tmp_path: Path) -> None:
 def test_an_untied_checkpoint_does_not_fill_a_tied_model(tmp_path: Path) -> None:
     filled("llama-tiny").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="holds two different tensors; use tie_embeddings=false"):
-        loaded(tmp_path, "llama-tiny", tie=True)
+        filled("llama-tiny", tie=True, folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
@@ -225,7 +220,7 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_in_one_line(case: str, tmp_
     make, message = REFUSED[case]
     make(folder)
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the text is compared)
-        loaded(folder, "opt-tiny")
+        filled("opt-tiny", folder=folder)
     assert str(error.value).startswith(message.replace("{}", str(folder))), str(error.value)
     assert "\n" not in str(error.value)
 
@@ -235,7 +230,7 @@ def test_of_several_files_model_safetensors_is_the_model_as_it_is_for_transforme
     right = filled("opt-tiny", seed=2)
     right.save_pretrained(tmp_path / "beside")
     (tmp_path / "beside" / "model.safetensors").rename(tmp_path / "model.safetensors")
-    for model in (loaded(tmp_path, "opt-tiny"), AutoModelForCausalLM.from_pretrained(tmp_path)):
+    for model in (filled("opt-tiny", folder=tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)):
         assert_equal(dict(model.named_parameters()), dict(right.named_parameters()))
 
 
@@ -244,7 +239,7 @@ def test_shards_may_be_links_as_in_the_hubs_cache(tmp_path: Path) -> None:
     (tmp_path / "snapshot").mkdir()
     for file in (tmp_path / "blobs").iterdir():
         (tmp_path / "snapshot" / file.name).symlink_to(f"../blobs/{file.name}")
-    copy = loaded(tmp_path / "snapshot", "opt-tiny")
+    copy = filled("opt-tiny", folder=tmp_path / "snapshot")
     assert_equal(dict(copy.named_parameters()), dict(filled("opt-tiny").named_parameters()))
 
 
