@@ -1,4 +1,4 @@
-"""The house: no circle among modules, no import that runs up, none from test to test; and planted ones are found."""
+"""The house: no circle among modules, no import that runs up, none from test to test; planted ones are found."""
 
 import ast
 import graphlib
@@ -12,6 +12,7 @@ import grimp
 import pytest
 
 from tests.support.files import written
+from tests.support.planted import Bug, bugs
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,3 +85,10 @@ def _names_cuda(package: Path) -> list[str]:
 
 def test_only_the_accelerator_names_cudas_part_of_torch() -> None:
     assert _names_cuda(ROOT / "zobench") == ["programs/adapter.py"], "which is found, and runs where zobench is not"
+
+
+@pytest.mark.parametrize("bug", bugs(), ids=lambda bug: bug.name)
+def test_each_bug_of_the_list_can_be_planted_and_names_tests_that_are_there(bug: Bug) -> None:
+    text = (ROOT / bug.file).read_text()
+    assert ast.dump(ast.parse(bug.planted_in(text))) != ast.dump(ast.parse(text))
+    assert all((ROOT / path).is_file() for path in bug.tests)

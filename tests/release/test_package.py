@@ -41,11 +41,7 @@ def wheel(built: Path) -> Iterator[zipfile.ZipFile]:
 def files(folder: Path) -> set[str]:
     """The files below ``folder``, hidden ones and compiled ones left out."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return {path.as_posix() for path in paths if not any(_is_hidden(part) for part in path.parts)}
-
-
-def _is_hidden(part: str) -> bool:
-    return part.startswith(".") or part == "__pycache__"
+    return {path.as_posix() for path in paths if not re.search(r"(^|/)(\.|__pycache__/)", path.as_posix())}
 
 
 def below(wheel: zipfile.ZipFile, folder: str) -> set[str]:
