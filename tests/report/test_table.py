@@ -96,6 +96,7 @@ def test_every_other_outcome_shows_its_word_and_reason_and_no_number(tiny: Table
     name = "out of memory" if outcome is Outcome.OOM else str(outcome)
     assert text.count(f"| M1 | {word}<sup>1</sup> | · |") == 2
     assert f"<sup>1</sup> {name}: because of X" in text
+    assert "**nothing measured yet on box (1x BOX)**" in text
     assert "200" not in text.split("### Tiny")[1]
 
 

@@ -176,11 +176,14 @@ def _cut(table: Table, grid: Grid, js: Iterable[int], ks: Sequence[int]) -> tupl
 
 
 def measured_on(cells: Iterable[TableCell], machine: str | None) -> str:
-    """``measured on <machine> (<what it is>)``, from the results themselves."""
+    """``measured on <machine> (<what it is>)``, from the results themselves; ``nothing measured yet on`` without any
+    value."""
     if machine is None:
         return "nothing measured yet"
-    about = joined(cell.result.environment.description for cell in cells if cell.result)
-    return f"measured on {machine}" + (f" ({about})" if about else "")
+    ran = [(cell.value, cell.result.environment.description) for cell in cells if cell.result]
+    about = joined(description for _, description in ran)
+    where = f"{machine} ({about})" if about else machine
+    return f"nothing measured yet on {where}" if all(value is None for value, _ in ran) else f"measured on {where}"
 
 
 def paper_source(cells: Iterable[TableCell]) -> list[str]:
