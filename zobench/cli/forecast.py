@@ -69,8 +69,7 @@ def plan(
         )
     sizes = {"host": parse_bytes("--host", host or "64GB"), "disk": parse_bytes("--disk", disk, per_second=True)}
     cards = forecasts.gpus(gpu, link, anchor or (), console.say)
-    if host is None:
-        console.say("host memory: 64 GB, because --host was not given")
+    console.say("" if host else "host memory: 64 GB, because --host was not given")
     if methods:
         _compare(values, TargetMachine(gpu=cards[0], **sizes), output)
         return
