@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (tmp_path / "rows.csv").write_text('text,label,a,b\n"one, two",0,x,y\n"three\nfour",1,x,z\n')
     (tmp_path / "bad.csv").write_text("text,label\none,0\ntwo\n")
-    (tmp_path / "rows.tsv").write_text("text\tlabel\none\t0\ntwo\t1\n")
+    (tmp_path / "rows.tsv").write_text("text\tlabel\none \t0\n two\t1\n")
     (tmp_path / "lines.txt").write_text("one document\n\nanother\n")
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "twice.csv").write_text("text,label,label\none,0,1\n")

@@ -171,6 +171,7 @@ def nested(depth: int) -> list[Any]:
         (json.dumps(GOOD)[:200].encode(),
          "JSON, but this is cut off at line 1, column .*; delete it, and the next sweep"),
         (b"", "whole JSON, but this is cut off at line 1, column 1; delete it, and the next sweep measures it again"),
+        (b"hello", "must be whole JSON, but this is none .Expecting value. at line 1, column 1; delete it, and"),
         (b'{"some": }', r"JSON, but this is none \(Expecting value\) at line 1, column 10; delete it"),
         (b"\xff\xfe\x00", "decode|Expecting"),
         (b'{"some": "other program"}',

@@ -68,7 +68,7 @@ def parsed(data: bytes) -> Result:
         return _checked(json.loads(data.decode(), parse_constant=_no_constant))
     except json.JSONDecodeError as error:
         whole = error.doc.rstrip()
-        is_cut = not whole.endswith("}") or error.pos >= len(whole)
+        is_cut = whole[:1] in ("", "{") and (not whole.endswith("}") or error.pos >= len(whole))
         wrong = "is cut off" if is_cut else f"is none ({error.msg})"
         raise ValueError(
             f"a result must be whole JSON, but this {wrong} at line {error.lineno}, column {error.colno}; delete it, "

@@ -90,7 +90,11 @@ def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
         dev_share=0.0 if "dev" in sets.parts else SHARE, remedy=f"check the rows of {name}",
     )  # fmt: skip
     settings = {key: value for key, value in body.items() if key not in ("name", "data")}
-    words = json.dumps([settings, sets.fingerprint, sets.facts], sort_keys=True)
+    said = [settings, sets.fingerprint, sets.facts]
+    template = Template.of(body.get("prompt", {}).get("template", ""), sets.parts["train"].columns)
+    if any(template.is_trimmed(row) for rows_of_file in sets.unsplit for _, row in rows_of_file.rows):
+        said.append("spaces at the ends of a column are left out")  # runs of before, which had them, are other runs
+    words = json.dumps(said, sort_keys=True)
     return Loaded(f"{name}@{hashlib.sha256(words.encode()).hexdigest()[:12]}", task)
 
 
@@ -268,8 +272,14 @@ class Template:
         return cls(tuple((before, name) for before, name, _, _ in pieces))
 
     def fill(self, row: Mapping[str, Any]) -> str:
-        """The prompt of ``row``. Raises ``ValueError`` where a column is no text and no number."""
-        return "".join(before + ("" if name is None else text_of(row, name)) for before, name in self.pieces)
+        """The prompt of ``row``, without the spaces at the ends of a column, which GLUE's files have and a model reads
+        as another text. Raises ``ValueError`` where a column is no text and no number."""
+        return "".join(before + ("" if name is None else text_of(row, name).strip(" ")) for before, name in self.pieces)
+
+    def is_trimmed(self, row: Mapping[str, Any]) -> bool:
+        """Whether a column of ``row`` has spaces at its ends, which the prompt leaves out."""
+        texts = [text_of(row, name) for _, name in self.pieces if name is not None]
+        return any(text != text.strip(" ") for text in texts)
 
 
 def check_column(key: str, name: str, columns: Sequence[str]) -> None:
