@@ -30,6 +30,7 @@ from zobench.runspec import RunSpec
 from zobench.store import Store
 from zobench.training import finetune as run
 from zobench.training.assemble import tuner
+from zobench.training.assess import verify
 from zobench.training.evaluate import evaluate, generate, greedy
 
 ROWS = [
@@ -100,6 +101,8 @@ def test_label_words_are_those_of_the_same_task_by_name(tune: Any, spec: Any, da
         assert local.evaluation[key] == expected.evaluation[key]
     assert local.samples["loss"] == expected.samples["loss"]
     assert local.evaluation["task"]["labels"] == expected.evaluation["task"]["labels"]
+    moved = shutil.move(tmp_path / "mine.toml", tmp_path / "b" / "mine.toml")  # by its path the run does not find it
+    assert verify(tmp_path / "a", task_file=str(moved)).seen[1].point == local.evaluation["test"]
 
 
 def test_a_run_with_generated_answers_that_crashed_ends_as_one_that_did_not(tune: Any, tmp_path: Path) -> None:

@@ -191,13 +191,15 @@ def _regressed(comparison: Comparison, bound: float) -> bool:
 
 _SPLITS = ("test", "dev")
 Base = Annotated[str, typer.Option("--model", metavar="PLACE", help="Its base weights, if they lie elsewhere now.")]
+TaskFile = Annotated[str, typer.Option("--task", metavar="FILE", help="Its task's file, if that lies elsewhere now.")]
 Target = Annotated[str, typer.Option(metavar="PERCENT", help="An accuracy that the test set should show it exceeds.")]
 
 
 @app.command(rich_help_panel=TUNE)
 def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or a stored result with its journal.")],
-    model: Base = "", data_dir: DataDir = None, device: Device = "auto", target: Target = "", quiet: Quiet = False,
+    model: Base = "", task: TaskFile = "", data_dir: DataDir = None, device: Device = "auto", target: Target = "",
+    quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Replay a fine-tuning run's journal on its base weights, evaluate, and compare with what its result says.
 
@@ -218,7 +220,8 @@ def verify(
         from zobench.training import usual_data_dir
         from zobench.training.assess import verify as verified
 
-    verification = verified(run, model=model, device=device, data_dir=data_dir or usual_data_dir(), say=console.say)
+    folder = data_dir or usual_data_dir()
+    verification = verified(run, model=model, task_file=task, device=device, data_dir=folder, say=console.say)
     for line in verification.lines:
         print(printable(line))
     shown = True

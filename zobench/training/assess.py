@@ -191,13 +191,14 @@ class Verified:
 
 
 def verify(
-    folder: Path, *, model: str = "", device: str = "auto", data_dir: Path | None = None,
+    folder: Path, *, model: str = "", task_file: str = "", device: str = "auto", data_dir: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Verified:  # fmt: skip
     """Verifies the run in ``folder``, of which result.json and journal.bin are needed, or, given the file of a stored
     result, the run whose journal is kept beside it.
 
-    ``model``: where its base weights lie, if that is not where the result says. ``device``: "auto" is the run's own.
+    ``model`` and ``task_file``: where its base weights and the file of its task lie, if that is not where the result
+    says. ``device``: "auto" is the run's own.
     Raises ``ValueError``, one line, for a run that has not ended, a journal that was changed, other base weights, other
     data, and for an evaluation that is not the stored one: scores must be equal to the last digit, losses up to
     :data:`LOSS_TOLERANCE`.
@@ -208,7 +209,9 @@ def verify(
     result, header, items = _sound(result_path, path)
     chosen, why = choose_device(result.spec.device if device == "auto" else device)
     say(f"device: {chosen}, the run's" if device == "auto" else why)
-    spec = _placed(result.spec, model, chosen)
+    spec = _placed(result.spec, model, chosen).replace(task_file=task_file or result.spec.task_file)
+    if task_file and not spec.task_file:
+        raise ValueError(f"`--task` is for a task of a file, but the run has task={spec.task}; leave it out")
     numerics = origin.same_sums(spec, path, say)
     step = int(result.evaluation["best"]["step"])
     words, _ = tokenizers.load(spec)
