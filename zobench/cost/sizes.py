@@ -201,6 +201,14 @@ def computed(spec: RunSpec) -> int:
     return max(1, round(usual(spec) * task_of(spec).packed_share)) if spec.packed else usual(spec)
 
 
+def has_task(spec: RunSpec) -> bool:
+    """Whether the task of a stored run can be read: one of a file may be gone, or say something else by now."""
+    try:
+        return bool(task_of(spec))
+    except ValueError:
+        return False
+
+
 def dev_examples(spec: RunSpec) -> int:
     """Examples of a task's dev set: ``shots`` of each class, where they are given; no more than it is known to have."""
     task = task_of(spec)

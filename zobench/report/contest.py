@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from zobench import models, recipes
-from zobench.cost import budget, footprint
+from zobench.cost import budget, footprint, sizes
 from zobench.machine.reader import checked, read
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contender, Protocol, Search, is_done
@@ -222,11 +222,16 @@ def is_disturbed(ranking: MethodRanking) -> bool:
 
 def is_of(protocol: Protocol, spec: RunSpec) -> bool:
     """Whether ``spec`` is a run of one of the protocol's stages: its seed, its steps, and a method's fields. Where the
-    sizes of a stored run's model are not known, nobody can say what its steps cost but in forwards."""
+    sizes of a stored run's model are not known, nobody can say what its steps cost but in forwards, and where the file
+    of its task is gone, not what its evaluations do."""
     tuning = spec.seed in protocol.tuning_seeds and spec.test_size == 0
     if spec.task == "none" or not (tuning or (spec.seed in protocol.seeds and spec.test_size)):
         return False
-    if protocol.contender(spec) is None or (protocol.unit != "forwards" and not footprint.is_sized(spec)):
+    if (
+        protocol.contender(spec) is None
+        or not sizes.has_task(spec)
+        or (protocol.unit != "forwards" and not footprint.is_sized(spec))
+    ):
         return False
     return protocol.unit not in budget.PRICES or spec.steps == protocol.steps(sized(spec), budget.price)
 
