@@ -135,16 +135,14 @@ def test_what_is_not_of_the_protocol_is_not_shown(table: ContestTable, folder: P
         support.result(final.spec.replace(**change), dev=[0.5, 0.9], test=0.99)
         for change in ({"seed": 5}, {"steps": 41}, {"method": "fo-adam"}, {"lr": 0.5}, {"lr": 1e-2}, {"test_size": 500})
     ]
+    gone = support.result(final.spec.replace(task="gone@0123456789ab"), dev=[0.5, 0.9], test=0.99)  # its file is
     failed = dataclasses.replace(final, outcome=Outcome.FAILED, reason="no", evaluation={})
-    again = rankings(table, [*results, *strangers, failed])
+    again = rankings(table, [*results, *strangers, gone, failed])
     assert [(item.header, item.scores) for item in again[0].standings] == [
         (item.header, item.scores) for item in ranking.standings
     ]
-    elsewhere = [
-        *results,
-        *stored(folder, machine="box-2"),
-        support.result(final.spec.replace(batch_size=2, steps=43), dev=[0.5]),
-    ]
+    wide = support.result(final.spec.replace(batch_size=2, steps=43), dev=[0.5])
+    elsewhere = [*results, *stored(folder, machine="box-2"), wide]
     assert [(item.machine, item.spec.batch_size) for item in rankings(table, elsewhere)] == [
         ("box-1", 1), ("box-1", 2), ("box-2", 1),
     ]  # fmt: skip
